@@ -1,0 +1,81 @@
+"""What dispatch decides for one request, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Candidate", "Move", "Plan", "Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One endpoint as dispatch and session see it for one request: numbers only.
+
+    Attributes:
+        name: the endpoint's name.
+        place: "device" or "server".
+        cost_in, cost_out: unified cost per prompt / generated token (money, after the exchange rate).
+        prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
+        overhead_s: fixed part of the time to its first token (`c` of the paper, a server's typical
+            TTFT; a cold model's load time included).
+        decode_tps: generated tokens per second.
+        continues: it can continue a half-written answer.
+        context_tokens: prompt and answer together; None when unknown.
+        vocabulary: tokenizer fingerprint, None when unknown.
+    """
+
+    name: str
+    place: Literal["device", "server"]
+    cost_in: float = 0.0
+    cost_out: float = 0.0
+    prefill_tps: float = float("inf")
+    overhead_s: float = 0.0
+    decode_tps: float = 30.0
+    continues: bool = False
+    context_tokens: int | None = None
+    vocabulary: str | None = None
+
+    def time_to_first_token_s(self, tokens: int) -> float:
+        """Expected time until it writes, given `tokens` it has still to prefill (paper: T_d = k·l + c)."""
+        return self.overhead_s + tokens / self.prefill_tps
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start `endpoint` `after_s` seconds after the request came, if nobody has written by then."""
+
+    endpoint: str
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Hand the answer from one endpoint to another in mid-sentence once it pays (`session/migration.py`).
+
+    `keep_prefill`: when the target lost the race, let it finish and keep its prefill instead of throwing it
+    away, because this move is likely.
+    """
+
+    target: str
+    keep_prefill: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who starts when, who may take over, and where the answer may move.
+
+    Attributes:
+        starts: at least one; the earliest need not come first.
+        fallbacks: endpoints that may replace a failed one, in order of preference; never names an
+            endpoint the request may not use.
+        moves: by the name of the endpoint that is writing; absent means it keeps the answer.
+        order: "make_before_break" keeps the source writing until the target's first token is here;
+            "break_before_make" stops it at the cut (cheaper, and the reader may notice).
+    """
+
+    starts: tuple[Start, ...]
+    fallbacks: tuple[str, ...] = ()
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    order: Literal["make_before_break", "break_before_make"] = "make_before_break"

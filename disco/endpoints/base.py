@@ -1,0 +1,112 @@
+"""The contract every endpoint keeps: open an attempt, stream its events, stop it promptly.
+
+The conformance suite (`tests/endpoints/test_conformance.py`) is this page as code; it runs on the
+simulated endpoint, on llama.cpp and on a real HTTP server.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from disco.request import Prefix, Request
+from disco.session.events import Delta, Ended, Usage
+
+__all__ = ["Attempt", "Capabilities", "Endpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an endpoint can do, as far as is *known*: detected or configured, never assumed.
+
+    Attributes:
+        continues: it can continue a half-written answer (see `endpoints/continuation`).
+        context_tokens: prompt and answer together; None when unknown (no limit is then enforced).
+        features: request features it serves: "tools", "json_schema", "images", "audio", "logprobs",
+            "n", "reasoning", "logit_bias". Plain text needs none. None means everything is passed on
+            and the server decides.
+        vocabulary: fingerprint of its tokenizer, or None when unknown.
+        ready: it can start now; False while a model still has to be loaded.
+    """
+
+    continues: bool = False
+    context_tokens: int | None = None
+    features: frozenset[str] | None = frozenset()
+    vocabulary: str | None = None
+    ready: bool = True
+
+
+class Attempt(ABC):
+    """One endpoint's try at (the rest of) one answer. An async iterator of batches, then one `Ended`.
+
+    Iterating starts the work. A batch is a non-empty list of deltas, in order, that arrived together.
+    After `Ended` the iterator stops. Failure raises `EndpointFailure`; cancelling the iterating task, or
+    `aclose()`, stops the work promptly: connection closed, decoding stopped within one token, prefill
+    within 100 ms. `aclose()` is idempotent and returns only when nothing of the attempt is running.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> list[Delta] | Ended: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """What has been processed so far: the best known figure, exact after `Ended` with usage.
+
+        This is what a cancelled attempt is charged for, so it counts prompt tokens from the moment
+        they are (or, for a server, must be assumed to be) processed.
+        """
+
+    def park(self) -> bool:
+        """Ask to finish the prompt's prefill, keep it, and end with `Ended("parked")` without writing.
+
+        Returns False where that makes no sense (a server); the caller then cancels instead.
+        """
+        return False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class Endpoint(ABC):
+    """Something that generates: a device model or a server model.
+
+    Attributes:
+        name: unique within one client; what plans, ledger and records call it.
+        place: "device" when the prompt does not leave this machine, else "server".
+    """
+
+    name: str
+    place: Literal["device", "server"]
+
+    @abstractmethod
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        """What is known now; `model` is the request's (a server may hold several)."""
+
+    @abstractmethod
+    def open(self, request: Request, prefix: Prefix = Prefix()) -> Attempt:  # noqa: B008 - frozen
+        """Make an attempt; nothing happens until it is iterated.
+
+        A non-empty `prefix` is only passed to endpoints whose capabilities say that they continue. The
+        attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any echo have been
+        swallowed, or `EndpointFailure(SEAM)` was raised.
+        """
+
+    async def warm_up(self) -> None:  # noqa: B027 - optional hook
+        """Do what the first request would otherwise wait for: load, connect, probe."""
+
+    async def aclose(self) -> None:  # noqa: B027 - optional hook
+        """Stop all attempts and free everything. Idempotent."""

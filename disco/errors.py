@@ -1,0 +1,150 @@
+"""Every exception disco raises of its own, drawn as a tree.
+
+openai.OpenAIError
+└── DiscoError                    everything below; an `openai` user's `except OpenAIError` catches it
+    ├── ConfigurationError        unknown preset, profile or option, contradictory settings (also a ValueError)
+    ├── ModelFileError            a model file is missing or is not a readable GGUF (also a FileNotFoundError
+    │                             or ValueError is *not* implied: one type, one handler)
+    ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
+    │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
+    ├── LocalModelError           the device model failed while it worked (also openai.APIConnectionError)
+    └── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
+
+Whatever a server itself answered (401, 429, a reset connection, ...) is raised as the `openai`
+exception the SDK made of it, unchanged in type. When text had already been delivered, that text
+and the route record hang on the raised exception as `partial_text` and `route`
+(see `attach_evidence`); they are never part of its message.
+
+Messages name the thing and the remedy. They never contain prompts, answers or keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+import httpx2
+import openai
+
+__all__ = [
+    "ConfigurationError",
+    "ContextLengthError",
+    "DiscoError",
+    "EndpointFailure",
+    "FailureKind",
+    "IncompleteAnswerError",
+    "LocalModelError",
+    "ModelFileError",
+    "NoEndpointError",
+    "attach_evidence",
+    "nearest",
+]
+
+
+class DiscoError(openai.OpenAIError):
+    """Base of disco's own errors."""
+
+
+class ConfigurationError(DiscoError, ValueError):
+    """Something the caller configured cannot be; the message says what to write instead."""
+
+
+class ModelFileError(DiscoError):
+    """A model file is missing, unreadable or not a GGUF."""
+
+
+def _local_request() -> httpx2.Request:
+    # The openai exception types require a request; there was none on the network.
+    return httpx2.Request("POST", "disco://local/chat/completions")
+
+
+class NoEndpointError(DiscoError, openai.BadRequestError):
+    """No endpoint may serve the request; the message lists each endpoint with its reason."""
+
+    def __init__(self, message: str, *, code: str = "no_eligible_endpoint", param: str | None = None) -> None:
+        body = {"message": message, "type": "invalid_request_error", "code": code, "param": param}
+        response = httpx2.Response(400, request=_local_request(), json={"error": body})
+        super().__init__(message, response=response, body=body)
+
+
+class ContextLengthError(NoEndpointError):
+    """The prompt is longer than the context of every endpoint that may serve it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="context_length_exceeded", param="messages")
+
+
+class LocalModelError(DiscoError, openai.APIConnectionError):
+    """The model on the device failed while loading or generating."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message=message, request=_local_request())
+
+
+class IncompleteAnswerError(DiscoError, openai.APIConnectionError):
+    """A stream ended without a finish reason: the answer is not complete."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message=message, request=_local_request())
+
+
+class FailureKind(StrEnum):
+    """Why an attempt failed; decides what the session may do about it."""
+
+    CONNECTION = "connection"  # refused, reset, DNS, TLS, offline
+    TIMEOUT = "timeout"  # connect or first content took longer than allowed
+    STALLED = "stalled"  # the gap between two chunks took longer than allowed
+    RATE_LIMIT = "rate_limit"  # 429
+    SERVER = "server"  # 408, 409, 5xx, error object in the stream
+    GARBAGE = "garbage"  # not the protocol: HTML, broken JSON
+    INCOMPLETE = "incomplete"  # end without a finish reason
+    SEAM = "seam"  # a continuation did not continue exactly at the cut
+    CRASHED = "crashed"  # the local worker or its model failed
+    AUTHENTICATION = "authentication"  # 401, 403
+    BAD_REQUEST = "bad_request"  # 400, 404, 422: the same request would fail again
+    CONTEXT_LENGTH = "context_length"  # prompt too long for this endpoint
+    CONTENT_FILTER = "content_filter"  # refused for its content
+
+    @property
+    def is_callers_fault(self) -> bool:
+        """True when starting another endpoint would only hide a mistake of the caller's."""
+        return self in _CALLERS_FAULT
+
+
+_CALLERS_FAULT = frozenset(
+    {FailureKind.AUTHENTICATION, FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER}
+)
+
+
+class EndpointFailure(Exception):
+    """What an attempt raises towards the session; `error` is what the caller would see.
+
+    Attributes:
+        kind: the class of failure.
+        error: the exception for the caller, an `openai.OpenAIError`.
+        retry_after_s: the server's Retry-After, where it sent one.
+    """
+
+    def __init__(self, kind: FailureKind, error: Exception, *, retry_after_s: float | None = None) -> None:
+        super().__init__(kind.value)
+        self.kind = kind
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+
+def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:
+    """Hang the text already delivered and the route record on `error`, outside its message."""
+    error.partial_text = partial_text  # type: ignore[attr-defined]
+    error.route = route  # type: ignore[attr-defined]
+    return error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Sentence that suggests the names nearest to a mistyped one, or lists all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(repr(c) for c in close)}?"
+    return f"Known: {', '.join(known)}." if known else "None is known."

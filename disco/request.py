@@ -1,0 +1,75 @@
+"""One chat request inside disco: the body as the application gave it, and what it must not lose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Prefix", "Request", "Timeouts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The four clocks of an attempt, in seconds; None switches one off."""
+
+    connect_s: float | None = 5.0
+    first_content_s: float | None = 30.0
+    gap_s: float | None = 15.0
+    total_s: float | None = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A `chat.completions.create` call.
+
+    Attributes:
+        messages: the conversation, as OpenAI message dicts.
+        model: the *server's* model name, as the application wrote it.
+        params: every other body parameter that was given (`max_tokens`, `temperature`, `tools`, ...),
+            without `messages`, `model`, `stream`, `stream_options` and `extra_body["disco"]`.
+        extra_headers, extra_query: passed to the server untouched; hold secrets, so not in repr.
+        timeouts: the clocks of each attempt.
+    """
+
+    messages: Sequence[Mapping[str, Any]] = field(repr=False)
+    model: str
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    extra_headers: Mapping[str, str] | None = field(default=None, repr=False)
+    extra_query: Mapping[str, object] | None = field(default=None, repr=False)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The answer's length limit in tokens, under either of its two names."""
+        limit = self.params.get("max_completion_tokens")
+        return limit if limit is not None else self.params.get("max_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the answer already says; a target continues exactly where it ends.
+
+    Attributes:
+        text: the answer so far. A target gets all of it except `withheld`.
+        tokens: how many tokens it was when written; lowers the target's `max_tokens`.
+        ids: its token ids, where source and target share a tokenizer; else None.
+        vocabulary: fingerprint of the tokenizer `ids` belong to.
+        withheld: the end of `text` from the whitespace before its last, perhaps incomplete, word. The
+            reader has seen it already, so the target must write it again first; it is swallowed.
+            Empty when the last word was not shown and could simply be dropped.
+    """
+
+    text: str = field(default="", repr=False)
+    tokens: int = 0
+    ids: tuple[int, ...] | None = field(default=None, repr=False)
+    vocabulary: str | None = None
+    withheld: str = field(default="", repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    @property
+    def sent(self) -> str:
+        """The part a target is given: `text` without `withheld`."""
+        return self.text[: len(self.text) - len(self.withheld)]
