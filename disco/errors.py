@@ -8,7 +8,8 @@ openai.OpenAIError
     ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── LocalModelError           the device model failed while it worked (also openai.APIConnectionError)
-    └── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
+    ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
+    └── AnswerTimeoutError        one of the four clocks ran out (also openai.APITimeoutError)
 
 Whatever a server itself answered (401, 429, a reset connection, ...) is raised as the `openai`
 exception the SDK made of it, unchanged in type. When text had already been delivered, that text
@@ -29,6 +30,7 @@ import httpx2
 import openai
 
 __all__ = [
+    "AnswerTimeoutError",
     "ConfigurationError",
     "ContextLengthError",
     "DiscoError",
@@ -88,6 +90,15 @@ class IncompleteAnswerError(DiscoError, openai.APIConnectionError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message=message, request=_local_request())
+
+
+class AnswerTimeoutError(DiscoError, openai.APITimeoutError):
+    """An endpoint took longer than one of the four clocks allows."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(request=_local_request())
+        self.message = message
+        self.args = (message,)
 
 
 class FailureKind(StrEnum):

@@ -1,0 +1,56 @@
+# Every target sets up what it needs by itself, in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo chat test test-slow lint format bench build clean
+
+help:
+	@echo "make demo       watch two real models give one answer together"
+	@echo "make chat       talk to them in the terminal"
+	@echo "make test       run all tests (real model and real server included)"
+	@echo "make lint       ruff and mypy, as CI runs them"
+	@echo "make bench      the benchmarks behind docs/performance.md"
+	@echo "make clean      remove .venv and everything built"
+
+demo: $(VENV)/.demo
+	$(BIN)/disco demo
+
+chat: $(VENV)/.demo
+	$(BIN)/disco chat
+
+test: $(VENV)/.dev
+	$(BIN)/pytest
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.dev
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+build: $(VENV)/.dev
+	$(BIN)/pip wheel --no-deps --wheel-dir dist .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "disco needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# llama-cpp-python is compiled here on the first run: three to four minutes on two cores.
+$(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing disco with its '$*' extra; compiling llama.cpp takes a few minutes the first time."
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

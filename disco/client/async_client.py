@@ -1,0 +1,180 @@
+"""`AsyncDisco`: an `openai.AsyncOpenAI` with a second model on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx2
+import openai
+from openai import AsyncOpenAI
+
+from disco.errors import ConfigurationError
+from disco.request import Timeouts
+
+if TYPE_CHECKING:
+    from disco.client.completions import DiscoChat
+    from disco.client.router import Router
+    from disco.dispatch import Preset
+    from disco.endpoints.base import Endpoint
+    from disco.endpoints.continuation import Continuation
+    from disco.session.record import RouteRecord
+
+__all__ = ["AsyncDisco"]
+
+_UNSET: Any = openai.not_given
+
+
+class AsyncDisco(AsyncOpenAI):
+    """One client, two models: llama.cpp on this machine and the server behind `base_url`.
+
+    An `openai.AsyncOpenAI` in every respect: `chat.completions.create` is routed, everything else passes
+    through. Nothing is loaded or connected before the first request or `warm_up()`.
+
+    Args:
+        local: the device's model: a name (`"smollm2-135m"`), the path of a GGUF file, `"hf:owner/repo/file"`,
+            an endpoint object (which stays yours to close), or None for no model here.
+        policy: a preset's name (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
+            of a preset file, or a `Preset`.
+        continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
+            `warm_up()`; until proved it counts as unable), `"none"`, or a `Continuation`.
+        device_profile: name or path of the device's profile; by default what `disco profile` saved for this
+            model, else cautious figures that are corrected by what is seen.
+        server_profile: name or path of the server's profile: its TTFT distribution before any was seen.
+        price: USD per million (input, output) tokens of the server's model; by default the price table's.
+        timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
+        on_route: called with the route record of every finished answer, in the event loop; must not block.
+        api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query,
+            http_client: as for `AsyncOpenAI`. Retries are the session's: it goes to another endpoint first.
+
+    Raises:
+        disco.errors.ConfigurationError: unknown preset or profile, or settings that contradict each other.
+        disco.errors.ModelFileError: `local` is a path where no GGUF is.
+        openai.OpenAIError: neither a key nor a local model was given.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: str | os.PathLike[str] | Endpoint | None = None,
+        policy: str | os.PathLike[str] | Preset = "balanced",
+        continuation: str | Continuation = "auto",
+        device_profile: str | os.PathLike[str] | None = None,
+        server_profile: str | os.PathLike[str] | None = None,
+        price: tuple[float, float] | None = None,
+        timeouts: Timeouts | None = None,
+        on_route: Callable[[RouteRecord], None] | None = None,
+        api_key: str | Callable[[], Awaitable[str]] | None = None,
+        base_url: str | httpx2.URL | None = _UNSET,
+        organization: str | None = None,
+        project: str | None = None,
+        timeout: float | httpx2.Timeout | None = _UNSET,
+        max_retries: int = openai.DEFAULT_MAX_RETRIES,
+        default_headers: Mapping[str, str] | None = None,
+        default_query: Mapping[str, object] | None = None,
+        http_client: httpx2.AsyncClient | None = None,
+        _router: Router | None = None,
+        **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds
+    ) -> None:
+        from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
+
+        keyless = api_key is None and not os.environ.get("OPENAI_API_KEY")
+        has_server = not keyless or any(more.get(k) for k in ("workload_identity", "provider"))
+        if keyless and not has_server and local is not None:
+            # On this machine no key is needed, but the SDK's constructor insists on one.
+            api_key = "no-server-configured"
+            if base_url is not _UNSET and base_url is not None:
+                raise ConfigurationError(
+                    "base_url was given without api_key. Pass api_key=... (any text where the server "
+                    "checks none), or leave base_url out to use the local model only."
+                )
+        super().__init__(
+            api_key=api_key,
+            base_url=base_url,
+            organization=organization,
+            project=project,
+            timeout=timeout,
+            max_retries=max_retries,
+            default_headers=default_headers,
+            default_query=default_query,
+            http_client=http_client,
+            **more,
+        )
+        self._owns_router = _router is None
+        self.timeouts = timeouts if timeouts is not None else self._timeouts_from_sdk()
+        self.router = _router or Router(
+            local=Path(local) if isinstance(local, os.PathLike) else local,
+            policy=policy,
+            device_profile=device_profile,
+            server_profile=server_profile,
+            price=price,
+            on_route=on_route,
+        )
+        self._continuation = continuation
+        self.server: Endpoint | None = None
+        if has_server:
+            from disco.endpoints.openai_api import OpenAIEndpoint  # noqa: PLC0415 - as above
+
+            self.server = OpenAIEndpoint(client=self._plain(more), name="server", continuation=continuation)
+        self.router.check(self.server)
+
+    def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
+        """The same client without disco: what the server endpoint talks through."""
+        return AsyncOpenAI(
+            api_key=self._api_key_provider or self.api_key,
+            base_url=self.base_url,
+            organization=self.organization,
+            project=self.project,
+            timeout=self.timeout,
+            max_retries=0,
+            default_headers=self._custom_headers,
+            default_query=self._custom_query,
+            http_client=self._client,
+            **more,
+        )
+
+    def _timeouts_from_sdk(self) -> Timeouts:
+        given = self.timeout
+        if isinstance(given, (int, float)):
+            return Timeouts(first_content_s=given, gap_s=given)
+        return Timeouts()
+
+    @cached_property
+    def chat(self) -> DiscoChat:  # type: ignore[override]
+        """`client.chat`, with routed completions."""
+        from disco.client.completions import DiscoChat  # noqa: PLC0415 - as above
+
+        return DiscoChat(self)
+
+    async def warm_up(self) -> None:
+        """Load the local model, open the connection and find out how the server continues, all at once.
+
+        Does not raise when the server is unreachable: the first request will say so, or do without it.
+        """
+        await self.router.warm_up(self.server)
+
+    def copy(self, **changes: Any) -> Self:  # type: ignore[override]
+        """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
+        extra = {
+            "_router": self.router,
+            "local": self.router.local,
+            "timeouts": self.timeouts,
+            "continuation": self._continuation,
+            **changes.pop("_extra_kwargs", {}),
+        }
+        if "timeout" in changes:
+            extra.pop("timeouts")
+        return super().copy(**changes, _extra_kwargs=extra)
+
+    with_options = copy
+
+    async def close(self) -> None:
+        """Stop every answer in progress, free the model, close the connections. Idempotent."""
+        if self._owns_router:
+            await self.router.aclose()
+        if self.server is not None:
+            await self.server.aclose()
+        await super().close()

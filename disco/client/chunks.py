@@ -1,0 +1,159 @@
+"""From deltas to the SDK's own types: one answer has one id, one model, one usage, whoever wrote it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+
+from disco.session.events import Delta
+
+__all__ = ["Chunks", "RoutedChatCompletion", "assemble"]
+
+# `model_construct` builds the same object as validation does, without checking what we made ourselves.
+_chunk = ChatCompletionChunk.model_construct
+_choice = ChunkChoice.model_construct
+_delta = ChoiceDelta.model_construct
+
+
+class Chunks:
+    """Makes the chunks of one answer. Mutable: identity, taken from the first vendor chunk there is."""
+
+    def __init__(self, model: str) -> None:
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self.model = model
+        self.created = int(time.time())
+        self.fingerprint: str | None = None
+        self._first = True
+        self._role_sent = False
+
+    def of(self, delta: Delta) -> ChatCompletionChunk:
+        """The chunk for one delta: the vendor's own where there is one, else a new one."""
+        raw: ChatCompletionChunk | None = delta.raw
+        if raw is not None:
+            if self._first and raw.id:
+                self.id, self.model, self.created = raw.id, raw.model, raw.created
+                self.fingerprint = raw.system_fingerprint
+            elif raw.id != self.id:
+                raw.id, raw.model, raw.created = self.id, self.model, self.created
+            self._first = False
+            self._role_sent = True
+            return raw
+        self._first = False
+        made = _delta(content=delta.text, role=None if self._role_sent else "assistant")
+        self._role_sent = True
+        logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
+        choice = _choice(index=0, delta=made, finish_reason=None, logprobs=logprobs)
+        return self._envelope([choice])
+
+    def last(self, finish_reason: str) -> ChatCompletionChunk:
+        """The chunk that says why the answer ended."""
+        role = None if self._role_sent else "assistant"
+        made = _choice(index=0, delta=_delta(role=role), finish_reason=finish_reason, logprobs=None)
+        return self._envelope([made])
+
+    def usage(self, usage: CompletionUsage) -> ChatCompletionChunk:
+        """The chunk without choices that `stream_options.include_usage` asks for."""
+        chunk = self._envelope([])
+        chunk.usage = usage
+        return chunk
+
+    def _envelope(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+        return _chunk(
+            id=self.id,
+            choices=choices,
+            created=self.created,
+            model=self.model,
+            object="chat.completion.chunk",
+            system_fingerprint=self.fingerprint,
+        )
+
+
+class RoutedChatCompletion(ChatCompletion):
+    """A `ChatCompletion` that knows its route; equal to and serialised like the plain one."""
+
+    _route: Any = None
+
+    @property
+    def route(self) -> Any:
+        """The route record of this answer (`disco.RouteRecord`)."""
+        return self._route
+
+
+def assemble(
+    chunks: Chunks, deltas: Sequence[Delta], finish_reason: str, usage: CompletionUsage, route: Any
+) -> RoutedChatCompletion:
+    """The non-streaming answer made of the same deltas that a stream would have carried.
+
+    Every field that a vendor's chunk carries in its first choice (refusal, tool calls, reasoning and other
+    extra fields) is merged the way the API documents it: strings are joined, tool calls joined by index.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    logprobs: list[Any] = []
+    refusals: list[Any] = []
+    for delta in deltas:
+        chunk = chunks.of(delta)
+        if not chunk.choices:
+            continue
+        choice = chunk.choices[0]
+        _merge(message, choice.delta.model_dump(exclude_none=True, exclude={"role"}))
+        if choice.logprobs is not None:
+            logprobs.extend(choice.logprobs.content or [])
+            refusals.extend(choice.logprobs.refusal or [])
+    for call in message.get("tool_calls", []):
+        call.pop("index", None)
+    wanted = ChoiceLogprobs.model_construct(content=logprobs or None, refusal=refusals or None)
+    answer = RoutedChatCompletion.model_construct(
+        id=chunks.id,
+        choices=[
+            Choice.model_construct(
+                index=0,
+                finish_reason=finish_reason,
+                message=ChatCompletionMessage.model_validate(message),
+                logprobs=wanted if logprobs or refusals else None,
+            )
+        ],
+        created=chunks.created,
+        model=chunks.model,
+        object="chat.completion",
+        system_fingerprint=chunks.fingerprint,
+        usage=usage,
+    )
+    answer._route = route  # noqa: SLF001 - our own subclass
+    return answer
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+    for key, value in new.items():
+        old = into.get(key)
+        if old is None:
+            into[key] = value
+        elif key == "tool_calls":
+            _merge_calls(old, value)
+        elif isinstance(old, dict) and isinstance(value, dict):
+            _merge(old, value)
+        elif isinstance(old, str) and isinstance(value, str) and key not in {"id", "type"}:
+            into[key] = old + value
+        elif isinstance(old, list) and isinstance(value, list):
+            old.extend(value)
+        else:
+            into[key] = value
+
+
+def _merge_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+    by_index = {call.get("index"): call for call in calls}
+    for piece in pieces:
+        call = by_index.get(piece.get("index"))
+        if call is None:
+            calls.append(piece)
+            by_index[piece.get("index")] = piece
+        else:
+            _merge(call, {k: v for k, v in piece.items() if k != "index"})

@@ -1,0 +1,282 @@
+"""What stands behind a client: the local endpoint, what is known, and the way from request to session."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import anyio
+import numpy as np
+
+from disco.client.driver import LiveSession
+from disco.client.host import Host
+from disco.client.knowledge import Knowledge, Speeds
+from disco.client.options import RequestOptions
+from disco.cost import ExchangeRate, Rates, device_rates, server_rates
+from disco.dispatch import Dispatcher, Features, Plan, Preset, features_of, load_preset
+from disco.dispatch.plan import Candidate
+from disco.endpoints.base import Endpoint
+from disco.errors import ConfigurationError
+from disco.playback import Pace, Playback
+from disco.profiles import (
+    DeviceProfile,
+    FlopsPerToken,
+    Price,
+    PriceTable,
+    Rolling,
+    available_profiles,
+    load_device,
+    load_lengths,
+    load_prices,
+    load_server,
+)
+from disco.request import Request
+from disco.session.billing import settle_accounts
+from disco.session.machine import Session, Terms
+from disco.session.record import RouteRecord, make_record
+
+__all__ = ["Router"]
+
+log = logging.getLogger("disco")
+
+LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
+SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
+UNPRICED = "gpt-4o-mini"  # what a model that is in no price table is taken to cost, with a warning
+
+# A device nobody has measured: slow enough that it is not trusted with a hand-over it cannot make in time.
+UNMEASURED = DeviceProfile(
+    name="unmeasured",
+    source="assumed until `disco profile` or a few answers have measured it",
+    prefill_tps=100.0,
+    decode_tps=15.0,
+    c_s=0.05,
+    load_s=2.0,
+    flops=FlopsPerToken(prompt_tokens=(128.0,), prefill=(1e9,), decode=1e9),
+)
+
+
+class Router:
+    """Plans and starts the sessions of one client and of its copies.
+
+    Mutable: `local` (made on first use where it was given by name), `knowledge`, the two caches.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: str | Path | Endpoint | None,
+        policy: str | os.PathLike[str] | Preset,
+        device_profile: str | os.PathLike[str] | None = None,
+        server_profile: str | os.PathLike[str] | None = None,
+        price: tuple[float, float] | None = None,
+        on_route: Callable[[RouteRecord], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
+        self.preset = load_preset(policy)
+        self._owns_local = not isinstance(local, Endpoint)
+        self.local = local if isinstance(local, Endpoint) or local is None else _local_endpoint(local)
+        self._device = _device_profile(device_profile, self.local)
+        self._server = load_server(server_profile or SERVER)
+        self._price = None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
+        self._prices: PriceTable = load_prices()
+        self._on_route = on_route
+        self._rng = np.random.default_rng(seed)
+        prior = load_lengths(LENGTHS)
+        self.knowledge = Knowledge(prompts=prior.prompt(weight=50.0), prior=prior)
+        self._presets: dict[str, Preset] = {}
+        self._dispatchers: dict[tuple[str, str], Dispatcher] = {}
+        self._host = Host()
+
+    def check(self, server: Endpoint | None) -> None:
+        """Refuse a configuration under which no request could ever be served."""
+        if self.local is None and server is None:
+            raise ConfigurationError("Neither a local model nor a server is configured: pass local=..., or api_key=...")
+        limits, policy = self.preset.limits, self.preset.dispatch.policy
+        if self.local is None and (limits.local_only or policy == "device_only"):
+            raise ConfigurationError(
+                f"The policy {self.preset.name!r} keeps every answer on this machine, but no local model is "
+                'configured: pass local="smollm2-135m", or the path of a GGUF file.'
+            )
+        if server is None and policy in ("server_only", "race"):
+            raise ConfigurationError(
+                f"The policy {self.preset.name!r} needs a server, but none is configured: pass api_key=... "
+                "(and base_url=...), or choose another policy."
+            )
+
+    def is_local_only(self, options: RequestOptions) -> bool:
+        """Whether a request with these options must stay on this machine."""
+        if options.local_only is not None:
+            return options.local_only or self._preset(options).limits.local_only
+        return self._preset(options).limits.local_only
+
+    async def open(
+        self, request: Request, server: Endpoint | None, *, stream: bool, options: RequestOptions
+    ) -> LiveSession:
+        """Plan a request and start its session in the background.
+
+        Raises:
+            NoEndpointError: nothing configured may serve it (a ContextLengthError where only that is why).
+            ConfigurationError: an unknown preset in the options.
+        """
+        preset = self._preset(options)
+        features = features_of(request, stream=stream, local_only=self.is_local_only(options))
+        endpoints, speeds, candidates = self._field(request.model, server, preset)
+        served = {name: e.capabilities(request.model).features for name, e in endpoints.items()}
+        dispatcher = self._dispatcher(preset, request.model, speeds)
+        plan = dispatcher.plan(features, list(candidates.values()), served)
+        session = self._session(plan, candidates, features, preset, request, options)
+
+        def done(finished: Session) -> None:
+            rates = {name: s.rates for name, s in speeds.items()}
+            live.record = make_record(finished, settle_accounts(finished, rates), policy=preset.name)
+            if self.knowledge.learn(finished, speeds):
+                self._refit()
+            if self._on_route is not None:
+                self._on_route(live.record)
+
+        live = LiveSession(session, endpoints, request, on_done=done)
+        await self._host.start(live.run)
+        return live
+
+    async def warm_up(self, server: Endpoint | None) -> None:
+        """Warm up every endpoint, all at once."""
+        async with anyio.create_task_group() as group:
+            for endpoint in (self.local, server):
+                if endpoint is not None:
+                    group.start_soon(endpoint.warm_up)
+
+    async def aclose(self) -> None:
+        """End all sessions and free the local model, unless it is the caller's. Idempotent."""
+        await self._host.aclose()
+        if self.local is not None and self._owns_local:
+            await self.local.aclose()
+
+    # ------------------------------------------------------------------ one request
+
+    def _field(
+        self, model: str, server: Endpoint | None, preset: Preset
+    ) -> tuple[dict[str, Endpoint], dict[str, Speeds], dict[str, Candidate]]:
+        """Endpoints, what is known of them, and how dispatch sees them, each by endpoint name."""
+        endpoints: dict[str, Endpoint] = {}
+        if self.local is not None:
+            endpoints[self.local.name] = self.local
+        if server is not None:
+            if server.name in endpoints:
+                raise ConfigurationError(
+                    f"Two endpoints are called {server.name!r}; give the local one another name."
+                )
+            endpoints[server.name] = server
+        speeds = {name: self._speeds(e, model, preset) for name, e in endpoints.items()}
+        candidates = {name: speeds[name].candidate(name, e.capabilities(model)) for name, e in endpoints.items()}
+        return endpoints, speeds, candidates
+
+    def _speeds(self, endpoint: Endpoint, model: str, preset: Preset) -> Speeds:
+        key = (endpoint.name, None if endpoint.place == "device" else model)
+        known = self.knowledge.speeds.get(key)
+        if endpoint.place == "device":
+            rates = self._device_rates(preset)
+            if known is None:
+                line = self._device.line
+                known = self.knowledge.speeds[key] = Speeds(
+                    place="device",
+                    rates=rates,
+                    prefill_tps=1.0 / line.k_s_per_token,
+                    overhead_s=line.c_s,
+                    decode_tps=self._device.decode_tps,
+                    load_s=self._device.load_s or 0.0,
+                )
+            known.rates = rates  # λ may differ from preset to preset
+        elif known is None:
+            known = self.knowledge.speeds[key] = Speeds(
+                place="server",
+                rates=self._server_rates(model),
+                ttft=Rolling(prior=self._server.ttft()),
+                decode_tps=self._server.decode_tps or 50.0,
+            )
+        return known
+
+    def _device_rates(self, preset: Preset) -> Rates:
+        profile = self._device
+        if profile.flops is None:
+            profile = profile.model_copy(update={"flops": UNMEASURED.flops})
+        return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
+
+    def _server_rates(self, model: str) -> Rates:
+        price = self._price or self._prices.models.get(model)
+        if price is None:
+            price = self._prices.models[UNPRICED]
+            log.warning(
+                "No price is known for the server's model; costs are counted at %s's until you pass "
+                "price=(usd_per_million_in, usd_per_million_out).",
+                UNPRICED,
+            )
+        return server_rates(price)
+
+    def _session(
+        self,
+        plan: Plan,
+        candidates: Mapping[str, Candidate],
+        features: Features,
+        preset: Preset,
+        request: Request,
+        options: RequestOptions,
+    ) -> Session:
+        wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
+        # Pacing is for people who read: not for programs that wait for tool calls or a JSON document.
+        paced = wanted != "off" and features.stream and features.needs.isdisjoint({"tools", "json_schema"})
+        pace = Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3) if paced else None
+        terms = Terms(
+            prompt_tokens=features.prompt_tokens,
+            max_tokens=features.max_tokens,
+            streams=features.stream,
+            may_migrate=features.may_migrate and options.migrate is not False,
+            pace_tps=None if pace is None else pace.tps,
+            timeouts=request.timeouts,
+        )
+        return Session(plan, candidates, terms, Playback(pace), self.knowledge.answer_lengths())
+
+    # ------------------------------------------------------------------ presets and plans
+
+    def _preset(self, options: RequestOptions) -> Preset:
+        if options.policy is None:
+            return self.preset
+        if options.policy not in self._presets:
+            self._presets[options.policy] = load_preset(options.policy)
+        return self._presets[options.policy]
+
+    def _dispatcher(self, preset: Preset, model: str, speeds: Mapping[str, Speeds]) -> Dispatcher:
+        key = (preset.name, model)
+        dispatcher = self._dispatchers.get(key)
+        if dispatcher is None:
+            ttft = next((s.ttft.snapshot() for s in speeds.values() if s.ttft is not None), self._server.ttft())
+            dispatcher = self._dispatchers[key] = Dispatcher(
+                preset, lengths=self.knowledge.prompts, ttft=ttft, rng=self._rng
+            )
+        return dispatcher
+
+    def _refit(self) -> None:
+        for (_, model), dispatcher in self._dispatchers.items():
+            for (_, known_model), speeds in self.knowledge.speeds.items():
+                if known_model == model and speeds.ttft is not None:
+                    dispatcher.refit(self.knowledge.prompts, speeds.ttft.snapshot())
+
+
+def _local_endpoint(local: str | Path) -> Endpoint:
+    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
+
+    return LlamaCppEndpoint(model=local, name="device")
+
+
+def _device_profile(chosen: str | os.PathLike[str] | None, local: Endpoint | None) -> DeviceProfile:
+    """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
+    if chosen is not None:
+        return load_device(chosen)
+    name = getattr(local, "profile_name", None)
+    if name is not None and name in available_profiles("device"):
+        return load_device(name)
+    return UNMEASURED
+
+

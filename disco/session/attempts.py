@@ -1,0 +1,66 @@
+"""What a session knows about each of its attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from disco.dispatch.plan import Candidate
+from disco.errors import FailureKind
+from disco.request import Prefix
+from disco.session.events import Delta, DeltaKind, Usage
+
+__all__ = ["AttemptState", "Outcome", "Role", "is_content"]
+
+
+class Role(StrEnum):
+    """Why an attempt was started."""
+
+    STARTER = "starter"  # by the plan, from the beginning of the answer
+    TARGET = "target"  # of a voluntary move
+    TAKEOVER = "takeover"  # in place of one that failed
+
+
+class Outcome(StrEnum):
+    """How an attempt stands or how it ended."""
+
+    RUNNING = "running"
+    PARKED = "parked"  # lost the race and keeps its prefill for a move
+    FINISHED = "finished"  # wrote the end of the answer
+    LOST = "lost"  # another one spoke first
+    HANDED_OVER = "handed_over"  # wrote up to a cut; another one went on
+    ABANDONED = "abandoned"  # target of a move that came too late or was not needed any more
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # the reader went away
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """Mutable: everything below `prefix`."""
+
+    number: int
+    candidate: Candidate
+    role: Role
+    started_at: float
+    prefix: Prefix
+    outcome: Outcome = Outcome.RUNNING
+    failure: FailureKind | None = None
+    first_content_at: float | None = None
+    last_at: float = 0.0
+    ended_at: float | None = None
+    tokens: int = 0  # content tokens written so far
+    kept_tokens: int = 0  # of these, in the answer
+    held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
+    parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
+    usage: Usage | None = None
+    stopped: bool = False  # the driver confirmed that nothing of it runs
+
+    @property
+    def active(self) -> bool:
+        """Whether its events still matter."""
+        return self.outcome is Outcome.RUNNING
+
+
+def is_content(deltas: list[Delta]) -> bool:
+    """Whether a batch holds content, the only thing that wins a race (design rule 1)."""
+    return any(d.kind is not DeltaKind.ROLE for d in deltas)

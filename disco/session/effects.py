@@ -1,0 +1,57 @@
+"""What the session machine asks its driver to do. The driver does it and reports back as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disco.request import Prefix
+from disco.session.events import Delta
+
+__all__ = ["CancelAttempt", "Effect", "Fail", "Finish", "ParkAttempt", "Release", "StartAttempt"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Open an attempt on `endpoint` and report everything it yields under the number `attempt`."""
+
+    attempt: int
+    endpoint: str
+    prefix: Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAttempt:
+    """Stop the attempt; report `stopped` once nothing of it runs any more."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkAttempt:
+    """Let the attempt finish and keep its prefill without writing; cancel it where it cannot."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give these deltas to the reader, in this order."""
+
+    deltas: list[Delta]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The answer is complete and everything is charged. The last effect of a session."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Nobody can go on: raise `error` to the reader. The last effect of a session."""
+
+    error: Exception
+
+
+Effect = StartAttempt | CancelAttempt | ParkAttempt | Release | Finish | Fail

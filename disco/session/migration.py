@@ -1,0 +1,328 @@
+"""The migration rule: whether to hand an answer to a cheaper endpoint in mid-sentence, and when.
+
+Numbers only. Symbols: n tokens written by the source, p prompt tokens, R tokens still to come, `r_s, r_t`
+decode rates of source and target, `r_c` reading pace, v_t the target's prefill rate, t_0 its fixed overhead,
+`t_m = t_0 + (p + n)/v_t` the time a hand-over takes until the target's first token, S the slack: how long
+until the reader needs the next token.
+
+Money: with `Δc = c_s − c_t` saved per token and `C(n) = C_0 + c_in·(p + n)` the price of moving, move when
+`E[R_n]·Δc >= C(n)` (moving beats staying) and `h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the
+next token). For hazards that do not fall with length both together are the optimal stopping rule
+(`value_table`, and its test); otherwise both are necessary.
+
+Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from disco.dispatch.plan import Candidate
+from disco.session.answer_lengths import AnswerLengths
+
+__all__ = [
+    "AnswerLengths",
+    "Decision",
+    "Reason",
+    "Snapshot",
+    "Verdict",
+    "bank_needed_tokens",
+    "decide",
+    "feasible",
+    "fewest_source_tokens",
+    "gain",
+    "handover_time_s",
+    "move_price",
+    "slack_needed_s",
+    "value_table",
+    "worth_it",
+]
+
+_HAZARD_WINDOW_TOKENS = 16
+_REMAINING_QUANTILE = 0.9
+_ROUNDING = 1e-9
+
+
+class Verdict(StrEnum):
+    """What to do about a planned move now."""
+
+    GO = "go"  # start the hand-over
+    BANK = "bank"  # worth it; bank text until the slack is there, then ask again
+    LATER = "later"  # not now, but may become worth it: ask again at the next batch, do not bank for it
+    NEVER = "never"  # drop the move for this answer
+
+
+class Reason(StrEnum):
+    """Why a verdict is not GO."""
+
+    CANNOT_CONTINUE = "cannot_continue"  # the target cannot continue a half-written answer
+    CONTEXT = "context"  # the answer would not fit into the target's context
+    NOT_WORTH_IT = "not_worth_it"  # what is left is expected to save less than moving costs
+    ENDS_SOON = "ends_soon"  # likely to end with the next tokens: waiting is worth more than it costs
+    INFEASIBLE = "infeasible"  # slack cannot grow as fast as the hand-over does
+    TOO_SHORT = "too_short"  # by the time the slack is there, too little is left
+    NO_BUFFER = "no_buffer"  # unpaced reader, and the target is not fast enough to make up for the gap
+    SLACK = "slack"  # BANK: not enough slack yet
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the rule looks at, at one moment.
+
+    Attributes:
+        source: who writes.
+        target: who would take over.
+        prompt_tokens: p.
+        written_tokens: n, what the source has written so far.
+        max_tokens: the answer's length limit, None for none.
+        target_has_prompt: the target's prefill of the prompt was kept, so p costs neither time nor money.
+        slack_s: S from `Playback.slack_s`; inf when nobody reads along (not streaming).
+        pace_tps: r_c; None when text is passed on unpaced.
+        lengths: distribution of answer lengths.
+        margin: safety factor on t_m, at least 1; double it after a failed try.
+        make_before_break: the source writes on until the target's first token; those tokens are discarded
+            and billed.
+    """
+
+    source: Candidate
+    target: Candidate
+    prompt_tokens: int
+    written_tokens: int
+    max_tokens: int | None
+    target_has_prompt: bool
+    slack_s: float
+    pace_tps: float | None
+    lengths: AnswerLengths
+    margin: float = 1.25
+    make_before_break: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.margin >= 1:
+            raise ValueError(f"margin must be at least 1, not {self.margin}")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What `decide` says, with the numbers behind it for the route record.
+
+    Attributes:
+        verdict: what to do.
+        reason: why not GO; None with GO.
+        missing_s: slack still to be banked, in seconds (BANK only).
+        handover_s: t_m expected, margin not included; 0 where it was not reached.
+        gain: expected saving of moving now, in the cost unit of the candidates; 0 where not reached.
+    """
+
+    verdict: Verdict
+    reason: Reason | None = None
+    missing_s: float = 0.0
+    handover_s: float = 0.0
+    gain: float = 0.0
+
+
+def handover_time_s(target: Candidate, tokens_to_prefill: int) -> float:
+    """`t_m = t_0 + tokens/v_t`, in seconds; pass n only, without p, when the target holds the prompt."""
+    return target.time_to_first_token_s(tokens_to_prefill)
+
+
+def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float) -> float:
+    """Slack without which a token is late: `t_m`, and `(R−1)·(1/r_t − 1/r_c)` more when `r_t < r_c`."""
+    return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
+
+
+def bank_needed_tokens(slack_s: float, r_c: float) -> float:
+    """Tokens in the buffer that are worth `slack_s`: `b = r_c·S`. One less is needed at least."""
+    return r_c * slack_s
+
+
+def feasible(source: Candidate, target: Candidate, r_c: float) -> bool:
+    """True when waiting ever helps: `1/r_c > 1/r_s + 1/v_t`, each token banked buys more than it costs."""
+    return 1 / r_c > 1 / source.decode_tps + 1 / target.prefill_tps
+
+
+def fewest_source_tokens(
+    source: Candidate, target: Candidate, prompt_tokens: int, r_c: float, *, target_has_prompt: bool = False
+) -> int | None:
+    """n*, the fewest tokens the source must write before a hand-over makes none late (`r_t >= r_c`).
+
+    `n* = ⌈r_c·(t_0 + p/v_t − 1/r_s) / (1 − r_c/r_s − r_c/v_t)⌉`, at least 1; None when there is no such n.
+    """
+    prefill_tokens = 0 if target_has_prompt else prompt_tokens
+    needed = r_c * (handover_time_s(target, prefill_tokens) - 1 / source.decode_tps)
+    per_token = 1 - r_c / source.decode_tps - r_c / target.prefill_tps
+    if needed <= per_token + _ROUNDING:  # n = 1 is enough
+        return 1
+    if per_token <= 0:
+        return None
+    return math.ceil(needed / per_token - _ROUNDING)
+
+
+def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0) -> float:
+    """`C(n) = C_0 + c_in·(p + n)`; `prompt_tokens` 0 when the target holds the prompt."""
+    return fixed + cost_in * (prompt_tokens + n)
+
+
+def gain(lengths: AnswerLengths, n: int, *, saving_per_token: float, price: float) -> float:
+    """Expected saving of moving at n over staying: `E[R_n]·Δc − C(n)`."""
+    return lengths.expected_remaining(n) * saving_per_token - price
+
+
+def worth_it(
+    lengths: AnswerLengths,
+    n: int,
+    *,
+    saving_per_token: float,
+    price: float,
+    cost_in: float,
+    hazard_window: int = 1,
+) -> bool:
+    """Both conditions: `E[R_n]·Δc >= C(n)`, and `h·C(n) − (1−h)·c_in <= Δc`.
+
+    Args:
+        lengths: distribution of answer lengths.
+        n: tokens written.
+        saving_per_token: Δc.
+        price: C(n).
+        cost_in: what the price grows by with each further token, c_in.
+        hazard_window: tokens over which the hazard is averaged.
+    """
+    if saving_per_token <= 0 or gain(lengths, n, saving_per_token=saving_per_token, price=price) < 0:
+        return False
+    h = lengths.hazard(n, window=hazard_window)
+    return h * price - (1 - h) * cost_in <= saving_per_token
+
+
+def value_table(
+    lengths: AnswerLengths,
+    horizon: int,
+    *,
+    prompt_tokens: int,
+    cost_in: float,
+    source_cost_out: float,
+    target_cost_out: float,
+    fixed: float = 0.0,
+) -> tuple[list[float], list[bool]]:
+    """Exact expected cost of the rest of an answer that may move once, and where moving is optimal. O(N).
+
+    `V(n) = min{C(n) + c_t·E[R_n], c_s + (1−h(n))·V(n+1)}` for n = 0 … horizon; at the horizon the
+    choice is to move there or never.
+
+    Returns:
+        V and the flags "moving now is optimal", each of length `horizon + 1`.
+    """
+
+    def move_cost(n: int) -> float:
+        price = move_price(n, prompt_tokens=prompt_tokens, cost_in=cost_in, fixed=fixed)
+        return price + target_cost_out * lengths.expected_remaining(n)
+
+    value = [0.0] * (horizon + 1)
+    moves = [False] * (horizon + 1)
+    stay = source_cost_out * lengths.expected_remaining(horizon)
+    for n in range(horizon, -1, -1):
+        if n < horizon:
+            stay = source_cost_out + (1 - lengths.hazard(n)) * value[n + 1]
+        move = move_cost(n)
+        moves[n] = move <= stay and lengths.expected_remaining(n) > 0
+        value[n] = move if moves[n] else stay
+    return value, moves
+
+
+@dataclass(frozen=True, slots=True)
+class _Money:
+    """Price and saving of one move at a given n."""
+
+    lengths: AnswerLengths
+    saving: float
+    cost_in: float
+    prompt_tokens: int
+    discarded_out: float
+
+    def price(self, n: int) -> float:
+        return move_price(n, prompt_tokens=self.prompt_tokens, cost_in=self.cost_in, fixed=self.discarded_out)
+
+    def gain(self, n: int) -> float:
+        return gain(self.lengths, n, saving_per_token=self.saving, price=self.price(n))
+
+
+def decide(snapshot: Snapshot) -> Decision:
+    """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
+    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
+    if not target.continues:
+        return Decision(Verdict.NEVER, Reason.CANNOT_CONTINUE)
+    lengths = snapshot.lengths.capped(snapshot.max_tokens)
+    expected = lengths.expected_remaining(n)
+    used = snapshot.prompt_tokens + n
+    if target.context_tokens is not None and used + math.ceil(expected) > target.context_tokens:
+        return Decision(Verdict.NEVER, Reason.CONTEXT)
+
+    prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
+    t_m_s = handover_time_s(target, prompt_tokens + n)
+    discarded = min(source.decode_tps * t_m_s, expected) if snapshot.make_before_break else 0.0
+    money = _Money(
+        lengths=lengths,
+        saving=source.cost_out - target.cost_out,
+        cost_in=target.cost_in,
+        prompt_tokens=prompt_tokens,
+        discarded_out=discarded * source.cost_out,
+    )
+    verdict = _worth_now(money, n)
+    if verdict is not None:
+        return verdict
+    decided = Decision(Verdict.GO, handover_s=t_m_s, gain=money.gain(n))
+    if math.isinf(snapshot.slack_s):
+        return decided
+    if snapshot.pace_tps is None:
+        if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
+            return decided
+        return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=decided.gain)
+    return _in_time(snapshot, money, decided, snapshot.pace_tps)
+
+
+def _worth_now(money: _Money, n: int) -> Decision | None:
+    """None when moving at n pays; else why not."""
+    price, now = money.price(n), money.gain(n)
+    if money.saving <= 0:
+        return Decision(Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
+    if now < 0:
+        # Where a long answer promises an even longer one, the same move may pay further on.
+        may_pay = money.lengths.most_remaining(n) * money.saving >= price
+        return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
+    if not worth_it(
+        money.lengths,
+        n,
+        saving_per_token=money.saving,
+        price=price,
+        cost_in=money.cost_in,
+        hazard_window=_HAZARD_WINDOW_TOKENS,
+    ):
+        return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
+    return None
+
+
+def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
+    """R beyond which an unpaced reader is served sooner by moving: `t_m·r_s·r_t/(r_t − r_s)`."""
+    return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf
+
+
+def _in_time(snapshot: Snapshot, money: _Money, decided: Decision, r_c: float) -> Decision:
+    """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
+    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
+    r_t = target.decode_tps
+    # A target slower than the reader falls behind until the end: plan for a long rest, not a middling one.
+    remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE) if r_t < r_c else 1
+    needed_s = slack_needed_s(decided.handover_s * snapshot.margin, remaining, r_t, r_c)
+    missing_s = needed_s - snapshot.slack_s
+    if missing_s <= _ROUNDING:
+        return decided
+    # What one more token of the source's adds to the slack, less what it adds to the slack needed.
+    per_token_s = 1 / r_c - 1 / source.decode_tps - snapshot.margin / target.prefill_tps
+    per_token_s += max(1 / r_t - 1 / r_c, 0.0)
+    numbers = {"handover_s": decided.handover_s, "gain": decided.gain}
+    if per_token_s <= 0:
+        return Decision(Verdict.NEVER, Reason.INFEASIBLE, **numbers)
+    then = n + math.ceil(missing_s / per_token_s)
+    if money.gain(then) < 0:
+        return Decision(Verdict.NEVER, Reason.TOO_SHORT, **numbers)
+    return Decision(Verdict.BANK, Reason.SLACK, missing_s=missing_s, **numbers)

@@ -1,0 +1,305 @@
+"""The route record: what happened to one answer, in numbers and endpoint names only.
+
+Enough to bill it, to explain it and to replay it; never text. That a moved answer is exactly what the source
+wrote up to the cut followed by what the target wrote is shown by two independent checksums per piece: one of
+what the attempt wrote, one of what the reader was given at that place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from disco.cost import Ledger
+from disco.playback import metrics
+from disco.session.attempts import AttemptState
+from disco.session.machine import Session
+
+__all__ = ["Pace", "Piece", "RouteRecord", "Try", "Transfer", "make_record"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One attempt. Times are seconds since the request; None where it did not happen.
+
+    Attributes:
+        endpoint, role, outcome, failure: who, why, what became of it, and the class of failure.
+        started_s, first_content_s, ended_s: its life.
+        prefix_chars: length of the answer it continued from.
+        tokens, kept_tokens: written, and of these in the answer.
+        prompt_tokens, completion_tokens, cached_tokens: what it is charged for.
+        cost: of all its charges, USD.
+    """
+
+    endpoint: str
+    role: str
+    outcome: str
+    failure: str | None
+    started_s: float
+    first_content_s: float | None
+    ended_s: float | None
+    prefix_chars: int
+    tokens: int
+    kept_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the answer by one writer; `start_char` inclusive, `end_char` exclusive.
+
+    `written_crc32` is over what the attempt wrote, `delivered_crc32` over what the reader got (UTF-8).
+    """
+
+    attempt: int
+    endpoint: str
+    start_char: int
+    end_char: int
+    written_crc32: int
+    delivered_crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A move, taken or given up.
+
+    Attributes:
+        source, target: endpoint names.
+        outcome: "switched", or why it was given up ("late", "target_failed", "source_finished", ...).
+        decided_s, switched_s: seconds since the request.
+        cut_char, cut_tokens: where the answer was cut.
+        expected_s, took_s: predicted and real time to the target's first token.
+        slack_s: how long the reader could still read at the moment of decision; None when nobody waits.
+        late_tokens: released tokens behind the cut that came after the reader's deadline.
+    """
+
+    source: str
+    target: str
+    outcome: str
+    decided_s: float
+    switched_s: float | None
+    cut_char: int
+    cut_tokens: int
+    expected_s: float
+    took_s: float | None
+    slack_s: float | None
+    late_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Latency as generated (`raw`) and as given to the reader (`released`), in seconds."""
+
+    ttft_raw_s: float | None
+    ttft_released_s: float | None
+    tbt_raw_p50_s: float | None
+    tbt_raw_p99_s: float | None
+    tbt_released_p50_s: float | None
+    tbt_released_p99_s: float | None
+    late_tokens: int
+    pace_tps: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRecord:
+    """See the module's docstring. `to_dict` and `to_json` leave out nothing but the two timelines.
+
+    Attributes:
+        policy: name of the preset.
+        finish_reason: the API's, "cancelled", or None when the answer failed.
+        prompt_tokens, answer_tokens: of the request and of the answer.
+        starts: endpoint and delay in seconds of each planned start.
+        tries, pieces, transfers, pace: see their classes.
+        ledger: every charge.
+        duration_s: from the request to the last charge.
+        generated, released: (seconds since the request, tokens) per delta, for replay.
+    """
+
+    policy: str
+    finish_reason: str | None
+    prompt_tokens: int
+    answer_tokens: int
+    starts: tuple[tuple[str, float], ...]
+    tries: tuple[Try, ...]
+    pieces: tuple[Piece, ...]
+    transfers: tuple[Transfer, ...]
+    pace: Pace
+    ledger: Ledger
+    duration_s: float
+    generated: tuple[tuple[float, int], ...] = field(repr=False)
+    released: tuple[tuple[float, int], ...] = field(repr=False)
+
+    @property
+    def winner(self) -> str | None:
+        """Name of the endpoint that spoke first."""
+        return self.pieces[0].endpoint if self.pieces else None
+
+    @property
+    def cost(self) -> float:
+        """Everything that was charged, in unified money (USD)."""
+        return self.ledger.total_cost
+
+    @property
+    def seamless(self) -> bool:
+        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap."""
+        ends = [0, *(p.end_char for p in self.pieces)]
+        return all(
+            p.start_char == end and p.written_crc32 == p.delivered_crc32
+            for p, end in zip(self.pieces, ends, strict=False)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, names and lists, ready for JSON."""
+        return {
+            "schema": SCHEMA,
+            "policy": self.policy,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "answer_tokens": self.answer_tokens,
+            "winner": self.winner,
+            "seamless": self.seamless,
+            "duration_s": _round(self.duration_s),
+            "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
+            "tries": [_plain(t) for t in self.tries],
+            "pieces": [_plain(p) for p in self.pieces],
+            "transfers": [_plain(t) for t in self.transfers],
+            "pace": _plain(self.pace),
+            "ledger": self.ledger.to_dict(),
+        }
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+
+def make_record(session: Session, ledger: Ledger, *, policy: str) -> RouteRecord:
+    """Write down a closed session."""
+    t0 = session.started_at
+    generated = tuple((at - t0, tokens) for at, tokens in session.generated)
+    released = tuple((at - t0, tokens) for at, tokens in session.released)
+    pace_tps = session.terms.pace_tps
+    return RouteRecord(
+        policy=policy,
+        finish_reason=session.finish_reason,
+        prompt_tokens=session.terms.prompt_tokens,
+        answer_tokens=session.tokens,
+        starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
+        tries=tuple(_try(state, ledger, t0) for state in session.attempts),
+        pieces=_pieces(session),
+        transfers=_transfers(session),
+        pace=_pace(generated, released, pace_tps),
+        ledger=ledger,
+        duration_s=(session.finished_at or t0) - t0,
+        generated=generated,
+        released=released,
+    )
+
+
+def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
+    usage = state.usage
+    return Try(
+        endpoint=state.candidate.name,
+        role=state.role.value,
+        outcome=state.outcome.value,
+        failure=state.failure.value if state.failure else None,
+        started_s=state.started_at - t0,
+        first_content_s=None if state.first_content_at is None else state.first_content_at - t0,
+        ended_s=None if state.ended_at is None else state.ended_at - t0,
+        prefix_chars=len(state.prefix.text),
+        tokens=state.tokens,
+        kept_tokens=state.kept_tokens,
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        completion_tokens=usage.completion_tokens if usage else 0,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        cost=sum(c.cost for c in ledger.charges if c.attempt == state.number),
+    )
+
+
+def _pieces(session: Session) -> tuple[Piece, ...]:
+    delivered = session.text
+    pieces = []
+    starts = [start for start, _ in session.segments]
+    for (start, number), next_start in zip(session.segments, [*starts[1:], math.inf], strict=False):
+        # A cancelled answer may not have reached its last piece.
+        end = int(min(next_start, len(delivered)))
+        if end <= start:
+            continue
+        state = session.attempts[number]
+        written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
+        pieces.append(
+            Piece(
+                attempt=number,
+                endpoint=state.candidate.name,
+                start_char=start,
+                end_char=end,
+                written_crc32=zlib.crc32(written.encode()),
+                delivered_crc32=zlib.crc32(delivered[start:end].encode()),
+            )
+        )
+    return tuple(pieces)
+
+
+def _transfers(session: Session) -> tuple[Transfer, ...]:
+    t0, pace = session.started_at, session.terms.pace_tps
+    out = []
+    for h in session.handovers:
+        late = 0
+        if h.outcome == "switched" and pace is not None and session.released:
+            after_cut = metrics.lateness_s(session.released, pace)[h.cut_tokens :]
+            late = sum(late_s > metrics.TOLERANCE_S for late_s in after_cut)
+        out.append(
+            Transfer(
+                source=session.attempts[h.source].candidate.name,
+                target=session.attempts[h.target].candidate.name,
+                outcome=h.outcome,
+                decided_s=h.decided_at - t0,
+                switched_s=None if h.switched_at is None else h.switched_at - t0,
+                cut_char=h.cut_chars,
+                cut_tokens=h.cut_tokens,
+                expected_s=h.expected_s,
+                took_s=None if h.switched_at is None else h.switched_at - h.decided_at,
+                slack_s=None if h.slack_s == float("inf") else h.slack_s,
+                late_tokens=late,
+            )
+        )
+    return tuple(out)
+
+
+def _pace(
+    generated: tuple[tuple[float, int], ...], released: tuple[tuple[float, int], ...], pace_tps: float | None
+) -> Pace:
+    raw, shown = metrics.gaps(generated), metrics.gaps(released)
+    return Pace(
+        ttft_raw_s=_known(metrics.ttft_s(generated, 0.0)),
+        ttft_released_s=_known(metrics.ttft_s(released, 0.0)),
+        tbt_raw_p50_s=_known(raw.p50_s),
+        tbt_raw_p99_s=_known(raw.p99_s),
+        tbt_released_p50_s=_known(shown.p50_s),
+        tbt_released_p99_s=_known(shown.p99_s),
+        late_tokens=metrics.late_tokens(released, pace_tps) if pace_tps else 0,
+        pace_tps=pace_tps,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _round(value: float) -> float:
+    return round(value, 6)
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    out = {}
+    for name in item.__slots__:
+        value = getattr(item, name)
+        out[name] = _round(value) if isinstance(value, float) and name != "cost" else value
+    return out

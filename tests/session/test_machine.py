@@ -1,0 +1,272 @@
+"""Properties of the session, on simulated endpoints in virtual time: whatever is drawn, nothing is lost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from disco.cost import Rates
+from disco.dispatch.plan import Candidate, Move, Plan, Start
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import FailureKind
+from disco.playback import Pace, Playback
+from disco.replay.virtual import Run, run_session
+from disco.request import Request, Timeouts
+from disco.session.attempts import Outcome
+from disco.session.billing import settle_accounts
+from disco.session.machine import Session, Terms
+from disco.session.migration import AnswerLengths
+from disco.session.record import make_record
+
+REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
+FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
+NAMES = ("device", "server", "edge")
+
+
+def candidate(name: str, profile: SimulatedProfile, cost: float = 1e-6) -> Candidate:
+    return Candidate(
+        name=name,
+        place="device" if name == "device" else "server",
+        cost_in=cost / 10,
+        cost_out=cost,
+        prefill_tps=profile.prefill_tps,
+        overhead_s=profile.overhead_s + (profile.ttft_s if isinstance(profile.ttft_s, float) else 0.3),
+        decode_tps=profile.decode_tps,
+        continues=profile.continues,
+    )
+
+
+def run(
+    profiles: dict[str, SimulatedProfile],
+    plan: Plan,
+    *,
+    costs: dict[str, float] | None = None,
+    pace: Pace | None = None,
+    streams: bool = True,
+    cancel_at: float = math.inf,
+    cancel_takes_s: float = 0.0,
+    seed: int = 0,
+    timeouts: Timeouts = Timeouts(),
+    max_retries: int = 2,
+) -> Run:
+    costs = costs or {}
+    candidates = {n: candidate(n, p, costs.get(n, 1e-6)) for n, p in profiles.items()}
+    terms = Terms(
+        prompt_tokens=20,
+        streams=streams,
+        pace_tps=pace.tps if pace else None,
+        timeouts=timeouts,
+        max_retries=max_retries,
+    )
+    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    return run_session(
+        session,
+        profiles,
+        REQUEST,
+        np.random.default_rng(seed),
+        cancel_at=cancel_at,
+        cancel_takes_s=cancel_takes_s,
+    )
+
+
+faults = st.none() | st.builds(
+    Fault,
+    after_tokens=st.integers(0, 40),
+    silence_s=st.sampled_from([0.0, 0.3, 20.0, math.inf]),
+    kind=st.sampled_from([None, FailureKind.CONNECTION, FailureKind.SERVER, FailureKind.INCOMPLETE]),
+)
+profiles_of_one = st.builds(
+    SimulatedProfile,
+    ttft_s=st.floats(0.01, 3.0),
+    decode_tps=st.floats(2.0, 300.0),
+    packet_tokens=st.integers(1, 7),
+    answer_tokens=st.integers(0, 90),
+    continues=st.booleans(),
+    role_at_s=st.none() | st.just(0.0),
+    seam=st.sampled_from(["exact", "echoes", "restarts"]),
+    fault=faults,
+)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> dict[str, object]:
+    names = NAMES[: draw(st.integers(1, 3))]
+    starters = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
+    starts = tuple(Start(n, draw(st.sampled_from([0.0, 0.1, 1.0]))) for n in starters)
+    rest = tuple(n for n in names if n not in starters)
+    moves = {a: Move(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())}
+    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    pace = draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps)))
+    return {
+        "profiles": {n: draw(profiles_of_one) for n in names},
+        "plan": Plan(starts, rest, moves, order),  # type: ignore[arg-type]
+        "costs": {n: draw(st.sampled_from([1e-9, 1e-6, 1e-4])) for n in names},
+        "pace": pace,
+        "streams": draw(st.booleans()),
+        "cancel_at": draw(st.just(math.inf) | st.floats(0.0, 5.0)),
+        "cancel_takes_s": draw(st.sampled_from([0.0, 0.05])),
+        "seed": draw(st.integers(0, 3)),
+    }
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(situations())
+def test_whatever_happens_every_token_comes_once_in_order_and_is_charged(situation):
+    result = run(**situation)
+    session = result.session
+    assert (result.finished is None) != (result.error is None)
+    assert not result.running, "an attempt was left running"
+    assert all(a.stopped for a in session.attempts)
+
+    # The reader's text is, piece by piece, what the writers wrote: nothing twice, nothing missing.
+    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    assert record.seamless
+    assert result.text == session.text
+    if record.pieces:
+        assert record.pieces[-1].end_char == len(result.text)
+    text = result.text
+    for piece in record.pieces:
+        state = session.attempts[piece.attempt]
+        offset = piece.start_char - len(state.prefix.text)
+        assert "".join(state.parts)[offset:].startswith(text[piece.start_char : piece.end_char])
+        assert text[: len(state.prefix.text)] == state.prefix.text[: len(text)]
+
+    # Nothing is released before it was written.
+    written = released = 0
+    events = [(t, 0, n) for t, n in session.generated] + [(t, 1, n) for t, n in session.released]
+    for _, kind, tokens in sorted(events, key=lambda e: (e[0], e[1])):
+        written, released = (written + tokens, released) if kind == 0 else (written, released + tokens)
+        assert released <= written
+
+    # The ledger is the sum of its charges, and charges all that any attempt used.
+    ledger = record.ledger
+    assert ledger.total_cost == math.fsum(c.cost for c in ledger.charges)
+    used = sum(a.usage.prompt_tokens + a.usage.completion_tokens for a in session.attempts)
+    assert sum(c.prompt_tokens + c.completion_tokens for c in ledger.charges) == used
+
+
+RATES = {name: Rates(1e-7, 1e-6) for name in NAMES}
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations())
+def test_the_same_seed_gives_the_same_run(situation):
+    first, second = run(**situation), run(**situation)
+    assert first.out == second.out
+    assert first.now == second.now
+
+
+def test_the_first_content_wins_not_the_first_role_chunk():
+    chatty = SimulatedProfile(ttft_s=1.0, role_at_s=0.0, answer_tokens=20)
+    quick = SimulatedProfile(ttft_s=0.5, answer_tokens=20)
+    result = run({"server": chatty, "device": quick}, Plan((Start("server"), Start("device"))))
+    outcomes = {a.candidate.name: a.outcome for a in result.session.attempts}
+    assert outcomes == {"server": Outcome.LOST, "device": Outcome.FINISHED}
+
+
+def test_a_delayed_start_never_happens_when_the_other_speaks_in_time():
+    plan = Plan((Start("server"), Start("device", 0.5)))
+    result = run({"server": FAST, "device": FAST}, plan)
+    assert [a.candidate.name for a in result.session.attempts] == ["server"]
+
+
+def test_a_loser_that_is_named_as_target_keeps_its_prefill_and_is_stopped_with_the_answer():
+    slow = SimulatedProfile(ttft_s=0.3, decode_tps=60.0, answer_tokens=120, fault=Fault(0, 30.0, None))
+    plan = Plan((Start("server"), Start("device")), (), {"server": Move("device")})
+    result = run(
+        {"server": FAST, "device": slow}, plan, costs={"server": 1e-4, "device": 1e-9}, streams=False
+    )
+    parked = result.session.attempts[1]
+    assert parked.outcome is Outcome.PARKED
+    assert result.now < 5.0, "the answer waited for a prefill that nobody needed any more"
+
+
+def test_a_hedge_starts_at_once_when_the_other_side_fails():
+    broken = SimulatedProfile(fault=Fault(silence_s=0.1, kind=FailureKind.CONNECTION))
+    result = run({"server": broken, "device": FAST}, Plan((Start("server"), Start("device", 30.0))))
+    device = result.session.attempts[1]
+    assert result.finished == "stop"
+    assert device.started_at == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("order", ["make_before_break", "break_before_make"])
+def test_an_answer_moves_to_the_cheaper_endpoint_and_nobody_is_late(order):
+    profiles = {"server": FAST, "device": SimulatedProfile(ttft_s=0.4, decode_tps=60.0, answer_tokens=120)}
+    plan = Plan((Start("server"),), ("device",), {"server": Move("device")}, order)
+    result = run(profiles, plan, costs={"server": 1e-4, "device": 1e-9}, pace=Pace(tps=10.0))
+    session = result.session
+    assert [h.outcome for h in session.handovers] == ["switched"]
+    assert [session.attempts[n].candidate.name for _, n in session.segments] == ["server", "device"]
+    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    assert record.transfers[0].late_tokens == 0
+    assert record.seamless
+    # Both endpoints hold the same canonical text here, so the moved answer is that very text.
+    alone = run({"server": FAST}, Plan((Start("server"),)))
+    assert result.text == alone.text
+
+
+def test_a_target_that_is_late_is_given_up_and_nobody_notices():
+    late = SimulatedProfile(ttft_s=8.0, decode_tps=60.0, answer_tokens=120)
+    believed = {"device": 0.2}
+    profiles = {"server": FAST, "device": late}
+    plan = Plan((Start("server"),), ("device",), {"server": Move("device")})
+    candidates = {n: candidate(n, p, 1e-4 if n == "server" else 1e-9) for n, p in profiles.items()}
+    import dataclasses
+
+    candidates["device"] = dataclasses.replace(candidates["device"], overhead_s=believed["device"])
+    pace = Pace(tps=20.0)
+    session = Session(plan, candidates, Terms(20, pace_tps=20.0), Playback(pace), AnswerLengths.geometric(150))
+    result = run_session(session, profiles, REQUEST, np.random.default_rng(0))
+    assert result.finished == "stop"
+    assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
+    assert session.handovers
+    assert all(h.outcome != "switched" for h in session.handovers)
+    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    assert record.pace.late_tokens == 0
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("pace", [None, Pace(tps=10.0)])
+def test_an_answer_survives_its_writer(pace, streams):
+    dying = SimulatedProfile(
+        ttft_s=0.2, decode_tps=80.0, answer_tokens=120, fault=Fault(after_tokens=30, kind=FailureKind.CONNECTION)
+    )
+    result = run({"server": dying, "device": FAST}, Plan((Start("server"),), ("device",)), pace=pace, streams=streams)
+    assert result.finished == "stop"
+    assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
+    assert result.session.attempts[0].failure is FailureKind.CONNECTION
+
+
+def test_a_stalled_writer_is_replaced_after_the_gap_clock():
+    stalls = SimulatedProfile(ttft_s=0.2, answer_tokens=120, fault=Fault(20, math.inf, None))
+    result = run(
+        {"server": stalls, "device": FAST}, Plan((Start("server"),), ("device",)), timeouts=Timeouts(gap_s=2.0)
+    )
+    assert result.finished == "stop"
+    assert result.session.attempts[0].failure is FailureKind.STALLED
+
+
+def test_a_callers_fault_is_raised_and_starts_nobody_else():
+    refused = SimulatedProfile(fault=Fault(kind=FailureKind.AUTHENTICATION))
+    result = run({"server": refused, "device": FAST}, Plan((Start("server"), Start("device", 5.0)), ()))
+    assert type(result.error).__name__ == "AuthenticationError"
+    assert len(result.session.attempts) == 1
+
+
+def test_the_only_endpoint_is_tried_again_after_a_back_off_and_no_more_than_allowed():
+    broken = SimulatedProfile(fault=Fault(kind=FailureKind.SERVER))
+    result = run({"server": broken}, Plan((Start("server"),)), max_retries=2)
+    assert type(result.error).__name__ == "InternalServerError"
+    assert [a.started_at for a in result.session.attempts] == pytest.approx([0.0, 0.5, 1.5])
+
+
+def test_text_already_delivered_stays_when_nobody_can_go_on():
+    dying = SimulatedProfile(answer_tokens=120, continues=False, fault=Fault(10, kind=FailureKind.CONNECTION))
+    result = run({"server": dying}, Plan((Start("server"),)))
+    assert result.error is not None
+    assert result.session.tokens == 10
+    assert result.text == result.session.text != ""
