@@ -1,0 +1,30 @@
+"""What answers cost, and to whom they are charged."""
+
+from disco.cost.ledger import Charge, Ledger, Phase, Totals
+from disco.cost.unified import (
+    PAPER_DEVICE_CONSTRAINED,
+    PAPER_SERVER_CONSTRAINED,
+    ExchangeRate,
+    Rates,
+    Regime,
+    device_rates,
+    regime,
+    server_rates,
+    unified_rates,
+)
+
+__all__ = [
+    "PAPER_DEVICE_CONSTRAINED",
+    "PAPER_SERVER_CONSTRAINED",
+    "Charge",
+    "ExchangeRate",
+    "Ledger",
+    "Phase",
+    "Rates",
+    "Regime",
+    "Totals",
+    "device_rates",
+    "regime",
+    "server_rates",
+    "unified_rates",
+]

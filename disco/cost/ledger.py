@@ -1,0 +1,156 @@
+"""Who was charged for what in one answer, losers and repeated prefills included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from disco.cost.unified import Rates
+
+__all__ = ["Charge", "Ledger", "Phase", "Totals"]
+
+K = TypeVar("K", bound=str)
+
+
+class Phase(StrEnum):
+    """Why tokens were processed. Every token is charged in exactly one phase.
+
+    An attempt may have charges in several: a migration target's prefill is MIGRATION, what the reader then
+    gets of it is ANSWER, and what was written and thrown away at the cut is DISCARDED.
+    """
+
+    ANSWER = "answer"  # the first writer's prompt; every token that reached the reader
+    RACE_LOSER = "race_loser"  # an attempt that did not win the race and kept nothing
+    PARKED = "parked"  # a loser's prefill, finished and kept for a migration
+    MIGRATION = "migration"  # prompt and prefix, processed by the target of a migration
+    FAILOVER = "failover"  # prompt and prefix, processed by the replacement of a failed attempt
+    FAILED = "failed"  # what a failed attempt processed and the reader did not get
+    DISCARDED = "discarded"  # written and never shown: beyond a cut, an echo, after the reader left
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Tokens that one attempt processed in one phase, and their cost.
+
+    Attributes:
+        attempt: its number within the answer, from 0.
+        endpoint: who worked.
+        phase: what for.
+        prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
+        completion_tokens: tokens generated.
+        cost: in unified money (USD).
+    """
+
+    attempt: int
+    endpoint: str
+    phase: Phase
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over charges."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float = 0.0
+
+
+class Ledger:
+    """The charges of one answer, in the order in which they were made.
+
+    The total is computed from the charges each time (correctly rounded), so the two cannot disagree.
+
+    Mutable: `_charges`, which only grows.
+    """
+
+    __slots__ = ("_charges", "_rates")
+
+    def __init__(self, rates: Mapping[str, Rates]) -> None:
+        """Start empty. `rates`: what a token costs, by endpoint name."""
+        self._rates = dict(rates)
+        self._charges: list[Charge] = []
+
+    def charge(
+        self,
+        *,
+        attempt: int,
+        endpoint: str,
+        phase: Phase,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        cached_tokens: int = 0,
+    ) -> Charge:
+        """Enter what an attempt processed.
+
+        Args:
+            attempt: its number within the answer, from 0.
+            endpoint: its name in the rates.
+            phase: what the tokens were processed for.
+            prompt_tokens: prompt and prefix, cached ones included.
+            completion_tokens: tokens generated.
+            cached_tokens: of the prompt; what exceeds it (some servers count otherwise) is ignored.
+
+        Raises:
+            KeyError: the endpoint has no rates.
+            ValueError: a negative number.
+        """
+        if min(attempt, prompt_tokens, completion_tokens, cached_tokens) < 0:
+            raise ValueError("attempts are numbered, and tokens counted, from 0")
+        cached = min(cached_tokens, prompt_tokens)
+        cost = self._rates[endpoint].cost(prompt_tokens, completion_tokens, cached)
+        entry = Charge(attempt, endpoint, phase, prompt_tokens, completion_tokens, cached, cost)
+        self._charges.append(entry)
+        return entry
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All charges so far."""
+        return tuple(self._charges)
+
+    @property
+    def total_cost(self) -> float:
+        """The sum of all charges, in unified money (USD)."""
+        return math.fsum(charge.cost for charge in self._charges)
+
+    def tokens(self) -> Totals:
+        """Everything that was processed, whoever did it and whatever for."""
+        return _sum(self._charges)
+
+    def by_endpoint(self) -> dict[str, Totals]:
+        """Sums for each endpoint that was charged, in the order of its first charge."""
+        return self._grouped(lambda charge: charge.endpoint)
+
+    def by_phase(self) -> dict[Phase, Totals]:
+        """Sums for each phase that occurred, in the order of its first charge."""
+        return self._grouped(lambda charge: charge.phase)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The charges and their total as plain numbers and names."""
+        return {
+            "total_cost": self.total_cost,
+            "charges": [{**asdict(charge), "phase": charge.phase.value} for charge in self._charges],
+        }
+
+    def _grouped(self, key: Callable[[Charge], K]) -> dict[K, Totals]:
+        groups: dict[K, list[Charge]] = {}
+        for charge in self._charges:
+            groups.setdefault(key(charge), []).append(charge)
+        return {name: _sum(charges) for name, charges in groups.items()}
+
+
+def _sum(charges: Iterable[Charge]) -> Totals:
+    charges = list(charges)
+    return Totals(
+        prompt_tokens=sum(charge.prompt_tokens for charge in charges),
+        completion_tokens=sum(charge.completion_tokens for charge in charges),
+        cached_tokens=sum(charge.cached_tokens for charge in charges),
+        cost=math.fsum(charge.cost for charge in charges),
+    )

@@ -1,0 +1,173 @@
+"""One price for everything: device energy becomes money at the user's exchange rate λ.
+
+    C = c_s^p·l_s^in + c_s^d·l_s^out + λ·(c_d^p·l_d^in + c_d^d·l_d^out)
+
+Source: Sun, Wang, Lai, DiSCo, Findings of ACL 2025.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from disco.errors import ConfigurationError
+from disco.profiles import DeviceProfile, Price, PriceTable, ServerProfile
+
+__all__ = [
+    "PAPER_DEVICE_CONSTRAINED",
+    "PAPER_SERVER_CONSTRAINED",
+    "ExchangeRate",
+    "Rates",
+    "Regime",
+    "device_rates",
+    "regime",
+    "server_rates",
+    "unified_rates",
+]
+
+Regime = Literal["device-constrained", "server-constrained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a token costs at one endpoint, in unified money (USD) per token.
+
+    Attributes:
+        cost_in: per prompt token.
+        cost_out: per generated token.
+        cached_share: share of `cost_in` that a prompt token costs which was not computed again: 0 on a
+            device, which spends no energy on it; 1 for a server that bills it in full.
+    """
+
+    cost_in: float
+    cost_out: float
+    cached_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        # Written so that NaN fails too.
+        if not (0 <= self.cost_in < math.inf and 0 <= self.cost_out < math.inf):
+            raise ValueError(f"costs per token must be finite and not negative: {self!r}")
+        if not 0 <= self.cached_share <= 1:
+            raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
+
+    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        """What these tokens cost; `cached_tokens` are among `prompt_tokens`."""
+        computed = prompt_tokens - cached_tokens
+        return (
+            self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRate:
+    """λ: what the user's device energy is worth, in exactly one of two units.
+
+    Attributes:
+        usd_per_mflop: USD per 10⁶ floating-point operations.
+        usd_per_joule: USD per joule; needs a device profile with measured energy.
+    """
+
+    usd_per_mflop: float | None = None
+    usd_per_joule: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [rate for rate in (self.usd_per_mflop, self.usd_per_joule) if rate is not None]
+        if len(given) != 1:
+            raise ConfigurationError("an exchange rate is either usd_per_mflop or usd_per_joule: give one")
+        if not 0 <= given[0] < math.inf:
+            raise ConfigurationError(f"an exchange rate must be finite and not negative, not {given[0]}")
+
+
+# The paper prints 0.3 and 5 "$ per 10⁶ FLOPs". A decode token of its devices takes 0.37–0.82·10⁹ FLOPs and
+# would then cost over 100 $, device-constrained against any server. Per 10⁶ GFLOPs, the unit its table of
+# FLOPs per token is in, the figures land beside the server prices as the paper's two settings need.
+PAPER_SERVER_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=0.3e-9)
+PAPER_DEVICE_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=5e-9)
+
+
+def device_rates(
+    profile: DeviceProfile, exchange_rate: ExchangeRate, *, prompt_tokens: float = 128.0
+) -> Rates:
+    """A device's energy per token, in money.
+
+    Args:
+        profile: must hold `flops` or `energy`, whichever the exchange rate is in (unless that is 0).
+        exchange_rate: λ.
+        prompt_tokens: typical prompt length, at which FLOPs per prefill token are taken.
+
+    Raises:
+        ConfigurationError: the profile does not say what a token takes in that unit.
+    """
+    if exchange_rate.usd_per_mflop is not None:
+        usd_per_flop = exchange_rate.usd_per_mflop / 1e6
+        if profile.flops is not None:
+            return Rates(
+                cost_in=usd_per_flop * profile.flops.prefill_at(prompt_tokens),
+                cost_out=usd_per_flop * profile.flops.decode,
+                cached_share=0.0,
+            )
+        missing, rate = "[flops]", usd_per_flop
+    else:
+        usd_per_joule = exchange_rate.usd_per_joule or 0.0
+        if profile.energy is not None:
+            return Rates(
+                cost_in=usd_per_joule * profile.energy.prefill_j_per_token,
+                cost_out=usd_per_joule * profile.energy.decode_j_per_token,
+                cached_share=0.0,
+            )
+        missing, rate = "[energy]", usd_per_joule
+    if rate == 0:
+        return Rates(cost_in=0.0, cost_out=0.0, cached_share=0.0)
+    raise ConfigurationError(
+        f"device profile {profile.name!r} has no {missing}, so the exchange rate has nothing to price; "
+        f"add it to the profile, give the rate in the other unit, or set it to 0"
+    )
+
+
+def server_rates(price: Price, *, cached_share: float = 1.0) -> Rates:
+    """A server's price per token in USD; cached prompt tokens are billed at `cached_share` of it."""
+    return Rates(
+        cost_in=price.usd_per_mtok_in / 1e6, cost_out=price.usd_per_mtok_out / 1e6, cached_share=cached_share
+    )
+
+
+def unified_rates(
+    profile: DeviceProfile | ServerProfile,
+    *,
+    exchange_rate: ExchangeRate | None = None,
+    prices: PriceTable | None = None,
+    prompt_tokens: float = 128.0,
+    cached_share: float = 1.0,
+) -> Rates:
+    """What a token costs at the endpoint that `profile` describes.
+
+    Args:
+        profile: of a device or a server.
+        exchange_rate: λ, for a device.
+        prices: where a server's `price` is looked up.
+        prompt_tokens: see `device_rates`.
+        cached_share: see `server_rates`.
+
+    Raises:
+        ConfigurationError: what the profile's kind needs was not given, or is not known.
+    """
+    if isinstance(profile, DeviceProfile):
+        if exchange_rate is None:
+            raise ConfigurationError(f"device {profile.name!r} needs an exchange_rate to be priced")
+        return device_rates(profile, exchange_rate, prompt_tokens=prompt_tokens)
+    if prices is None or profile.price is None:
+        lacking = "a price table" if prices is None else "`price`, a model of the price table, in its profile"
+        raise ConfigurationError(f"server {profile.name!r} needs {lacking} to be priced")
+    return server_rates(prices.price(profile.price), cached_share=cached_share)
+
+
+def regime(device: Rates, server: Rates) -> Regime:
+    """Which side is to be spared.
+
+    Device-constrained when `min(c_d^p, c_d^d) > max(c_s^p, c_s^d)`, the device's already times λ; else
+    server-constrained (the paper's rule; a mixed order counts as server-constrained).
+    """
+    if min(device.cost_in, device.cost_out) > max(server.cost_in, server.cost_out):
+        return "device-constrained"
+    return "server-constrained"

@@ -1,0 +1,81 @@
+"""Straight line through (prompt length, TTFT) points: the paper's `T_d(l) = k·l + c`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["LinearFit", "fit_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearFit:
+    """Device TTFT as a line in the prompt length.
+
+    Attributes:
+        k_s_per_token: slope, seconds per prompt token.
+        c_s: intercept, seconds.
+        r2: share of the variance explained; 1 is a perfect line, below 0 is worse than the mean
+            (possible only for a constrained fit).
+        n: points used.
+    """
+
+    k_s_per_token: float
+    c_s: float
+    r2: float
+    n: int
+
+    def ttft_s(self, prompt_tokens: float) -> float:
+        """The line at `prompt_tokens`, in seconds."""
+        return self.k_s_per_token * prompt_tokens + self.c_s
+
+
+def fit_line(prompt_tokens: ArrayLike, ttft_s: ArrayLike, *, non_negative: bool = False) -> LinearFit:
+    """Least squares fit of `T = k·l + c`.
+
+    Fit only over lengths where the device is linear (for llama.cpp up to a few hundred tokens): attention
+    bends the line upwards beyond, which tilts the fit and drives the intercept below zero.
+
+    Args:
+        prompt_tokens: lengths in tokens, shape (n,), at least two different ones.
+        ttft_s: times in seconds, shape (n,).
+        non_negative: keep `k` and `c` from falling below zero (the best line among those that do).
+
+    Raises:
+        ValueError: fewer than two points or lengths, or something not finite.
+    """
+    x = np.asarray(prompt_tokens, dtype=np.float64)
+    y = np.asarray(ttft_s, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"a fit needs as many lengths as times, not {x.size} and {y.size}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("a fit needs finite lengths and times")
+    if x.size < 2 or x.min() == x.max():
+        raise ValueError(
+            f"a line needs at least two different prompt lengths, and {x.size} measurement(s) of "
+            f"{np.unique(x).size} length(s) were given; measure another length"
+        )
+    k, c = _least_squares(x, y)
+    if non_negative and (k < 0 or c < 0):
+        # The constrained optimum lies on an edge: through the origin, or flat.
+        steep = max(float(x @ y) / float(x @ x), 0.0)
+        flat = max(float(y.mean()), 0.0)
+        k, c = min(((steep, 0.0), (0.0, flat)), key=lambda line: _squares(x, y, *line))
+    spread = float(((y - y.mean()) ** 2).sum())
+    left = _squares(x, y, k, c)
+    # Points on one level have no variance to explain.
+    r2 = 1.0 - left / spread if spread > 0 else float(left == 0)
+    return LinearFit(k_s_per_token=k, c_s=c, r2=r2, n=int(x.size))
+
+
+def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    # Centred: the plain normal equations lose digits when lengths are long and close together.
+    dx = x - x.mean()
+    k = float(dx @ (y - y.mean())) / float(dx @ dx)
+    return k, float(y.mean() - k * x.mean())
+
+
+def _squares(x: NDArray[np.float64], y: NDArray[np.float64], k: float, c: float) -> float:
+    return float(((y - (k * x + c)) ** 2).sum())

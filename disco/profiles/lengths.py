@@ -1,0 +1,135 @@
+"""The distribution of prompt or answer lengths, exact per token count, kept up to date."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Lengths"]
+
+# Above this a dense count per length would cost more than sorting.
+_DENSE_LIMIT = 1 << 22
+_RESCALE_AT = 1e100
+
+
+class Lengths:
+    """How often each number of tokens occurs: `p(l)` of the paper.
+
+    Mutable: `_lengths`, `_weights`, `_total`, `_gain` (all through `observe`).
+    """
+
+    __slots__ = ("_gain", "_growth", "_lengths", "_total", "_weights")
+
+    def __init__(
+        self, lengths: NDArray[np.int64], weights: NDArray[np.float64], *, half_life: float | None = None
+    ) -> None:
+        """Trusts its arguments; use `from_samples` or `from_counts`."""
+        self._lengths = lengths
+        self._weights = weights
+        self._total = float(weights.sum())
+        self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
+        self._gain = 1.0
+
+    @classmethod
+    def from_samples(cls, lengths: ArrayLike, *, half_life: float | None = None) -> Lengths:
+        """Count a sample of lengths.
+
+        Args:
+            lengths: tokens, non-negative integers, shape (n,), n >= 1.
+            half_life: see `from_counts`.
+
+        Raises:
+            ValueError: no lengths, or something that is not a token count.
+        """
+        tokens = _tokens(lengths)
+        if tokens.max() < _DENSE_LIMIT:
+            dense = np.bincount(tokens).astype(np.float64)
+            present = dense.nonzero()[0]
+            return cls(present, dense[present], half_life=_positive(half_life))
+        unique, counts = np.unique(tokens, return_counts=True)
+        return cls(unique, counts.astype(np.float64), half_life=_positive(half_life))
+
+    @classmethod
+    def from_counts(cls, lengths: ArrayLike, counts: ArrayLike, *, half_life: float | None = None) -> Lengths:
+        """Take lengths with how often (or with which weight) each was seen.
+
+        Args:
+            lengths: tokens, non-negative integers in any order, shape (n,), n >= 1.
+            counts: non-negative weights, shape (n,), not all zero.
+            half_life: observations after which what was known counts half; None never forgets.
+
+        Raises:
+            ValueError: the two do not fit or hold something else.
+        """
+        tokens = _tokens(lengths)
+        weights = np.asarray(counts, dtype=np.float64)
+        if weights.shape != tokens.shape or not (
+            np.isfinite(weights).all() and (weights >= 0).all() and weights.any()
+        ):
+            raise ValueError("counts must be one non-negative finite number per length, not all zero")
+        present, where = np.unique(tokens, return_inverse=True)
+        summed = np.asarray(np.bincount(where.ravel(), weights=weights), dtype=np.float64)
+        kept = summed > 0
+        return cls(present[kept], summed[kept], half_life=_positive(half_life))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The lengths that occur, ascending, in tokens, int64, shape (m,). Not to be written to."""
+        return self._lengths
+
+    @property
+    def p(self) -> NDArray[np.float64]:
+        """The probability of each of `lengths`, float64, shape (m,), summing to 1."""
+        return self._weights / self._total
+
+    @property
+    def weight(self) -> float:
+        """How many observations it rests on, the newest counting 1."""
+        return self._total / self._gain
+
+    def mean(self) -> float:
+        """E[l] in tokens."""
+        return float(self._lengths @ self._weights) / self._total
+
+    def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
+        """Draw `n` independent lengths: tokens, int64, shape (n,)."""
+        cumulative = self._weights.cumsum()
+        at = cumulative.searchsorted(rng.random(n) * cumulative[-1], side="right")
+        drawn: NDArray[np.int64] = self._lengths[np.minimum(at, self._lengths.size - 1)]
+        return drawn
+
+    def observe(self, length: int) -> None:
+        """Take in one more length, in tokens.
+
+        Raises:
+            ValueError: the length is negative.
+        """
+        if length < 0:
+            raise ValueError(f"a length cannot be {length} tokens")
+        self._gain *= self._growth
+        if self._gain > _RESCALE_AT:
+            self._weights = self._weights / self._gain
+            self._gain = 1.0
+            self._total = float(self._weights.sum())
+        at = int(self._lengths.searchsorted(length))
+        if at < self._lengths.size and self._lengths[at] == length:
+            self._weights[at] += self._gain
+        else:
+            self._lengths = np.insert(self._lengths, at, length)
+            self._weights = np.insert(self._weights, at, self._gain)
+        self._total += self._gain
+
+
+def _tokens(lengths: ArrayLike) -> NDArray[np.int64]:
+    given = np.asarray(lengths)
+    if given.ndim != 1 or given.size == 0:
+        raise ValueError("lengths must be a non-empty sequence of token counts")
+    if given.dtype.kind not in "iu" or given.min() < 0:
+        raise ValueError("lengths must be non-negative integers")
+    return given.astype(np.int64)
+
+
+def _positive(half_life: float | None) -> float | None:
+    if half_life is not None and not half_life > 0:
+        raise ValueError(f"half_life must be positive, not {half_life}")
+    return half_life

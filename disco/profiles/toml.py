@@ -1,0 +1,145 @@
+"""Reading and writing the small TOML files that profiles are kept in, with readable complaints."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from disco.errors import ConfigurationError, nearest
+
+__all__ = ["dump_toml", "explain", "read_toml", "validate"]
+
+Model = TypeVar("Model", bound=BaseModel)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
+_WIDTH = 100
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file's content.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is not TOML; with file and line.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+
+
+def validate(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
+    """Make a `model` of a file's content.
+
+    Raises:
+        ConfigurationError: every field that is wrong, with its line where it has one.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigurationError(explain(error, model, path)) from error
+
+
+def explain(error: ValidationError, model: type[BaseModel], path: Path) -> str:
+    """What pydantic found, in the words of the file: one line per problem."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    problems = []
+    for problem in error.errors(include_url=False, include_context=False):
+        at = problem["loc"]
+        key = ".".join(str(part) for part in at)
+        if problem["type"] == "extra_forbidden":
+            what = "no such key."
+            if len(at) == 1:
+                what += f" {nearest(key, model.model_fields)}"
+        elif problem["type"] == "missing":
+            what = "is missing"
+        else:
+            what = problem["msg"].removeprefix("Value error, ")
+            if isinstance(problem["input"], str | int | float):
+                what += f" (is {problem['input']!r})"
+        line = _line_of([str(part) for part in at if isinstance(part, str)], lines)
+        where = f"{path}, line {line}" if line and problem["type"] != "missing" else f"{path}"
+        problems.append(f"{where}: {key}: {what}" if key else f"{where}: {what}")
+    return "\n".join(problems)
+
+
+def dump_toml(data: Mapping[str, Any], *, comment: str | None = None) -> str:
+    """TOML text of nested mappings of text, numbers, booleans, dates and flat lists; None is left out."""
+    lines = [f"# {line}".rstrip() for line in (comment or "").splitlines()]
+    lines += _table(data, ())
+    return "\n".join(lines) + "\n"
+
+
+def _table(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[str]:
+    plain = {k: v for k, v in data.items() if v is not None and not isinstance(v, Mapping)}
+    if at and (plain or not data):
+        yield ""
+        yield f"[{'.'.join(_key(part) for part in at)}]"
+    for key, value in plain.items():
+        yield f"{_key(key)} = {_value(value)}"
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _table(value, (*at, key))
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(text: str) -> str:
+    # A JSON string is a TOML basic string, but for DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, Sequence):
+        return _list([_value(item) for item in value])
+    raise TypeError(f"cannot write a {type(value).__name__} to TOML")
+
+
+def _list(items: list[str]) -> str:
+    if sum(len(item) + 2 for item in items) < _WIDTH:
+        return f"[{', '.join(items)}]"
+    lines = [" "]
+    for item in items:
+        if len(lines[-1]) + len(item) + 2 > _WIDTH:
+            lines.append(" ")
+        lines[-1] += f" {item},"
+    return "[\n" + "\n".join(lines) + "\n]"
+
+
+def _line_of(keys: list[str], lines: list[str]) -> int | None:
+    """The line that sets the last key inside the table the others name; else that table's header."""
+    if not keys:
+        return None
+    section: list[str] = []
+    header = None
+    for number, line in enumerate(lines, start=1):
+        if found := _HEADER.match(line):
+            section = [
+                part.strip().strip("\"'")
+                for part in re.split(r"\.(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", found[1])
+            ]
+            if section == keys[: len(section)]:
+                header = number
+        elif section == keys[: len(section)] and len(section) < len(keys):
+            name = line.partition("=")[0].strip().strip("\"'")
+            if name == keys[len(section)]:
+                return number
+    return header
