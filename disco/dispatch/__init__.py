@@ -1,0 +1,53 @@
+"""Who may serve a request, who starts when, and where its answer may go."""
+
+from disco.dispatch.base import Diffusion, FittedPolicy, Policy, PolicyFactory
+from disco.dispatch.dispatcher import Dispatcher
+from disco.dispatch.eligible import eligible
+from disco.dispatch.features import Features, estimate_tokens, features_of
+from disco.dispatch.fixed import DeviceOnly, Race, ServerOnly
+from disco.dispatch.length_threshold import (
+    LengthThreshold,
+    ThresholdPlan,
+    plan_threshold,
+    plan_threshold_samples,
+)
+from disco.dispatch.plan import Candidate, Move, Plan, Start
+from disco.dispatch.presets import Preset, available_presets, load_preset
+from disco.dispatch.random_split import RandomSplit
+from disco.dispatch.registry import build_policy, known_policies
+from disco.dispatch.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
+from disco.dispatch.waits import SplitWait
+
+__all__ = [
+    "Candidate",
+    "DeviceOnly",
+    "Diffusion",
+    "Dispatcher",
+    "Features",
+    "FittedPolicy",
+    "LengthThreshold",
+    "Move",
+    "Plan",
+    "Policy",
+    "PolicyFactory",
+    "Preset",
+    "Race",
+    "RandomSplit",
+    "ServerOnly",
+    "SplitWait",
+    "Start",
+    "ThresholdPlan",
+    "WaitPlan",
+    "WaitTime",
+    "available_presets",
+    "build_policy",
+    "eligible",
+    "estimate_tokens",
+    "features_of",
+    "known_policies",
+    "load_preset",
+    "plan_threshold",
+    "plan_threshold_samples",
+    "plan_waits",
+    "plan_waits_samples",
+]

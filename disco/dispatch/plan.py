@@ -18,8 +18,8 @@ class Candidate:
         place: "device" or "server".
         cost_in, cost_out: unified cost per prompt / generated token (money, after the exchange rate).
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
-        overhead_s: fixed part of the time to its first token (`c` of the paper, a server's typical
-            TTFT; a cold model's load time included).
+        overhead_s: fixed part of the time to its first token (`c` of the paper; of a server a slow TTFT).
+        load_s: time to load its model before that; 0 when it is loaded.
         decode_tps: generated tokens per second.
         continues: it can continue a half-written answer.
         context_tokens: prompt and answer together; None when unknown.
@@ -32,6 +32,7 @@ class Candidate:
     cost_out: float = 0.0
     prefill_tps: float = float("inf")
     overhead_s: float = 0.0
+    load_s: float = 0.0
     decode_tps: float = 30.0
     continues: bool = False
     context_tokens: int | None = None
@@ -39,7 +40,7 @@ class Candidate:
 
     def time_to_first_token_s(self, tokens: int) -> float:
         """Expected time until it writes, given `tokens` it has still to prefill (paper: T_d = k·l + c)."""
-        return self.overhead_s + tokens / self.prefill_tps
+        return self.load_s + self.overhead_s + tokens / self.prefill_tps
 
 
 @dataclass(frozen=True, slots=True)

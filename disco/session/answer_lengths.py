@@ -7,10 +7,11 @@ them, and a constant hazard beyond the last knot.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import neg
 from typing import Self
 
 __all__ = ["AnswerLengths"]
@@ -154,7 +155,14 @@ class AnswerLengths:
         if max_tokens is None:
             return self
         limit = max_tokens if self.cap_tokens is None else min(max_tokens, self.cap_tokens)
-        return replace(self, cap_tokens=max(limit, 0))
+        return type(self)(
+            self.knots,
+            self.survival_at,
+            self.tail_hazard,
+            max(limit, 0),
+            self.sums,
+            self.longest_remaining,
+        )
 
     def _at(self, n: int) -> tuple[float, float]:
         """(S(n), Σ_{j>=n} S(j)) without the cap."""
@@ -192,6 +200,10 @@ class AnswerLengths:
         mean = 1 / self.tail_hazard
         return mean * (1 - math.pow(1 - self.tail_hazard, left))
 
+    def _tail_tokens(self, share: float) -> float:
+        """Tokens after which the constant hazard has left `share` of the answers."""
+        return math.log(share) / math.log1p(-self.tail_hazard) if self.tail_hazard < 1 else 1.0
+
     def most_remaining(self, n: int) -> float:
         """Upper bound of `expected_remaining(m)` for every m >= n, in tokens."""
         left = math.inf if self.cap_tokens is None else self.cap_tokens - n
@@ -214,23 +226,20 @@ class AnswerLengths:
         return 1 - math.pow(self._at(max(n, 0) + window)[0] / here, 1 / window)
 
     def remaining_quantile(self, n: int, q: float) -> int:
-        """Smallest r with `P(L − n <= r | L > n) >= q`, in tokens, for q in [0, 1)."""
+        """Smallest r with `P(L − n <= r | L > n) >= q`, in tokens, for q in (0, 1)."""
         left = None if self.cap_tokens is None else self.cap_tokens - n
         if left is not None and left <= 0:
             return 0
         here = self._at(max(n, 0))[0]
         if here <= 0:
-            beyond = math.log(1 - q) / math.log1p(-self.tail_hazard) if self.tail_hazard < 1 else 1.0
-            remaining = max(1, math.ceil(beyond - 1e-9))
+            remaining = max(1, math.ceil(self._tail_tokens(1 - q) - 1e-9))
             return remaining if left is None else min(remaining, left)
         aim = here * (1 - q) * (1 + 1e-12)
-        low, high = 0, 1
-        while self._at(n + high)[0] > aim:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._at(n + middle)[0] > aim:
-                low = middle
-            else:
-                high = middle
-        return high if left is None else min(high, left)
+        k = max(1, bisect_left(self.survival_at, -aim, key=neg))  # the first knot with S <= aim
+        if k < len(self.knots):
+            x, s, to_x, to_s = self.knots[k - 1], self.survival_at[k - 1], self.knots[k], self.survival_at[k]
+            length = x + (s - aim) / (s - to_s) * (to_x - x)
+        else:
+            length = self.knots[-1] + self._tail_tokens(aim / self.survival_at[-1])
+        remaining = max(1, math.ceil(length - n - 1e-9))
+        return remaining if left is None else min(remaining, left)

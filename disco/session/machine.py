@@ -11,7 +11,7 @@ The rules are those of docs/architecture.md: the race (`deltas`, `_commit`), the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from disco.dispatch.plan import Candidate, Move, Plan
@@ -418,9 +418,11 @@ class Session:
         else:
             # The cut goes back to the last word boundary, about two tokens before the end.
             slack = max(0.0, self.playback.slack_s(now) - 2 / pace)
+        target = self.candidates[self._move.target]
         return Snapshot(
             source=self._writer.candidate,
-            target=self.candidates[self._move.target],
+            # What holds the prompt has loaded its model, whatever the plan had to reckon with.
+            target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
             prompt_tokens=self.terms.prompt_tokens,
             written_tokens=self._tokens,
             max_tokens=self.terms.max_tokens,
@@ -432,23 +434,23 @@ class Session:
             make_before_break=self.plan.order == "make_before_break",
         )
 
-    def _target_has_prompt(self, target: str) -> bool:
-        return any(
-            a.candidate.name == target and a.outcome is Outcome.PARKED and a.stopped for a in self.attempts
-        )
+    def _kept_prefill(self, target: str) -> AttemptState | None:
+        """The loser on that endpoint that keeps its prefill, or is still at it."""
+        parked = (a for a in self.attempts if a.candidate.name == target and a.outcome is Outcome.PARKED)
+        return next(parked, None)
 
     def _consider_move(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""
         assert self._move is not None
         if now < self._reconsider_at:
             return
-        warm = self._target_has_prompt(self._move.target)
-        decision = decide(self._snapshot(now, target_has_prompt=warm))
+        kept = self._kept_prefill(self._move.target)
+        decision = decide(self._snapshot(now, target_has_prompt=kept is not None))
         self._reconsider_at = now + RECONSIDER_S
         self.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
         if decision.verdict is Verdict.NEVER:
             self._move = None
-        if decision.verdict is not Verdict.GO:
+        if decision.verdict is not Verdict.GO or (kept is not None and not kept.stopped):
             return
         text = "".join(self._text)
         cut = last_word_start(text)

@@ -190,7 +190,10 @@ def worth_it(
     """
     if saving_per_token <= 0 or gain(lengths, n, saving_per_token=saving_per_token, price=price) < 0:
         return False
-    h = lengths.hazard(n, window=hazard_window)
+    return _now_beats_next(lengths.hazard(n, window=hazard_window), saving_per_token, price, cost_in)
+
+
+def _now_beats_next(h: float, saving_per_token: float, price: float, cost_in: float) -> bool:
     return h * price - (1 - h) * cost_in <= saving_per_token
 
 
@@ -231,19 +234,24 @@ def value_table(
 
 @dataclass(frozen=True, slots=True)
 class _Money:
-    """Price and saving of one move at a given n."""
+    """What one move costs and saves; the source writes up to `wasted_tokens` behind the cut."""
 
     lengths: AnswerLengths
     saving: float
     cost_in: float
     prompt_tokens: int
-    discarded_out: float
+    wasted_tokens: float
+    source_cost_out: float
 
-    def price(self, n: int) -> float:
-        return move_price(n, prompt_tokens=self.prompt_tokens, cost_in=self.cost_in, fixed=self.discarded_out)
+    def price(self, n: int, remaining_tokens: float) -> float:
+        wasted = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
+        return move_price(n, prompt_tokens=self.prompt_tokens, cost_in=self.cost_in, fixed=wasted)
 
     def gain(self, n: int) -> float:
-        return gain(self.lengths, n, saving_per_token=self.saving, price=self.price(n))
+        return self.gain_with(n, self.lengths.expected_remaining(n))
+
+    def gain_with(self, n: int, remaining_tokens: float) -> float:
+        return remaining_tokens * self.saving - self.price(n, remaining_tokens)
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -259,18 +267,19 @@ def decide(snapshot: Snapshot) -> Decision:
 
     prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
     t_m_s = handover_time_s(target, prompt_tokens + n)
-    discarded = min(source.decode_tps * t_m_s, expected) if snapshot.make_before_break else 0.0
     money = _Money(
         lengths=lengths,
         saving=source.cost_out - target.cost_out,
         cost_in=target.cost_in,
         prompt_tokens=prompt_tokens,
-        discarded_out=discarded * source.cost_out,
+        wasted_tokens=source.decode_tps * t_m_s if snapshot.make_before_break else 0.0,
+        source_cost_out=source.cost_out,
     )
-    verdict = _worth_now(money, n)
+    now = money.gain_with(n, expected)
+    verdict = _worth_now(money, n, expected, now)
     if verdict is not None:
         return verdict
-    decided = Decision(Verdict.GO, handover_s=t_m_s, gain=money.gain(n))
+    decided = Decision(Verdict.GO, handover_s=t_m_s, gain=now)
     if math.isinf(snapshot.slack_s):
         return decided
     if snapshot.pace_tps is None:
@@ -280,23 +289,16 @@ def decide(snapshot: Snapshot) -> Decision:
     return _in_time(snapshot, money, decided, snapshot.pace_tps)
 
 
-def _worth_now(money: _Money, n: int) -> Decision | None:
+def _worth_now(money: _Money, n: int, expected: float, now: float) -> Decision | None:
     """None when moving at n pays; else why not."""
-    price, now = money.price(n), money.gain(n)
-    if money.saving <= 0:
+    if money.saving <= 0 or expected <= 0:
         return Decision(Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
     if now < 0:
         # Where a long answer promises an even longer one, the same move may pay further on.
-        may_pay = money.lengths.most_remaining(n) * money.saving >= price
+        may_pay = money.gain_with(n, money.lengths.most_remaining(n)) >= 0
         return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
-    if not worth_it(
-        money.lengths,
-        n,
-        saving_per_token=money.saving,
-        price=price,
-        cost_in=money.cost_in,
-        hazard_window=_HAZARD_WINDOW_TOKENS,
-    ):
+    h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
+    if not _now_beats_next(h, money.saving, money.price(n, expected), money.cost_in):
         return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
     return None
 
@@ -316,13 +318,13 @@ def _in_time(snapshot: Snapshot, money: _Money, decided: Decision, r_c: float) -
     missing_s = needed_s - snapshot.slack_s
     if missing_s <= _ROUNDING:
         return decided
-    # What one more token of the source's adds to the slack, less what it adds to the slack needed.
+    # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
+    # gets shorter is not counted: by what is known of its length it may not.
     per_token_s = 1 / r_c - 1 / source.decode_tps - snapshot.margin / target.prefill_tps
-    per_token_s += max(1 / r_t - 1 / r_c, 0.0)
     numbers = {"handover_s": decided.handover_s, "gain": decided.gain}
     if per_token_s <= 0:
         return Decision(Verdict.NEVER, Reason.INFEASIBLE, **numbers)
     then = n + math.ceil(missing_s / per_token_s)
-    if money.gain(then) < 0:
+    if money.gain(then) <= 0:
         return Decision(Verdict.NEVER, Reason.TOO_SHORT, **numbers)
     return Decision(Verdict.BANK, Reason.SLACK, missing_s=missing_s, **numbers)

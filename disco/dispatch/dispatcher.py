@@ -1,0 +1,161 @@
+"""From a request's features to its plan: who may serve it, who starts when, who may take over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from disco.cost.unified import Rates, regime
+from disco.dispatch.base import FittedPolicy, Policy, alone
+from disco.dispatch.eligible import eligible
+from disco.dispatch.features import Features
+from disco.dispatch.plan import Candidate, Move, Plan
+from disco.dispatch.presets import Preset
+from disco.dispatch.registry import AUTO, build_policy
+from disco.profiles.distributions import Empirical
+from disco.profiles.lengths import Lengths
+
+__all__ = ["Dispatcher"]
+
+# Length an answer is taken to have where the caller set no limit; only ranks endpoints by cost.
+_TYPICAL_ANSWER_TOKENS = 256
+
+
+class Dispatcher:
+    """Plans requests under one preset.
+
+    The same preset, distributions, seed and sequence of requests give the same plans. Only ties in the
+    budget's rounding (and the policy "random") draw on `rng`.
+    """
+
+    # Mutable: _lengths, _ttft (through refit), _policies (filled on first use), _prices, _server_constrained.
+    __slots__ = ("_lengths", "_policies", "_preset", "_prices", "_rng", "_server_constrained", "_ttft")
+
+    def __init__(
+        self, preset: Preset, *, lengths: Lengths, ttft: Empirical, rng: np.random.Generator
+    ) -> None:
+        """Make a dispatcher; policies are fitted when they are first needed.
+
+        Args:
+            preset: what the user wants.
+            lengths: prompt lengths, tokens, counted or estimated as `features_of` does.
+            ttft: the server's time to first token as the user feels it, s.
+            rng: the only source of randomness.
+        """
+        self._preset = preset
+        self._lengths = lengths
+        self._ttft = ttft
+        self._rng = rng
+        self._policies: dict[tuple[str, bool], Policy] = {}
+        # The regime of the latest pair, which is nearly always the next one's too.
+        self._prices: tuple[float, float, float, float] | None = None
+        self._server_constrained = True
+
+    @property
+    def preset(self) -> Preset:
+        """What it plans under."""
+        return self._preset
+
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:
+        """Follow the distributions; costs one planning per policy in use, tens of microseconds."""
+        self._lengths = lengths
+        self._ttft = ttft
+        for policy in self._policies.values():
+            if isinstance(policy, FittedPolicy):
+                policy.refit(lengths, ttft)
+
+    def policy_for(self, device: Candidate, server: Candidate) -> Policy:
+        """The policy that decides between these two: the preset's, or for "auto" the regime's."""
+        name = self._preset.dispatch.policy
+        server_constrained = True
+        if name in (AUTO, "random"):
+            prices = device.cost_in, device.cost_out, server.cost_in, server.cost_out
+            if prices != self._prices:
+                self._prices = prices
+                self._server_constrained = (
+                    regime(Rates(*prices[:2]), Rates(*prices[2:])) == "server-constrained"
+                )
+            server_constrained = self._server_constrained
+            if name == AUTO:
+                name = "length_threshold" if server_constrained else "wait_time"
+        key = name, server_constrained
+        policy = self._policies.get(key)
+        if policy is None:
+            section = self._preset.dispatch
+            policy = self._policies[key] = build_policy(
+                name,
+                lengths=self._lengths,
+                ttft=self._ttft,
+                budget=section.budget,
+                tail=section.tail,
+                rng=self._rng,
+                server_constrained=server_constrained,
+            )
+        return policy
+
+    def plan(
+        self,
+        features: Features,
+        candidates: Sequence[Candidate],
+        served: Mapping[str, frozenset[str] | None],
+    ) -> Plan:
+        """Plan one request.
+
+        The cheapest eligible device and the cheapest eligible server take part; the policy says when each
+        starts. With one side only, that one starts at once. All other eligible endpoints are fallbacks,
+        cheapest first. `moves` says where an answer may go; whether and when it pays is the session's.
+
+        Args:
+            features: of the request.
+            candidates: every configured endpoint, with names that differ.
+            served: see `eligible`.
+
+        Raises:
+            NoEndpointError, ContextLengthError: see `eligible`.
+        """
+        if self._preset.limits.local_only and not features.local_only:
+            features = replace(features, local_only=True)
+        able = eligible(features, candidates, served)
+        if len(able) > 2 or (len(able) == 2 and able[0].place == able[1].place):
+            answer_tokens = _TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
+            able.sort(key=lambda c: _rank(c, features.prompt_tokens, answer_tokens))
+        device = server = None
+        for candidate in able:
+            if candidate.place == "device":
+                device = device or candidate
+            else:
+                server = server or candidate
+        if device is not None and server is not None:
+            starts = self.policy_for(device, server).starts(features, device, server)
+        else:
+            starts = alone(device, server)
+        starting = [start.endpoint for start in starts]
+        migration = self._preset.migration
+        return Plan(
+            starts=starts,
+            fallbacks=tuple([c.name for c in able if c.name not in starting]),
+            moves=_moves(able) if migration.enabled and features.may_migrate else {},
+            order=migration.order,
+        )
+
+
+def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[float, float]:
+    """Cheapest for this request first; of equals the one that writes sooner, then the one given first."""
+    cost = prompt_tokens * candidate.cost_in + answer_tokens * candidate.cost_out
+    return cost, candidate.time_to_first_token_s(prompt_tokens)
+
+
+def _moves(able: list[Candidate]) -> dict[str, Move]:
+    """Every dearer writer may hand over to the one endpoint that continues answers most cheaply."""
+    target: Candidate | None = None
+    for c in able:
+        # Strictly cheaper only: of equals, the first in rank stays.
+        if c.continues and (target is None or (c.cost_out, c.cost_in) < (target.cost_out, target.cost_in)):
+            target = c
+    if target is None:
+        return {}
+    # A server bills a prompt whether or not its answer is wanted: there is no prefill to keep there.
+    move = Move(target.name, keep_prefill=target.place == "device")
+    return {c.name: move for c in able if c.cost_out > target.cost_out}

@@ -1,0 +1,232 @@
+"""Presets: what a user wants, as one small TOML file; shipped ones lie in `policies/`."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from disco._resources import resource_dir
+from disco.dispatch.registry import AUTO, is_known_policy, known_policies
+from disco.errors import ConfigurationError, nearest
+
+__all__ = [
+    "CostSection",
+    "DispatchSection",
+    "LimitsSection",
+    "MigrationSection",
+    "PlaybackSection",
+    "Preset",
+    "available_presets",
+    "load_preset",
+]
+
+# What a budget of tokens would have to be for the policies that have none.
+_BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None}
+
+
+class _Section(BaseModel):
+    """Strict about keys, frozen, and explains itself when something is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigurationError(_explain(type(self), error)) from None
+
+
+class DispatchSection(_Section):
+    """[dispatch]: who starts when.
+
+    Attributes:
+        policy: "auto" (the regime decides), "wait_time", "length_threshold", "race", "random",
+            "device_only", "server_only", or one that an installed package adds.
+        budget: share `b` of all prompt tokens that the constrained endpoint may process, in [0, 1].
+        tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
+            of it is used.
+    """
+
+    policy: str = AUTO
+    budget: float = Field(default=0.5, ge=0.0, le=1.0)
+    tail: float = Field(default=0.05, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_known_policy(self.policy):
+            raise ValueError(f"no policy is called {self.policy!r}. {nearest(self.policy, known_policies())}")
+        if "budget" in self.model_fields_set and self.policy in _BUDGETLESS:
+            implied = _BUDGETLESS[self.policy]
+            if self.budget != implied:
+                raise ValueError(
+                    f"the policy {self.policy!r} keeps to no budget; remove budget, or choose "
+                    "'auto', 'length_threshold' or 'wait_time'"
+                )
+        return self
+
+
+class CostSection(_Section):
+    """[cost]: what the device's energy is worth.
+
+    Attributes:
+        exchange_rate: λ, USD per 10⁶ FLOPs, at least 0. With it the device's work and the server's bill are
+            compared; above a point that depends on both, the device becomes the constrained side.
+    """
+
+    exchange_rate: float = Field(default=4e-12, ge=0.0)
+
+
+class MigrationSection(_Section):
+    """[migration]: whether an answer may be handed to the cheaper endpoint in mid-sentence.
+
+    Attributes:
+        enabled: it may.
+        order: "make_before_break" keeps the source writing until the target writes too;
+            "break_before_make" stops it at the cut.
+        min_gain_usd: expected saving below which it is not worth the trouble; USD, after the exchange rate.
+    """
+
+    enabled: bool = True
+    order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+    min_gain_usd: float = Field(default=0.0, ge=0.0)
+
+
+class PlaybackSection(_Section):
+    """[playback]: how the text reaches the reader.
+
+    Attributes:
+        pace_tps: the reader's pace in tokens per second, above 0: while a hand-over is being prepared text
+            is stretched to it and no further; "off" passes everything on as it arrives.
+        max_hold_s: longest time a piece of text may be held back otherwise, s.
+    """
+
+    pace_tps: float | Literal["off"] = 12.0
+    max_hold_s: float = Field(default=0.3, ge=0.0)
+
+    @field_validator("pace_tps", mode="before")
+    @classmethod
+    def _is_a_pace(cls, value: object) -> object:
+        if value == "off" or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+            return value
+        raise ValueError(f'must be above 0 tokens per second, or "off", not {value!r}')
+
+
+class LimitsSection(_Section):
+    """[limits]: what must not happen.
+
+    Attributes:
+        local_only: no prompt and no answer leaves this machine, whatever fails.
+    """
+
+    local_only: bool = False
+
+
+class Preset(_Section):
+    """Everything a user chooses about how answers are made.
+
+    Attributes:
+        name: what it is called; the file's name where it came from one.
+        summary: one line for listings.
+        dispatch, cost, migration, playback, limits: see the sections.
+    """
+
+    name: str = "custom"
+    summary: str = ""
+    dispatch: DispatchSection = Field(default_factory=DispatchSection)
+    cost: CostSection = Field(default_factory=CostSection)
+    migration: MigrationSection = Field(default_factory=MigrationSection)
+    playback: PlaybackSection = Field(default_factory=PlaybackSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        policy = self.dispatch.policy
+        if self.limits.local_only and policy in (
+            "server_only",
+            "race",
+            "random",
+            "wait_time",
+            "length_threshold",
+        ):
+            raise ValueError(
+                f"limits.local_only forbids the server that the policy {policy!r} needs; "
+                "choose 'device_only' or 'auto', or set local_only = false"
+            )
+        return self
+
+
+def available_presets() -> tuple[str, ...]:
+    """Names of the shipped presets, sorted."""
+    return tuple(sorted(path.stem for path in resource_dir("policies").glob("*.toml")))
+
+
+def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> Preset:
+    """Turn whatever the user gave into a checked preset.
+
+    Args:
+        preset: the name of a shipped preset, the path of a TOML file (a string counts as one when it ends
+            in ".toml" or contains a path separator), a mapping of the same shape, or a preset.
+
+    Raises:
+        ConfigurationError: nothing of that name, unreadable, unknown keys, values out of range, or
+            settings that contradict each other; the message names the key and what to write instead.
+    """
+    if isinstance(preset, Preset):
+        return preset
+    if isinstance(preset, Mapping):
+        return Preset(**preset)
+    if isinstance(preset, str) and not preset.endswith(".toml") and not {"/", os.sep} & set(preset):
+        path = resource_dir("policies") / f"{preset}.toml"
+        if not path.is_file():
+            raise ConfigurationError(
+                f"no preset is called {preset!r}. {nearest(preset, available_presets())} "
+                'A file of your own is given by its path, such as "./mine.toml".'
+            )
+    else:
+        path = Path(preset)
+    return _read(path)
+
+
+def _read(path: Path) -> Preset:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the preset {path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the preset {path} is not valid TOML: {error}") from error
+    try:
+        return Preset(**{"name": path.stem, **values})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"preset {path}: {error}") from None
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
+    """One sentence per mistake: where, what, and what to write instead."""
+    sentences = []
+    for detail in error.errors(include_url=False):
+        where = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            key = str(detail["loc"][-1])
+            sentences.append(f"unknown key {where}. {nearest(key, _keys_at(model, detail['loc'][:-1]))}")
+            continue
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] != "value_error":
+            message = f"{message}, not {detail['input']!r}"
+        sentences.append(f"{where}: {message}" if where else message)
+    return "; ".join(sentences)
+
+
+def _keys_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(str(part))
+        if field is None or not (
+            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        ):
+            break
+        model = field.annotation
+    return list(model.model_fields)

@@ -1,0 +1,64 @@
+"""Stoch-S and Stoch-D, the paper's baselines: chance decides, under the same budget.
+
+A request goes to the constrained endpoint with probability `b`, whatever its length, and so does, in
+expectation, a share `b` of all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from disco.dispatch.base import alone, check_share
+from disco.dispatch.features import Features
+from disco.dispatch.plan import Candidate, Start
+
+__all__ = ["RandomSplit"]
+
+
+class RandomSplit:
+    """Random routing.
+
+    With `joins` the constrained endpoint does not replace the other one but races it: the stronger
+    baseline, since the other one is not constrained and may always work.
+    """
+
+    name = "random"
+
+    # Mutable: the state of _rng.
+    __slots__ = ("_budget", "_constrained", "_joins", "_rng")
+
+    def __init__(
+        self,
+        *,
+        budget: float,
+        constrained: Literal["device", "server"],
+        rng: np.random.Generator,
+        joins: bool = False,
+    ) -> None:
+        """Make one.
+
+        Args:
+            budget: share `b` in [0, 1] of all prompt tokens that the constrained endpoint may process.
+            constrained: "server" (Stoch-S) or "device" (Stoch-D).
+            rng: drawn from once for every request that has a choice.
+            joins: race instead of either-or.
+        """
+        self._budget = check_share("budget", budget)
+        self._constrained = constrained
+        self._rng = rng
+        self._joins = joins
+
+    def starts(
+        self,
+        features: Features,  # noqa: ARG002 - a policy's signature
+        device: Candidate | None,
+        server: Candidate | None,
+    ) -> tuple[Start, ...]:
+        if device is None or server is None:
+            return alone(device, server)
+        scarce, free = (server, device) if self._constrained == "server" else (device, server)
+        if self._rng.random() >= self._budget:
+            return (Start(free.name),)
+        return (Start(free.name), Start(scarce.name)) if self._joins else (Start(scarce.name),)

@@ -1,0 +1,151 @@
+"""What planning costs: milliseconds to plan from raw samples, microseconds to decide on one request.
+
+Run `python tests/benchmarks/bench_planning.py`. The paper's figures were taken on an Apple M1; the
+yardstick (numpy sorting the same times) is taken here, in the same run, so that the last column compares
+machines as little as possible. Nothing here decides by time: it prints.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from disco.dispatch import (
+    Candidate,
+    Dispatcher,
+    Features,
+    LengthThreshold,
+    Policy,
+    WaitTime,
+    features_of,
+    load_preset,
+    plan_threshold,
+    plan_threshold_samples,
+    plan_waits,
+    plan_waits_samples,
+)
+from disco.profiles import Empirical, Lengths, Rolling
+from disco.request import Request
+
+PAPER_MS = {
+    "length threshold": {1_000: 0.128, 10_000: 0.969, 100_000: 9.082},
+    "wait time": {1_000: 0.486, 10_000: 1.741, 100_000: 14.856},
+}
+BUDGET = 0.5
+DEVICE = Candidate("device", "device", cost_in=1e-9, cost_out=1e-9, continues=True)
+SERVER = Candidate("server", "server", cost_in=1e-7, cost_out=6e-7, continues=True)
+
+
+def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt lengths like a chat's (log-normal, median 55 tokens) and TTFTs with a heavy tail."""
+    rng = np.random.default_rng(7)
+    lengths = np.clip(rng.lognormal(4.0, 1.0, n), 1, 8_000).astype(np.int64)
+    ttft_s = 0.25 + 0.15 * rng.pareto(2.2, n)
+    return lengths, ttft_s
+
+
+def times_ms(run: Callable[[], object], *, budget_s: float = 0.4) -> tuple[float, float]:
+    """Median and best time of one call, ms, over as many calls as fit `budget_s` (at least 15)."""
+    run()
+    spans = []
+    end = time.perf_counter() + budget_s
+    while len(spans) < 15 or time.perf_counter() < end:
+        begin = time.perf_counter_ns()
+        run()
+        spans.append(time.perf_counter_ns() - begin)
+    return statistics.median(spans) / 1e6, min(spans) / 1e6
+
+
+def median_ms(run: Callable[[], object]) -> float:
+    """Median time of one call, ms."""
+    return times_ms(run)[0]
+
+
+def per_decision_us(decide: Callable[[Features], object], features: list[Features]) -> float:
+    """Median over rounds of the mean time of one decision, µs."""
+    rounds = []
+    for _ in range(15):
+        begin = time.perf_counter_ns()
+        for one in features:
+            decide(one)
+        rounds.append((time.perf_counter_ns() - begin) / len(features))
+    return statistics.median(rounds) / 1e3
+
+
+def planning() -> None:
+    print("Planning from raw samples, budget 0.5, tail 0.05; the median counts")
+    print(
+        f"{'policy':<18}{'n':>8}{'ms':>9}{'best ms':>9}{'paper ms':>10}{'a tenth':>9}"
+        f"{'paper/ours':>12}{'goal':>6}{'sort ms':>9}{'ours/sort':>11}"
+    )
+    for policy, paper in PAPER_MS.items():
+        for n, paper_ms in paper.items():
+            lengths, ttft_s = samples(n)
+            if policy == "length threshold":
+                plan: Callable[[], object] = partial(plan_threshold_samples, lengths, BUDGET)
+            else:
+                plan = partial(plan_waits_samples, lengths, ttft_s, BUDGET, 0.05)
+            ours, best = times_ms(plan)
+            yardstick = median_ms(partial(np.sort, ttft_s))
+            met = "met" if ours <= paper_ms / 10 else "MISS"
+            print(
+                f"{policy:<18}{n:>8}{ours:>9.4f}{best:>9.4f}{paper_ms:>10.3f}{paper_ms / 10:>9.4f}"
+                f"{paper_ms / ours:>11.1f}x{met:>6}{yardstick:>9.4f}{ours / yardstick:>11.2f}"
+            )
+
+
+def replanning() -> None:
+    print("\nPlanning from what profiles keep (ms, median); independent of how much was seen")
+    print(f"{'n seen':>8}{'threshold':>12}{'waits':>9}{'waits, slope':>14}{'histogram to distribution':>27}")
+    for n in (1_000, 10_000, 100_000):
+        lengths, ttft_s = samples(n)
+        kept = Lengths.from_samples(lengths)
+        rolling = Rolling(half_life=None)
+        for value in ttft_s.tolist():
+            rolling.observe(value)
+        ttft = rolling.snapshot()
+        times = (
+            median_ms(lambda kept=kept: plan_threshold(kept, BUDGET)),
+            median_ms(lambda kept=kept, ttft=ttft: plan_waits(kept, ttft, BUDGET, 0.05)),
+            median_ms(lambda kept=kept, ttft=ttft: plan_waits(kept, ttft, BUDGET, 0.05, form="slope")),
+            median_ms(lambda rolling=rolling: (rolling.observe(0.5), rolling.snapshot())),
+        )
+        print(f"{n:>8}{times[0]:>12.4f}{times[1]:>9.4f}{times[2]:>14.4f}{times[3]:>27.4f}")
+
+
+def decisions() -> None:
+    lengths, ttft_s = samples(10_000)
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s)
+    rng = np.random.default_rng(1)
+    features = [Features(prompt_tokens=tokens) for tokens in lengths[:2_000].tolist()]
+    policies: list[Policy] = [
+        LengthThreshold.fitted(kept, budget=BUDGET, rng=rng),
+        WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng),
+    ]
+    print("\nOne decision (µs; goal 5)")
+    for policy in policies:
+        cost = per_decision_us(lambda f, policy=policy: policy.starts(f, DEVICE, SERVER), features)
+        print(f"  {policy.name:<42}{cost:>7.2f}")
+    for name in ("balanced", "battery-saver"):
+        dispatcher = Dispatcher(load_preset(name), lengths=kept, ttft=ttft, rng=rng)
+        served = {"device": frozenset[str](), "server": None}
+        cost = per_decision_us(lambda f, d=dispatcher, s=served: d.plan(f, (DEVICE, SERVER), s), features)
+        print(f"  {'whole plan, preset ' + name:<42}{cost:>7.2f}")
+    for label, text in (("Latin, 200 characters", "abcd " * 40), ("Chinese, 200 characters", "模型" * 100)):
+        request = Request(messages=({"role": "user", "content": text},), model="m", params={"temperature": 0})
+        cost = median_ms(lambda r=request: features_of(r, stream=True, local_only=False)) * 1e3
+        print(f"  {'features, ' + label:<42}{cost:>7.2f}")
+    cost = median_ms(lambda: None) * 1e3
+    print(f"  {'yardstick: measuring nothing':<42}{cost:>7.2f}")
+
+
+if __name__ == "__main__":
+    gc.disable()  # a collection is not part of any of these
+    planning()
+    replanning()
+    decisions()

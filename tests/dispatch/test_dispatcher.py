@@ -1,0 +1,183 @@
+"""From features to a plan: nobody unsuitable takes part, and the same snapshot and seed decide the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disco.dispatch import Candidate, Dispatcher, Features, Move, Preset, Start, load_preset
+from disco.errors import NoEndpointError
+from disco.profiles import Empirical, Lengths
+
+LENGTHS = Lengths.from_samples([10] * 8 + [20] * 4 + [400])
+TTFT = Empirical.from_samples([0.3, 0.4, 0.5, 0.9, 4.0])
+# On the mains a device's token is nearly free; on battery it is dearer than the server's.
+LAPTOP = Candidate("laptop", "device", cost_in=1e-9, cost_out=1e-9, continues=True)
+PHONE = Candidate("phone", "device", cost_in=2e-6, cost_out=2e-6, continues=True)
+CLOUD = Candidate("cloud", "server", cost_in=1.5e-7, cost_out=6e-7, continues=True)
+FINE = Candidate("fine", "server", cost_in=3e-6, cost_out=1.5e-5, continues=True)
+
+
+def dispatcher(preset="balanced", seed=0, **sections):
+    chosen = Preset(**sections) if sections else load_preset(preset)
+    return Dispatcher(chosen, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(seed))
+
+
+def plan(features, candidates, preset="balanced", served=None, **sections):
+    return dispatcher(preset, **sections).plan(features, candidates, served or {})
+
+
+def test_auto_spares_the_server_when_it_is_dearer():
+    assert plan(Features(5), [LAPTOP, CLOUD]).starts == (Start("laptop"),)
+    assert plan(Features(900), [LAPTOP, CLOUD]).starts == (Start("laptop"), Start("cloud"))
+    assert dispatcher().policy_for(LAPTOP, CLOUD).name == "length_threshold"
+
+
+def test_auto_spares_the_device_when_it_is_dearer():
+    starts = plan(Features(900), [PHONE, CLOUD]).starts
+    assert starts[0] == Start("cloud")
+    assert starts[1].endpoint == "phone"
+    assert starts[1].after_s > 0
+    assert dispatcher().policy_for(PHONE, CLOUD).name == "wait_time"
+
+
+def test_auto_follows_a_price_that_changes_between_requests():
+    one = dispatcher()
+    assert [one.policy_for(d, CLOUD).name for d in (LAPTOP, PHONE, LAPTOP)] == [
+        "length_threshold",
+        "wait_time",
+        "length_threshold",
+    ]
+
+
+def test_the_cheapest_of_each_side_takes_part_and_the_others_stand_by_cheapest_first():
+    made = plan(Features(900), [FINE, PHONE, CLOUD, LAPTOP])
+    assert {s.endpoint for s in made.starts} == {"laptop", "cloud"}
+    assert made.fallbacks == ("phone", "fine")
+
+
+def test_the_side_that_does_not_start_is_the_first_fallback():
+    assert plan(Features(5), [LAPTOP, CLOUD]).fallbacks == ("cloud",)
+
+
+def test_one_side_alone_starts_at_once_whatever_the_policy():
+    for preset in ("balanced", "battery-saver", "cheap", "fast"):
+        assert plan(Features(900), [PHONE], preset).starts == (Start("phone"),)
+        assert plan(Features(900), [CLOUD], preset).starts == (Start("cloud"),)
+
+
+def test_race_starts_both_at_once():
+    assert plan(Features(1), [LAPTOP, CLOUD], "fast").starts == (Start("laptop"), Start("cloud"))
+
+
+def test_device_only_is_served_by_a_server_where_the_device_cannot():
+    wanted = Features(5, needs=frozenset({"tools"}))
+    served = {"laptop": frozenset(), "cloud": None}
+    sections = {"dispatch": {"policy": "device_only"}}
+    assert plan(wanted, [LAPTOP, CLOUD], served=served, **sections).starts == (Start("cloud"),)
+
+
+def test_every_dearer_writer_may_hand_over_to_the_cheapest_that_continues():
+    made = plan(Features(900), [LAPTOP, PHONE, CLOUD])
+    assert made.moves == {"phone": Move("laptop"), "cloud": Move("laptop")}
+
+
+def test_a_server_is_not_asked_to_keep_a_prefill():
+    assert plan(Features(900), [PHONE, CLOUD]).moves == {"phone": Move("cloud", keep_prefill=False)}
+
+
+def test_nothing_moves_to_an_endpoint_that_cannot_continue():
+    mute = Candidate("mute", "device", cost_in=1e-9, cost_out=1e-9)
+    assert plan(Features(900), [mute, CLOUD]).moves == {}
+
+
+def test_nothing_moves_when_request_or_preset_forbid_it():
+    assert plan(Features(900, may_migrate=False), [LAPTOP, CLOUD]).moves == {}
+    assert plan(Features(900), [LAPTOP, CLOUD], migration={"enabled": False}).moves == {}
+
+
+def test_order_comes_from_the_preset():
+    assert plan(Features(9), [LAPTOP, CLOUD], "cheap").order == "break_before_make"
+
+
+def test_a_local_only_preset_refuses_when_only_servers_are_left():
+    with pytest.raises(NoEndpointError, match="local-only"):
+        plan(Features(9), [CLOUD], "private")
+
+
+def test_refit_changes_the_plan():
+    one = dispatcher("battery-saver")
+    before = one.plan(Features(900), [PHONE, CLOUD], {}).starts[1].after_s
+    one.refit(LENGTHS, Empirical.from_samples([10 * t for t in (0.3, 0.4, 0.5, 0.9, 4.0)]))
+    assert one.plan(Features(900), [PHONE, CLOUD], {}).starts[1].after_s >= 2 * before
+
+
+candidates = st.lists(
+    st.builds(
+        Candidate,
+        name=st.sampled_from("abcdef"),
+        place=st.sampled_from(["device", "server"]),
+        cost_in=st.sampled_from([0.0, 1e-7, 1e-6]),
+        cost_out=st.sampled_from([0.0, 1e-7, 1e-6]),
+        continues=st.booleans(),
+        context_tokens=st.sampled_from([None, 512, 4_096]),
+    ),
+    max_size=6,
+    unique_by=lambda c: c.name,
+)
+features = st.builds(
+    Features,
+    prompt_tokens=st.integers(0, 5_000),
+    max_tokens=st.none() | st.integers(1, 100),
+    needs=st.sampled_from([frozenset(), frozenset({"tools"})]),
+    local_only=st.booleans(),
+    may_migrate=st.booleans(),
+)
+policies = st.sampled_from(
+    ["auto", "wait_time", "length_threshold", "race", "random", "device_only", "server_only"]
+)
+budgets = st.sampled_from([0.0, 0.05, 0.5, 1.0])
+
+
+@given(candidates, features, policies, budgets, st.frozensets(st.sampled_from("abcdef")))
+def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, wanted, policy, budget, able):
+    """Starts and fallbacks are the eligible endpoints, each once; moves stay among them and save money."""
+    preset = Preset(dispatch=section(policy, budget))
+    one = Dispatcher(preset, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(0))
+    served = {name: frozenset({"tools"}) for name in able}
+    limit = wanted.prompt_tokens + (64 if wanted.max_tokens is None else wanted.max_tokens)
+    allowed = {
+        c.name: c
+        for c in given_candidates
+        if (c.place == "device" or not wanted.local_only)
+        and (not wanted.needs or c.name in able)
+        and (c.context_tokens is None or limit <= c.context_tokens)
+    }
+    if not allowed:
+        with pytest.raises(NoEndpointError):
+            one.plan(wanted, given_candidates, served)
+        return
+    made = one.plan(wanted, given_candidates, served)
+    named = [s.endpoint for s in made.starts] + list(made.fallbacks)
+    assert sorted(named) == sorted(allowed)
+    assert made.starts
+    assert min(s.after_s for s in made.starts) == 0.0
+    for writer, move in made.moves.items():
+        assert wanted.may_migrate
+        assert allowed[move.target].continues
+        assert allowed[move.target].cost_out < allowed[writer].cost_out
+
+
+def section(policy, budget):
+    has_budget = policy not in ("race", "device_only", "server_only")
+    return {"policy": policy, "budget": budget} if has_budget else {"policy": policy}
+
+
+@given(st.lists(st.integers(1, 900), max_size=30), policies, st.integers(0, 5))
+def test_same_snapshot_and_seed_same_plans(tokens, policy, seed):
+    def run():
+        preset = Preset(dispatch=section(policy, 0.4))
+        one = Dispatcher(preset, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(seed))
+        return [one.plan(Features(n), [PHONE, CLOUD], {}) for n in tokens]
+
+    assert run() == run()

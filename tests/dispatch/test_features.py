@@ -1,0 +1,116 @@
+"""What a request asks for is read off it once, in numbers."""
+
+import pytest
+
+from disco.dispatch import estimate_tokens, features_of
+from disco.request import Request
+
+
+def read(messages="hello", **params):
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    return features_of(Request(messages=messages, model="m", params=params), stream=True, local_only=False)
+
+
+def test_plain_text_needs_nothing_and_may_move():
+    features = read("hello", temperature=0.2, seed=1, stop=["."], max_tokens=9)
+    assert features.needs == frozenset()
+    assert features.may_migrate
+    assert features.max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("params", "need", "may_migrate"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", False),
+        ({"functions": [{"name": "f"}]}, "tools", False),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "json_schema", False),
+        ({"response_format": {"type": "json_object"}}, "json_schema", False),
+        ({"guided_json": {"type": "object"}}, "json_schema", False),
+        ({"logprobs": True}, "logprobs", False),
+        ({"top_logprobs": 3}, "logprobs", False),
+        ({"n": 2}, "n", False),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "x"}}, "audio", False),
+        ({"logit_bias": {"1": 5}}, "logit_bias", True),
+        ({"reasoning_effort": "low"}, "reasoning", True),
+        ({"web_search_options": {}}, "web_search", True),
+    ],
+)
+def test_parameters_become_needs(params, need, may_migrate):
+    features = read(**params)
+    assert features.needs == {need}
+    assert features.may_migrate is may_migrate
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"tools": []},
+        {"n": 1},
+        {"n": None},
+        {"logprobs": False, "top_logprobs": 0},
+        {"response_format": {"type": "text"}},
+        {"reasoning_effort": "none"},
+        {"modalities": ["text"]},
+        {"logit_bias": {}},
+    ],
+)
+def test_parameters_that_ask_for_nothing_are_no_needs(params):
+    assert read(**params).needs == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("part", "needs"),
+    [
+        ({"type": "text", "text": "x"}, set()),
+        ({"type": "refusal", "refusal": "x"}, set()),
+        ({"type": "image_url", "image_url": {"url": "data:"}}, {"images"}),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, {"audio"}),
+        ({"type": "file", "file": {"file_id": "f"}}, {"file"}),
+        ({"type": "hologram"}, {"hologram"}),
+        ({"text": "no type"}, {"part without a type"}),
+    ],
+)
+def test_content_parts_become_needs_unknown_ones_under_their_own_name(part, needs):
+    assert read([{"role": "user", "content": [part]}]).needs == needs
+
+
+def test_a_conversation_with_tool_calls_needs_tools_even_when_none_are_offered_now():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert read([{"role": "assistant", "content": None, "tool_calls": [call]}]).needs == {"tools"}
+    assert read([{"role": "tool", "tool_call_id": "1", "content": "3"}]).needs == {"tools"}
+
+
+def test_estimates_follow_the_stated_rule():
+    assert estimate_tokens("") == 0
+    assert estimate_tokens("abcd" * 10) == 10
+    assert estimate_tokens("模型模型") == 4
+    assert estimate_tokens("привет") == 4  # six letters of two bytes
+    assert estimate_tokens("abcd模") == 2
+    assert estimate_tokens("\ud800") > 0  # half of an emoji, as a careless slice leaves it
+
+
+def test_template_is_counted_per_message():
+    """Three tokens open the answer; each message costs four beside its text."""
+    assert read("abcd" * 10).prompt_tokens == 3 + 4 + 10
+    two = [{"role": "system", "content": "abcd"}, {"role": "user", "content": "abcdabcd"}]
+    assert read(two).prompt_tokens == 3 + 2 * 4 + 1 + 2
+
+
+def test_binary_data_is_not_counted_as_text():
+    url = "data:image/png;base64," + "A" * 400_000
+    images = read([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
+    assert images.prompt_tokens < 1_000
+    audio = {"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "mp3"}}
+    assert 20 < read([{"role": "user", "content": [audio]}]).prompt_tokens < 100
+
+
+def test_tool_schemas_are_part_of_the_prompt():
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 400}}]
+    assert read("hi", tools=tools).prompt_tokens > read("hi").prompt_tokens + 100
+
+
+def test_a_tokenizer_is_believed():
+    request = Request(messages=[{"role": "user", "content": "x"}], model="m")
+    counted = features_of(request, stream=False, local_only=True, count_tokens=lambda r: 42)
+    assert (counted.prompt_tokens, counted.stream, counted.local_only) == (42, False, True)

@@ -1,0 +1,133 @@
+"""Presets are checked when they are loaded, and say what to write instead."""
+
+import os
+import sys
+
+import pytest
+
+from disco.dispatch import Preset, available_presets, build_policy, known_policies, load_preset
+from disco.dispatch.presets import DispatchSection
+from disco.errors import ConfigurationError
+from disco.profiles import Empirical, Lengths
+
+
+def test_shipped_presets():
+    assert available_presets() == ("balanced", "battery-saver", "cheap", "fast", "private")
+
+
+@pytest.mark.parametrize("name", available_presets())
+def test_every_shipped_preset_loads_and_explains_itself(name):
+    preset = load_preset(name)
+    assert preset.name == name
+    assert preset.summary.endswith(".")
+
+
+def test_private_never_leaves_the_device():
+    assert load_preset("private").limits.local_only
+
+
+def test_by_path_by_mapping_and_as_it_is(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[dispatch]\npolicy = "wait_time"\nbudget = 0.3\n')
+    preset = load_preset(path)
+    assert (preset.name, preset.dispatch.policy, preset.dispatch.budget) == ("mine", "wait_time", 0.3)
+    assert load_preset(str(path)) == preset
+    assert load_preset(preset) is preset
+    assert load_preset({"dispatch": {"budget": 0.2}}).dispatch.budget == 0.2
+
+
+def test_a_bare_file_name_needs_its_ending_to_count_as_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("")
+    assert load_preset("mine.toml").name == "mine"
+    with pytest.raises(ConfigurationError, match="no preset is called 'mine'"):
+        load_preset("mine")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dispach": {}}, "unknown key dispach.*'dispatch'"),
+        ({"dispatch": {"budgt": 0.1}}, "dispatch: unknown key budgt.*'budget'"),
+        ({"dispatch": {"budget": 1.5}}, "budget.*less than or equal to 1"),
+        ({"dispatch": {"budget": -0.5}}, "budget.*greater than or equal to 0"),
+        ({"dispatch": {"budget": float("nan")}}, "budget"),
+        ({"dispatch": {"tail": 1.0}}, "tail.*less than 1"),
+        ({"dispatch": {"policy": "wait_tim"}}, "no policy is called 'wait_tim'.*'wait_time'"),
+        ({"dispatch": {"policy": "race", "budget": 0.3}}, "keeps to no budget"),
+        ({"cost": {"exchange_rate": -1}}, "exchange_rate"),
+        ({"migration": {"order": "whenever"}}, "make_before_break"),
+        ({"playback": {"pace_tps": 0}}, "pace_tps.*above 0"),
+        ({"playback": {"pace_tps": "of"}}, "pace_tps.*'of'"),
+        ({"migration": 3}, "migration"),
+        (
+            {"dispatch": {"policy": "server_only"}, "limits": {"local_only": True}},
+            "local_only.*'server_only'",
+        ),
+        ({"dispatch": {"policy": "wait_time"}, "limits": {"local_only": True}}, "local_only.*'wait_time'"),
+    ],
+)
+def test_mistakes_are_refused_with_the_remedy(values, message):
+    with pytest.raises(ConfigurationError, match=message):
+        load_preset(values)
+    with pytest.raises(ConfigurationError, match=message):
+        Preset(**values)
+
+
+def test_a_section_made_by_hand_is_checked_too():
+    with pytest.raises(ConfigurationError, match="budget"):
+        DispatchSection(budget=2)
+
+
+def test_mistakes_in_files_name_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[dispatch]\nbudget = 7\n")
+    with pytest.raises(ConfigurationError, match=r"mine\.toml.*budget"):
+        load_preset(path)
+    path.write_text("[dispatch\n")
+    with pytest.raises(ConfigurationError, match=r"mine\.toml is not valid TOML"):
+        load_preset(path)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_preset(tmp_path / "none.toml")
+
+
+def test_unknown_names_are_suggested():
+    with pytest.raises(ConfigurationError, match="Did you mean 'battery-saver'"):
+        load_preset("batery-saver")
+
+
+def test_installed_packages_add_policies(tmp_path, monkeypatch, rng):
+    """A package that declares an entry point of the group disco.policies can be named in a preset."""
+    (tmp_path / "coin_policy.py").write_text(
+        "from disco.dispatch import ServerOnly\n"
+        "def make(*, lengths, ttft, budget, tail, rng):\n"
+        "    return ServerOnly(name=f'coin:{budget}')\n"
+    )
+    info = tmp_path / "coin_policy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: coin-policy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[disco.policies]\ncoin = coin_policy:make\nbroken = coin_policy:nothing\n"
+    )
+    monkeypatch.syspath_prepend(os.fspath(tmp_path))
+    assert {"coin", "broken"} <= set(known_policies())
+    preset = load_preset({"dispatch": {"policy": "coin", "budget": 0.25}})
+    arguments = {
+        "lengths": Lengths.from_samples([1]),
+        "ttft": Empirical.from_samples([1.0]),
+        "budget": preset.dispatch.budget,
+        "tail": 0.0,
+        "rng": rng,
+        "server_constrained": True,
+    }
+    assert build_policy("coin", **arguments).name == "coin:0.25"
+    with pytest.raises(ConfigurationError, match="cannot be imported"):
+        build_policy("broken", **arguments)
+    monkeypatch.delitem(sys.modules, "coin_policy")
+
+
+@pytest.fixture
+def rng():
+    import numpy as np
+
+    return np.random.default_rng(0)

@@ -1,0 +1,221 @@
+"""DiSCo-D: the server starts, the device joins after w(l) and reads exactly its share of tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from disco.dispatch import (
+    Candidate,
+    Features,
+    SplitWait,
+    Start,
+    WaitTime,
+    plan_waits,
+    plan_waits_samples,
+)
+from disco.dispatch.waits import EmpiricalWaits, SampleWaits
+from disco.profiles import Empirical, Lengths
+
+DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "server")
+RNG = np.random.default_rng(11)
+SKEWED = np.clip(RNG.lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
+LUMPY = RNG.choice([7, 7, 7, 30, 1_900], 100_000)
+HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 100_000)
+ROUNDED = np.round(HEAVY, 1)  # a log with one decimal: big atoms
+BUDGETS = [round(0.1 * i, 1) for i in range(1, 10)]
+FORMS = ["boundary", "slope"]
+
+lengths_lists = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
+# Few distinct values, so that ties are the rule.
+times_lists = st.lists(
+    st.sampled_from([0.05, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=40
+) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=40)
+shares = st.floats(0.0, 1.0)
+forms = st.sampled_from(FORMS)
+
+
+def expected_share(plan, lengths, ttft):
+    """E[I_d(l)·l] / E[l] under the fitted distributions."""
+    tokens = lengths.lengths * lengths.p
+    return float(tokens @ plan.use_probability(lengths.lengths, ttft) / tokens.sum())
+
+
+ONE_TO_TEN = Empirical.from_samples([float(t) for t in range(1, 11)])
+TWO_LENGTHS = Lengths.from_samples([10] * 5 + [50])  # 50 tokens in short prompts, 50 in the long one
+
+
+def test_hand_computed_boundary_is_the_short_length():
+    """Server TTFT 1, 2, ..., 10 s; b = 0.5, α = 0.2; both lengths hold half of the tokens.
+
+    Tail: P(T > w) = 0.2 at w = 8. Left to spend: 0.3. No wait for the short ones would cost
+    0.5·(1 − 0.2) = 0.4, too much, so they are the boundary: P(T > w*) = 0.2 + 0.3/0.5 = 0.8, w* = 2.
+    Check: 0.5·0.8 + 0.5·0.2 = 0.5.
+    """
+    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.5, 0.2)
+    assert plan.boundary_tokens == 10
+    assert plan.mean_wait_s([5, 10, 50]) == pytest.approx([0.0, 2.0, 8.0])
+    assert plan.use_probability([10, 50], ONE_TO_TEN) == pytest.approx([0.8, 0.2])
+
+
+def test_hand_computed_boundary_is_the_long_length():
+    """The same with b = 0.7: 0.5 to spend; the short ones take 0.4 and do not wait; 0.1 is left.
+
+    P(T > w*) = 0.2 + 0.1/0.5 = 0.4 at w* = 6. Check: 0.5·1 + 0.5·0.4 = 0.7.
+    """
+    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.7, 0.2)
+    assert plan.boundary_tokens == 50
+    assert plan.mean_wait_s([10, 50]) == pytest.approx([0.0, 6.0])
+
+
+def test_hand_computed_slope():
+    """b = 0.7, α = 0.2, form "slope": half of b − α = 0.5 buys waits of 0.
+
+    They cover 0.25/0.8 = 0.3125 of the tokens, which is 0.625 of the short ones. 0.7 − 0.3125 = 0.3875 is
+    left for the others: 0.1875 of the tokens in short prompts and 0.5 in long ones, which at slope β use
+    u(10β) and u(50β). Just below β = 0.12 s a token that is u(1.2) = 0.9 and u(6−) = 0.5, together
+    0.16875 + 0.25 = 0.41875, too much; from 0.12 on u(6) = 0.4, together 0.36875, too little.
+    """
+    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.7, 0.2, form="slope")
+    assert plan.boundary_tokens == 10
+    assert plan.edge.p_early == pytest.approx(0.625)
+    assert plan.slope.early_s == pytest.approx(0.12, rel=5e-3)
+    assert plan.slope.late_s == pytest.approx(0.12, rel=5e-3)
+    assert plan.use_probability([50], ONE_TO_TEN) == pytest.approx(
+        0.4 + 0.1 * (0.3875 - 0.36875) / (0.41875 - 0.36875)
+    )
+
+
+def test_a_server_that_always_takes_equally_long():
+    """T = 0.5 s always: any wait below it uses the device always, 0.5 s and more never; chance mixes them."""
+    for waits in (SampleWaits(np.full(9, 0.5)), EmpiricalWaits(Empirical.from_samples([0.5]))):
+        assert waits.split(0.3) == SplitWait(0.0, 0.5, pytest.approx(0.3))
+
+
+def test_an_atom_behind_a_slope_is_approached_from_below():
+    """A tenth of the mass lies at exactly 0.4 s: below it u = 0.5, from it on 0.4; 0.45 is in between."""
+    waits = EmpiricalWaits(Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9], [0.2, 0.4, 0.4, 1.5])).split(0.45)
+    assert (waits.early_s, waits.late_s) == (pytest.approx(0.4), 0.4)
+    assert waits.early_s < 0.4
+    assert waits.p_early == pytest.approx(0.5)
+
+
+def test_small_budget_is_all_tail():
+    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.1, 0.2)
+    assert plan.mean_wait_s([10, 50]) == pytest.approx([9.0, 9.0])
+
+
+@given(lengths_lists, times_lists, shares, shares, forms)
+@example([10, 10, 50], [0.5, 0.5, 0.5], 0.5, 0.05, "slope")
+def test_budget_is_met_exactly_in_expectation(lengths, times, budget, tail, form):
+    """Whatever the steps and atoms of both distributions."""
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    plan = plan_waits(kept, ttft, budget, tail, form=form)
+    assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
+
+
+@given(lengths_lists, times_lists, shares, shares, forms)
+def test_raw_samples_meet_it_too(lengths, times, budget, tail, form):
+    plan = plan_waits_samples(np.array(lengths), np.array(times), budget, tail, form=form)
+    share = expected_share(plan, Lengths.from_samples(lengths), Empirical.from_samples(times))
+    assert share == pytest.approx(budget, abs=1e-9)
+
+
+@given(lengths_lists, shares, shares, forms)
+def test_a_published_quantile_table_meets_it_too(lengths, budget, tail, form):
+    """A server's own table is straight lines, here with an atom, instead of steps."""
+    ttft = Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5, 8.0])
+    kept = Lengths.from_samples(lengths)
+    plan = plan_waits(kept, ttft, budget, tail, form=form)
+    assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
+
+
+@given(lengths_lists, times_lists, shares, shares, st.floats(0.0, 0.99))
+def test_a_bigger_budget_never_waits_longer(lengths, times, one, other, tail):
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    small, big = sorted((one, other))
+    before = plan_waits(kept, ttft, small, tail).mean_wait_s(kept.lengths)
+    after = plan_waits(kept, ttft, big, tail).mean_wait_s(kept.lengths)
+    assert (after <= before + 1e-6).all()
+
+
+@given(lengths_lists, times_lists, shares, shares)
+def test_a_bigger_budget_never_uses_the_device_less(lengths, times, one, other):
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    small, big = sorted((one, other))
+    before = plan_waits(kept, ttft, small).use_probability(kept.lengths, ttft)
+    after = plan_waits(kept, ttft, big).use_probability(kept.lengths, ttft)
+    assert (after >= before - 1e-9).all()
+
+
+def test_longer_prompts_never_wait_less():
+    """Short prompts are the ones a device reads fast, so they get the budget first."""
+    kept, ttft = Lengths.from_samples(SKEWED), Empirical.from_samples(HEAVY)
+    for form in FORMS:
+        waits = plan_waits(kept, ttft, 0.4, form=form).mean_wait_s(kept.lengths)
+        assert (np.diff(waits) >= -1e-9).all()
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("lengths", "times"), [(SKEWED, HEAVY), (LUMPY, ROUNDED)], ids=["skewed", "lumpy"])
+def test_budget_holds_on_100_000_requests(lengths, times, budget, form):
+    """Within 1 %, with each request's wait as decided and the chance of that wait being too short.
+
+    Taking P(T > w) instead of one draw of T leaves out the noise of the server's own times, which no policy
+    could remove: at b = 0.1 it alone is about 1 % on this many requests.
+    """
+    ttft = Empirical.from_samples(times)
+    policy = WaitTime.fitted(
+        Lengths.from_samples(lengths), ttft, budget=budget, form=form, rng=np.random.default_rng(5)
+    )
+    order = np.random.default_rng(6).permutation(lengths)
+    waits = np.array([policy.wait_s(n) for n in order.tolist()])
+    use = np.where(waits <= 0.0, 1.0, ttft.survival(waits))
+    assert order @ use / order.sum() == pytest.approx(budget, rel=0.01)
+    drawn = (waits <= 0.0) | (np.random.default_rng(7).choice(times, order.size) > waits)
+    assert order @ drawn / order.sum() == pytest.approx(budget, abs=0.01)
+
+
+def test_starts():
+    policy = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.7, tail=0.2, rng=np.random.default_rng(0))
+    assert policy.starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d"))
+    assert policy.starts(Features(60), DEVICE, SERVER) == (Start("s"), Start("d", 8.0))
+    never = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.0, rng=np.random.default_rng(0))
+    assert never.starts(Features(10), DEVICE, SERVER) == (Start("s"),)
+    assert never.starts(Features(10), DEVICE, None) == (Start("d"),)
+
+
+def test_decisions_are_plain_floats():
+    """numpy scalars would slow every later comparison down and leak into records."""
+    policy = WaitTime.fitted(
+        Lengths.from_samples(SKEWED), Empirical.from_samples(HEAVY), budget=0.4, rng=np.random.default_rng(0)
+    )
+    assert {type(policy.wait_s(n)) for n in SKEWED[:300].tolist()} == {float}
+
+
+def test_same_seed_same_decisions():
+    kept, ttft = Lengths.from_samples(LUMPY[:999]), Empirical.from_samples(ROUNDED[:999])
+
+    def decide(seed):
+        policy = WaitTime.fitted(kept, ttft, budget=0.4, rng=np.random.default_rng(seed))
+        return [policy.wait_s(n) for n in LUMPY[:500].tolist()]
+
+    assert decide(1) == decide(1)
+
+
+def test_refit_follows_the_server():
+    policy = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.1, tail=0.2, rng=np.random.default_rng(0))
+    policy.refit(TWO_LENGTHS, Empirical.from_samples([10.0 * t for t in range(1, 11)]))
+    assert policy.plan.mean_wait_s([10]) == pytest.approx([90.0])
+
+
+@pytest.mark.parametrize(("budget", "tail"), [(1.5, 0.1), (0.5, -0.1), (float("nan"), 0.1)])
+def test_shares_out_of_range_are_refused(budget, tail):
+    with pytest.raises(ValueError, match="share"):
+        plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
+
+
+def test_nothing_to_plan_from_is_refused():
+    with pytest.raises(ValueError, match="time to first token"):
+        plan_waits_samples(np.array([3]), np.array([]), 0.5)

@@ -1,0 +1,120 @@
+"""Cuts never split a grapheme, and prefer whole words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disco.playback.boundaries import (
+    CAP_CHARS,
+    complete_until,
+    continues,
+    ends_open,
+    is_grapheme_boundary,
+    last_word_start,
+    next_cut,
+)
+
+FAMILY = "👨‍👩‍👧"
+GRAPHEMES = [
+    "\r\n", "e\u0301", "a\u0308\u0323", FAMILY, "❤\ufe0f", "👍🏽", "🇩🇪", "각", "\u1100\u1161\u11a8",
+    "가\u11a8", "क्ष", "नि", "ก\u0e34", "か\u3099", "🏴\U000e0067\U000e0062\U000e007f", "x", "語", "\n",
+]  # fmt: skip
+TEXTS = st.lists(
+    st.sampled_from([*GRAPHEMES, " ", "word", "don't", ", ", ". ", "你好", "สวัสดี", "A" * 70]), max_size=20
+).map("".join)
+
+
+@pytest.mark.parametrize("grapheme", GRAPHEMES)
+def test_a_grapheme_has_no_boundary_inside_and_one_on_each_side(grapheme: str) -> None:
+    text = f"a{grapheme}b"
+    assert [i for i in range(len(text) + 1) if is_grapheme_boundary(text, i)] == [
+        0, 1, 1 + len(grapheme), 2 + len(grapheme),
+    ]  # fmt: skip
+
+
+def test_flags_pair_up() -> None:
+    text = "🇩🇪🇫🇷🇮🇹"
+    assert [i for i in range(7) if is_grapheme_boundary(text, i)] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", ""), ("foo", ""), ("foo bar", "foo"), ("foo bar ", "foo bar"), ("foo  \n bar", "foo"),
+        ("a\r\nb", "a"), ("   ", ""), ("foo bar,", "foo"), ("don't", ""), ("你好", "你"), ("你", ""),
+        ("我喜欢Python", "我喜欢"), ("hi " + FAMILY, "hi"), ("👍👍", "👍"), (FAMILY * 2, FAMILY),
+        ("🇩🇪🇫🇷", "🇩🇪"), ("x" * 200, "x" * 199), ("x " + "y" * 63, "x"), ("x " + "y" * 64, "x " + "y" * 63),
+        ("e\u0301 e\u0301", "e\u0301"), ("สวัสดี", "สวัส"),
+    ],
+)  # fmt: skip
+def test_a_hand_over_keeps_whole_words(text: str, kept: str) -> None:
+    assert text[: last_word_start(text)] == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""), ("foo", ""), ("foo bar", "foo"), ("foo bar ", "foo bar"), ("foo,", "foo,"), ("don'", ""),
+        ("foo. B", "foo."), ("你好", "你好"), ("你好Py", "你好"), ("hi " + FAMILY, "hi"), ("👍👍", "👍"),
+        ("x" * 63, ""), ("x" * 65, "x" * 64), ("x" * 200, "x" * 192), ("สวัสดี", "สวัส"), ("hi 👨‍", "hi"),
+    ],
+)  # fmt: skip
+def test_only_complete_words_are_shown(text: str, shown: str) -> None:
+    assert text[: complete_until(text, final=False)] == shown
+    assert complete_until(text, final=True) == len(text)
+
+
+@given(TEXTS)
+def test_no_cut_is_inside_a_grapheme(text: str) -> None:
+    cuts = {last_word_start(text), complete_until(text, final=False)}
+    at = 0
+    while at < len(text):
+        after = next_cut(text, at)
+        assert after > at
+        at = after
+        cuts.add(at)
+    assert all(is_grapheme_boundary(text, cut) for cut in cuts)
+    assert at == len(text)
+
+
+@given(TEXTS)
+def test_the_last_word_always_goes_and_the_rest_stays_near(text: str) -> None:
+    cut = last_word_start(text)
+    assert cut < len(text) or not text
+    assert len(text[cut:].strip()) <= 2 * CAP_CHARS
+
+
+@given(st.text(max_size=300))
+def test_arbitrary_text_is_cut_without_losing_any(text: str) -> None:
+    at, pieces = 0, []
+    while at < len(text):
+        after = next_cut(text, at)
+        pieces.append(text[at:after])
+        at = after
+    assert "".join(pieces) == text
+    assert 0 <= last_word_start(text) <= len(text)
+    assert 0 <= complete_until(text, final=False) <= len(text)
+
+
+@given(st.text(alphabet="ab ,.你\n", max_size=80), st.text(alphabet="ab ,.你\n", max_size=20))
+def test_what_is_complete_stays_complete_when_more_comes(text: str, more: str) -> None:
+    assert complete_until(text + more, final=False) >= complete_until(text, final=False)
+
+
+def test_pieces_continue_inside_words_and_graphemes_only() -> None:
+    assert continues("unbeliev", "able")
+    assert continues("foo", ",")
+    assert continues("\r", "\n")
+    assert continues("👨", "\u200d")
+    assert continues("👨\u200d", "👩")
+    assert continues("🇩", "🇪")
+    assert not continues("🇩🇪", "🇫")
+    assert not continues("foo", " bar")
+    assert not continues("foo ", "bar")
+    assert not continues("你", "好")
+    assert not continues("", "x")
+
+
+def test_open_ends() -> None:
+    assert all(map(ends_open, ["foo", "don'", "👍", "e\u0301", "ดี", "12"]))
+    assert not any(map(ends_open, ["", "foo ", "foo.", "你", "です", "（"]))

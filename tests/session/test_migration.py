@@ -1,0 +1,340 @@
+"""The migration rule, against exact tables and against a reader in simulation."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from disco.dispatch.plan import Candidate
+from disco.playback import Pace, Playback
+from disco.playback.metrics import late_tokens, lateness_s, tbt_s
+from disco.session.events import Delta
+from disco.session.migration import (
+    AnswerLengths,
+    Reason,
+    Snapshot,
+    Verdict,
+    bank_needed_tokens,
+    decide,
+    feasible,
+    fewest_source_tokens,
+    gain,
+    handover_time_s,
+    move_price,
+    slack_needed_s,
+    value_table,
+    worth_it,
+)
+
+SERVER = Candidate("server", "server", cost_in=1e-6, cost_out=4e-6, decode_tps=50.0, continues=True)
+DEVICE = Candidate(
+    "device", "device", cost_out=1e-8, prefill_tps=500.0, overhead_s=0.2, decode_tps=40.0, continues=True
+)
+SNAPSHOT = Snapshot(
+    source=SERVER,
+    target=DEVICE,
+    prompt_tokens=500,
+    written_tokens=10,
+    max_tokens=None,
+    target_has_prompt=False,
+    slack_s=10.0,
+    pace_tps=4.8,
+    lengths=AnswerLengths.geometric(300),
+)
+
+
+def hand_over(n: int, *, source: Candidate, target: Candidate, prompt: int, rest: int, r_c: float) -> list:
+    """Released timeline when the source writes n tokens, stops, and the target goes on after t_m."""
+    playback = Playback(Pace(r_c))
+    playback.banking = True
+    switched_at = (n - 1) / source.decode_tps + handover_time_s(target, prompt + n)
+    arrivals = [i / source.decode_tps for i in range(n)]
+    arrivals += [switched_at + j / target.decode_tps for j in range(rest)]
+    released = []
+    for i, at in enumerate(arrivals):
+        # What fell due before the arrival leaves then, not with it.
+        while playback.next_at is not None and playback.next_at < at:
+            wake = playback.next_at
+            released += [(wake, d.tokens) for d in playback.release(wake)]
+        playback.push(at, Delta(f" w{i}."))
+        released += [(at, d.tokens) for d in playback.release(at)]
+    while playback.next_at is not None:
+        wake = playback.next_at
+        released += [(wake, d.tokens) for d in playback.release(wake)]
+    assert sum(k for _, k in released) == n + rest
+    return released
+
+
+@pytest.mark.parametrize(("r_c", "fewest"), [(4.8, 7), (25.0, 66)])
+def test_fewest_source_tokens_of_the_worked_example(r_c: float, fewest: int) -> None:
+    assert fewest_source_tokens(SERVER, DEVICE, 500, r_c) == fewest
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    r_c=st.sampled_from([4.8, 25.0, 75.0]),
+    r_s=st.floats(20, 400),
+    v_t=st.floats(100, 5000),
+    overhead_s=st.floats(0, 1.5),
+    prompt=st.integers(0, 1000),
+)
+def test_fewest_source_tokens_is_exact(
+    r_c: float, r_s: float, v_t: float, overhead_s: float, prompt: int
+) -> None:
+    """n* tokens before the hand-over make none late, n* − 1 do."""
+    source = replace(SERVER, decode_tps=r_s)
+    target = replace(DEVICE, prefill_tps=v_t, overhead_s=overhead_s, decode_tps=1.5 * r_c)
+    n = fewest_source_tokens(source, target, prompt, r_c)
+    assume(n is not None and n <= 400)
+    assert n is not None
+    how = {"source": source, "target": target, "prompt": prompt, "rest": 20, "r_c": r_c}
+    assert late_tokens(hand_over(n, **how), r_c) == 0
+    if n > 1:
+        assert late_tokens(hand_over(n - 1, **how), r_c, tolerance_s=1e-9) > 0
+
+
+def test_where_waiting_never_helps_no_number_of_tokens_is_enough() -> None:
+    slow = replace(DEVICE, prefill_tps=5.0)
+    assert not feasible(SERVER, slow, 4.8)
+    assert feasible(SERVER, DEVICE, 4.8)
+    assert fewest_source_tokens(SERVER, slow, 500, 4.8) is None
+    how = {"source": SERVER, "target": slow, "prompt": 500, "rest": 5, "r_c": 4.8}
+    assert all(late_tokens(hand_over(n, **how), 4.8) > 0 for n in (1, 10, 100))
+    # With nothing to prefill, a tiny overhead fits between two tokens even so.
+    assert fewest_source_tokens(SERVER, replace(slow, prefill_tps=20.0, overhead_s=0.0), 0, 16.0) == 1
+
+
+def test_a_target_slower_than_the_reader_needs_more_slack_and_exactly_that() -> None:
+    target = replace(DEVICE, decode_tps=4.0)
+    rest, r_c = 60, 4.8
+    for n in range(1, 300):
+        t_m = handover_time_s(target, 500 + n)
+        slack = n / r_c - (n - 1) / SERVER.decode_tps
+        late = late_tokens(
+            hand_over(n, source=SERVER, target=target, prompt=500, rest=rest, r_c=r_c), r_c, tolerance_s=1e-9
+        )
+        assert (late == 0) == (slack >= slack_needed_s(t_m, rest, 4.0, r_c) - 1e-9)
+        if late == 0:
+            break
+    assert n > bank_needed_tokens(t_m, r_c) + 5  # the paper's B alone is too small
+
+
+@given(st.floats(0.1, 30), st.floats(1, 75), st.integers(1, 500))
+def test_slack_and_bank(t_m: float, r_c: float, rest: int) -> None:
+    assert slack_needed_s(t_m, rest, 2 * r_c, r_c) == t_m
+    assert bank_needed_tokens(t_m, r_c) == r_c * t_m
+
+
+def test_too_little_bank_gives_the_gap_the_formula_says() -> None:
+    """Gap `1/r_c + d_0` with `d_0 = t_m − S`."""
+    n, r_c = 4, 4.8
+    t_m = handover_time_s(DEVICE, 500 + n)
+    slack = n / r_c - (n - 1) / SERVER.decode_tps
+    released = hand_over(n, source=SERVER, target=DEVICE, prompt=500, rest=30, r_c=r_c)
+    assert t_m > slack
+    assert max(tbt_s(released)) == pytest.approx(1 / r_c + t_m - slack)
+    assert max(lateness_s(released, r_c)) == pytest.approx(t_m - slack)
+
+
+MONEY = st.fixed_dictionaries(
+    {
+        "prompt_tokens": st.integers(0, 800),
+        "cost_in": st.floats(0, 0.2),
+        "source_cost_out": st.floats(0, 2),
+        "target_cost_out": st.floats(0, 2),
+        "fixed": st.floats(0, 20),
+    }
+)
+
+
+def rule(lengths: AnswerLengths, n: int, money: dict) -> bool:
+    return worth_it(
+        lengths,
+        n,
+        saving_per_token=money["source_cost_out"] - money["target_cost_out"],
+        price=move_price(
+            n, prompt_tokens=money["prompt_tokens"], cost_in=money["cost_in"], fixed=money["fixed"]
+        ),
+        cost_in=money["cost_in"],
+    )
+
+
+@given(st.floats(1, 400), st.integers(2, 300), MONEY)
+def test_the_rule_is_the_exact_table_where_hazards_do_not_fall(mean: float, cap: int, money: dict) -> None:
+    lengths = AnswerLengths.geometric(mean).capped(cap)
+    assume(money["source_cost_out"] > money["target_cost_out"] + 1e-6)
+    value, moves = value_table(lengths, cap, **money)
+    for n in range(cap):
+        price = move_price(
+            n, prompt_tokens=money["prompt_tokens"], cost_in=money["cost_in"], fixed=money["fixed"]
+        )
+        stay = money["source_cost_out"] + (1 - lengths.hazard(n)) * value[n + 1]
+        now = price + money["target_cost_out"] * lengths.expected_remaining(n)
+        if abs(now - stay) > 1e-7 * max(1.0, now):  # ties fall either way
+            assert rule(lengths, n, money) == moves[n]
+
+
+@given(st.lists(st.integers(1, 80), min_size=1, max_size=30), MONEY)
+def test_for_any_lengths_the_table_moves_only_where_the_rule_allows(samples: list[int], money: dict) -> None:
+    lengths = AnswerLengths.from_samples(samples)
+    assume(money["source_cost_out"] > money["target_cost_out"] + 1e-6)
+    _, moves = value_table(lengths, max(samples), **money)
+    slightly_cheaper = {**money, "source_cost_out": money["source_cost_out"] * (1 + 1e-7) + 1e-7}
+    for n in range(max(samples)):
+        if moves[n] and lengths.survival(n) > 0:
+            assert rule(lengths, n, slightly_cheaper)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=10), st.integers(0, 39), MONEY)
+def test_the_table_is_no_worse_than_any_fixed_moment(samples: list[int], at: int, money: dict) -> None:
+    lengths = AnswerLengths.from_samples(samples)
+    value, _ = value_table(lengths, 40, **money)
+
+    def cost(length: int) -> float:
+        if length <= at:
+            return money["source_cost_out"] * length
+        price = money["fixed"] + money["cost_in"] * (money["prompt_tokens"] + at)
+        return money["source_cost_out"] * at + price + money["target_cost_out"] * (length - at)
+
+    mean = sum(map(cost, samples)) / len(samples)
+    never = money["source_cost_out"] * sum(samples) / len(samples)
+    assert value[0] <= min(mean, never) + 1e-6 * max(1.0, mean)
+
+
+def test_gain_is_what_is_left_to_save_less_the_price() -> None:
+    lengths = AnswerLengths.geometric(200)
+    price = move_price(50, prompt_tokens=100, cost_in=0.01, fixed=0.5)
+    assert price == pytest.approx(2.0)
+    assert gain(lengths, 50, saving_per_token=0.02, price=price) == pytest.approx(2.0)
+
+
+def test_go_when_worth_it_and_in_time() -> None:
+    decision = decide(SNAPSHOT)
+    assert decision.verdict is Verdict.GO
+    assert decision.reason is None
+    assert decision.handover_s == pytest.approx(0.2 + 510 / 500)
+    assert decision.gain > 0
+
+
+def test_bank_says_how_much_slack_is_missing() -> None:
+    decision = decide(replace(SNAPSHOT, slack_s=1.0))
+    assert (decision.verdict, decision.reason) == (Verdict.BANK, Reason.SLACK)
+    assert decision.missing_s == pytest.approx(1.25 * 1.22 - 1.0)
+    assert decide(replace(SNAPSHOT, slack_s=1.25 * 1.22)).verdict is Verdict.GO
+    # A failed try doubles the margin.
+    assert decide(replace(SNAPSHOT, slack_s=1.6, margin=2.5)).verdict is Verdict.BANK
+
+
+def test_a_warm_target_needs_neither_time_nor_money_for_the_prompt() -> None:
+    cold, warm = decide(SNAPSHOT), decide(replace(SNAPSHOT, target_has_prompt=True))
+    assert warm.handover_s == pytest.approx(0.2 + 10 / 500)
+    dear = replace(SNAPSHOT, target=replace(DEVICE, cost_in=3e-6))
+    assert decide(dear).verdict is Verdict.NEVER
+    assert decide(replace(dear, target_has_prompt=True)).verdict is Verdict.GO
+    assert warm.gain > cold.gain
+
+
+def test_never_where_the_target_cannot() -> None:
+    cannot = decide(replace(SNAPSHOT, target=replace(DEVICE, continues=False)))
+    assert (cannot.verdict, cannot.reason) == (Verdict.NEVER, Reason.CANNOT_CONTINUE)
+    full = decide(replace(SNAPSHOT, target=replace(DEVICE, context_tokens=512)))
+    assert (full.verdict, full.reason) == (Verdict.NEVER, Reason.CONTEXT)
+
+
+def test_never_where_it_saves_nothing() -> None:
+    for snapshot in (
+        replace(SNAPSHOT, source=DEVICE, target=SERVER),
+        replace(SNAPSHOT, lengths=AnswerLengths.geometric(2)),
+        replace(SNAPSHOT, max_tokens=10),
+        replace(SNAPSHOT, max_tokens=12),
+    ):
+        decision = decide(snapshot)
+        assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.NOT_WORTH_IT)
+
+
+def test_the_sources_discarded_tokens_are_part_of_the_price() -> None:
+    make, break_ = decide(SNAPSHOT), decide(replace(SNAPSHOT, make_before_break=False))
+    assert break_.gain - make.gain == pytest.approx(50 * 1.22 * SERVER.cost_out)
+
+
+def test_later_where_a_long_answer_promises_a_longer_one() -> None:
+    mostly_short = AnswerLengths.from_samples([5] * 95 + [2000] * 5)
+    dear = replace(SNAPSHOT, target=replace(DEVICE, cost_in=2e-6), lengths=mostly_short, written_tokens=1)
+    first = decide(dear)
+    assert (first.verdict, first.reason) == (Verdict.LATER, Reason.NOT_WORTH_IT)
+    assert decide(replace(dear, written_tokens=6)).verdict is Verdict.GO
+
+
+def test_later_where_the_answer_is_likely_to_end_now() -> None:
+    lengths = AnswerLengths.from_samples([20] * 90 + [5000] * 10)
+    snapshot = replace(SNAPSHOT, target=replace(DEVICE, cost_in=2e-6), lengths=lengths, written_tokens=19)
+    decision = decide(snapshot)
+    assert (decision.verdict, decision.reason) == (Verdict.LATER, Reason.ENDS_SOON)
+    assert decide(replace(snapshot, written_tokens=20)).verdict is Verdict.GO
+
+
+def test_never_where_slack_cannot_grow_fast_enough() -> None:
+    for slower in ({"pace_tps": 60.0}, {"target": replace(DEVICE, prefill_tps=5.0)}):
+        decision = decide(replace(SNAPSHOT, slack_s=1.0, make_before_break=False, **slower))
+        assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.INFEASIBLE)
+
+
+def test_never_where_too_little_would_be_left() -> None:
+    decision = decide(replace(SNAPSHOT, slack_s=0.0, pace_tps=25.0, max_tokens=70, make_before_break=False))
+    assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.TOO_SHORT)
+
+
+def test_nobody_reading_along_needs_no_slack() -> None:
+    slow = replace(DEVICE, decode_tps=2.0, prefill_tps=10.0)
+    unread = replace(SNAPSHOT, target=slow, slack_s=math.inf, make_before_break=False)
+    assert decide(unread).verdict is Verdict.GO
+    assert decide(replace(unread, pace_tps=None)).verdict is Verdict.GO
+    # Keeping a fast source writing for the 51 s that this target needs would eat up the saving.
+    assert decide(replace(unread, make_before_break=True)).reason is Reason.NOT_WORTH_IT
+
+
+def test_an_unpaced_reader_is_moved_only_to_a_target_that_makes_up_for_the_gap() -> None:
+    unpaced = replace(SNAPSHOT, pace_tps=None, slack_s=0.0)
+    decision = decide(unpaced)
+    assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.NO_BUFFER)
+    # R > t_m·r_s·r_t/(r_t − r_s) = 1.525·50·100/50 = 152.5
+    fast = replace(unpaced, target=replace(DEVICE, decode_tps=100.0))
+    assert decide(replace(fast, lengths=AnswerLengths.geometric(153))).verdict is Verdict.GO
+    assert decide(replace(fast, lengths=AnswerLengths.geometric(152))).verdict is Verdict.NEVER
+
+
+def test_a_slow_target_is_planned_for_a_long_rest() -> None:
+    slow = replace(SNAPSHOT, target=replace(DEVICE, decode_tps=4.0), lengths=AnswerLengths.geometric(300))
+    assert decide(slow).verdict is Verdict.BANK
+    long_rest = slow.lengths.remaining_quantile(10, 0.9)
+    needed = slack_needed_s(1.25 * 1.22, long_rest, 4.0, 4.8)
+    assert decide(replace(slow, slack_s=needed)).verdict is Verdict.GO
+    assert decide(replace(slow, slack_s=needed - 0.01)).missing_s == pytest.approx(0.01)
+
+
+def test_a_margin_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="margin"):
+        replace(SNAPSHOT, margin=0.5)
+
+
+@given(
+    st.integers(0, 3000),
+    st.floats(-10, 100),
+    st.none() | st.integers(1, 4000),
+    st.booleans(),
+    st.floats(1, 3),
+)
+def test_decisions_are_repeatable_and_more_slack_never_hurts(
+    n: int, slack: float, cap: int | None, warm: bool, margin: float
+) -> None:
+    snapshot = replace(
+        SNAPSHOT, written_tokens=n, slack_s=slack, max_tokens=cap, target_has_prompt=warm, margin=margin
+    )
+    decision = decide(snapshot)
+    assert decision == decide(snapshot)
+    if decision.verdict is Verdict.GO:
+        assert decide(replace(snapshot, slack_s=slack + 1)).verdict is Verdict.GO
+    if decision.verdict is Verdict.BANK:
+        assert decide(replace(snapshot, slack_s=slack + decision.missing_s + 1e-6)).verdict is Verdict.GO
