@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
     from disco.endpoints.continuation import Continuation
+    from disco.endpoints.openai_api import OpenAIEndpoint
+    from disco.profiles import DeviceProfile, ServerProfile
     from disco.session.record import RouteRecord
 
 __all__ = ["AsyncDisco"]
@@ -41,9 +43,9 @@ class AsyncDisco(AsyncOpenAI):
             of a preset file, or a `Preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
             `warm_up()`; until proved it counts as unable), `"none"`, or a `Continuation`.
-        device_profile: name or path of the device's profile; by default what `disco profile` saved for this
+        device_profile: the device's profile, or its name or path; by default what `disco profile` saved for this
             model, else cautious figures that are corrected by what is seen.
-        server_profile: name or path of the server's profile: its TTFT distribution before any was seen.
+        server_profile: the server's profile, or its name or path: its TTFT distribution before any was seen.
         price: USD per million (input, output) tokens of the server's model; by default the price table's.
         timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
         on_route: called with the route record of every finished answer, in the event loop; must not block.
@@ -62,8 +64,8 @@ class AsyncDisco(AsyncOpenAI):
         local: str | os.PathLike[str] | Endpoint | None = None,
         policy: str | os.PathLike[str] | Preset = "balanced",
         continuation: str | Continuation = "auto",
-        device_profile: str | os.PathLike[str] | None = None,
-        server_profile: str | os.PathLike[str] | None = None,
+        device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
+        server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         timeouts: Timeouts | None = None,
         on_route: Callable[[RouteRecord], None] | None = None,
@@ -114,10 +116,13 @@ class AsyncDisco(AsyncOpenAI):
             on_route=on_route,
         )
         self._continuation = continuation
-        self.server: Endpoint | None = None
+        self.server: OpenAIEndpoint | None = None
         if has_server:
+            from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - as above
             from disco.endpoints.openai_api import OpenAIEndpoint  # noqa: PLC0415 - as above
 
+            if isinstance(continuation, str):
+                continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
             self.server = OpenAIEndpoint(client=self._plain(more), name="server", continuation=continuation)
         self.router.check(self.server)
 
@@ -149,12 +154,19 @@ class AsyncDisco(AsyncOpenAI):
 
         return DiscoChat(self)
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
         Does not raise when the server is unreachable: the first request will say so, or do without it.
+
+        Args:
+            model: the server's model to probe under `continuation="auto"` (one short request); None probes
+                only a server that has a single model.
+
+        Raises:
+            DiscoError: the local model cannot be loaded; the message says why.
         """
-        await self.router.warm_up(self.server)
+        await self.router.warm_up(self.server, model)
 
     def copy(self, **changes: Any) -> Self:  # type: ignore[override]
         """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""

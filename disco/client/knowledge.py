@@ -53,8 +53,6 @@ class Speeds:
         if self.ttft is not None:
             # A hand-over that is late is abandoned, so its time is planned from the slow side.
             overhead_s = float(self.ttft.snapshot().quantile(0.9))
-        if not able.ready:
-            overhead_s += self.load_s
         return Candidate(
             name=name,
             place=self.place,
@@ -62,6 +60,7 @@ class Speeds:
             cost_out=self.rates.cost_out,
             prefill_tps=self.prefill_tps,
             overhead_s=overhead_s,
+            load_s=0.0 if able.ready else self.load_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
             context_tokens=able.context_tokens,
@@ -79,7 +78,7 @@ class Speeds:
         first_s = max(0.0, state.first_content_at - state.started_at)
         if self.ttft is not None:
             self.ttft.observe(first_s)
-        elif state.usage is not None and state.candidate.overhead_s <= 2 * self.overhead_s + 0.05:
+        elif state.usage is not None and state.candidate.load_s == 0.0:
             computed = state.usage.prompt_tokens - state.usage.cached_tokens
             spent_s = first_s - self.overhead_s
             if computed >= 4 * FEWEST_TOKENS and spent_s > 0:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import numpy as np
@@ -26,6 +27,7 @@ from disco.profiles import (
     Price,
     PriceTable,
     Rolling,
+    ServerProfile,
     available_profiles,
     load_device,
     load_lengths,
@@ -36,6 +38,9 @@ from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.record import RouteRecord, make_record
+
+if TYPE_CHECKING:
+    from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
 
@@ -68,8 +73,8 @@ class Router:
         *,
         local: str | Path | Endpoint | None,
         policy: str | os.PathLike[str] | Preset,
-        device_profile: str | os.PathLike[str] | None = None,
-        server_profile: str | os.PathLike[str] | None = None,
+        device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
+        server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         on_route: Callable[[RouteRecord], None] | None = None,
         seed: int | None = None,
@@ -79,7 +84,9 @@ class Router:
         self._owns_local = not isinstance(local, Endpoint)
         self.local = local if isinstance(local, Endpoint) or local is None else _local_endpoint(local)
         self._device = _device_profile(device_profile, self.local)
-        self._server = load_server(server_profile or SERVER)
+        self._server = (
+            server_profile if isinstance(server_profile, ServerProfile) else load_server(server_profile or SERVER)
+        )
         self._price = None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
         self._prices: PriceTable = load_prices()
         self._on_route = on_route
@@ -141,12 +148,25 @@ class Router:
         await self._host.start(live.run)
         return live
 
-    async def warm_up(self, server: Endpoint | None) -> None:
-        """Warm up every endpoint, all at once."""
+    async def warm_up(self, server: OpenAIEndpoint | None, model: str | None = None) -> None:
+        """Warm up every endpoint, all at once; `model` names the server's model to probe."""
+
+        async def warm_up_server() -> None:
+            if server is not None:
+                await server.warm_up()
+                if model is not None and server.probes:
+                    await server.probe(model)
+
+        error: Exception | None = None
         async with anyio.create_task_group() as group:
-            for endpoint in (self.local, server):
-                if endpoint is not None:
-                    group.start_soon(endpoint.warm_up)
+            group.start_soon(warm_up_server)
+            if self.local is not None:
+                try:
+                    await self.local.warm_up()
+                except Exception as raised:  # noqa: BLE001 - carried out of the group as itself
+                    error = raised
+        if error is not None:
+            raise error
 
     async def aclose(self) -> None:
         """End all sessions and free the local model, unless it is the caller's. Idempotent."""
@@ -270,10 +290,10 @@ def _local_endpoint(local: str | Path) -> Endpoint:
     return LlamaCppEndpoint(model=local, name="device")
 
 
-def _device_profile(chosen: str | os.PathLike[str] | None, local: Endpoint | None) -> DeviceProfile:
+def _device_profile(chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None) -> DeviceProfile:
     """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
     if chosen is not None:
-        return load_device(chosen)
+        return chosen if isinstance(chosen, DeviceProfile) else load_device(chosen)
     name = getattr(local, "profile_name", None)
     if name is not None and name in available_profiles("device"):
         return load_device(name)

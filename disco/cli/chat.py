@@ -1,0 +1,63 @@
+"""`disco chat`: talk to both models in the terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from openai import OpenAIError
+
+from disco.cli.screen import Screen
+from disco.client import AsyncDisco
+
+__all__ = ["run_chat"]
+
+
+async def run_chat(screen: Screen, *, local: str, policy: str, model: str) -> int:
+    """Read questions from the terminal until an empty line or Ctrl-D, and stream the answers.
+
+    The server is the one that OPENAI_API_KEY and OPENAI_BASE_URL name; without a key the local model is alone.
+    """
+    if not os.environ.get("OPENAI_API_KEY"):
+        screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
+    messages: list[dict[str, Any]] = []
+    async with AsyncDisco(local=local, policy=policy) as client:
+        with screen.step(f"Loading {local}"):
+            await client.warm_up()
+        screen.legend(["device", "server"])
+        screen.line("An empty line ends the conversation.", style="dim")
+        while True:
+            try:
+                question = await anyio.to_thread.run_sync(input, "\nyou: ", abandon_on_cancel=True)
+            except EOFError:
+                return 0
+            if not question.strip():
+                return 0
+            messages.append({"role": "user", "content": question})
+            try:
+                answer = await _answer(screen, client, model, messages)
+            except OpenAIError as error:
+                answer = str(getattr(error, "partial_text", ""))
+                screen.line(f"{type(error).__name__}: {error}", style="red")
+            if answer:
+                messages.append({"role": "assistant", "content": answer})
+            else:
+                messages.pop()
+
+
+async def _answer(screen: Screen, client: AsyncDisco, model: str, messages: list[dict[str, Any]]) -> str:
+    stream = await client.chat.completions.create(model=model, messages=messages, stream=True)
+    pieces = []
+    async for chunk in stream:
+        text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        pieces.append(text)
+        screen.stream(text, stream.writer or "device")
+    screen.line()
+    route = stream.route
+    if route is not None:
+        ttft = "–" if route.pace.ttft_released_s is None else f"{route.pace.ttft_released_s:.2f} s"
+        writers = " → ".join(dict.fromkeys(p.endpoint for p in route.pieces))
+        screen.line(f"[{writers}; first word after {ttft}; {route.cost * 1e6:.1f} µ$]", style="dim")
+    return "".join(pieces)

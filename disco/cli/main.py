@@ -1,0 +1,74 @@
+"""The `disco` command: arguments in, exit status out; each command is a module of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import anyio
+from openai import OpenAIError
+
+from disco.cli.screen import Screen
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status (2 for a mistake of the user's, 130 after Ctrl-C)."""
+    arguments = _parser().parse_args(argv)
+    screen = Screen()
+    try:
+        return anyio.run(arguments.run, screen, arguments)
+    except KeyboardInterrupt:
+        return 130
+    except OpenAIError as error:
+        print(f"disco: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="disco", description="One good answer out of two models: one here, one behind an API."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="watch two real models give one answer together",
+        description="Starts a real OpenAI-compatible server of its own, or uses yours when OPENAI_API_KEY "
+        "(and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
+    )
+    demo.set_defaults(run=_demo)
+
+    chat = commands.add_parser("chat", help="talk to them in the terminal")
+    chat.add_argument("--local", default="smollm2-135m", help="a name, a GGUF file or hf:owner/repo/file")
+    chat.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    chat.add_argument("--model", default="gpt-4o-mini", help="the server's model (default: gpt-4o-mini)")
+    chat.set_defaults(run=_chat)
+
+    profile = commands.add_parser("profile", help="measure how fast this machine runs a model")
+    profile.add_argument("local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)")
+    profile.add_argument("--threads", type=int, default=None, help="of llama.cpp (default: all cores but one)")
+    profile.add_argument("--no-save", action="store_true", help="show the figures and forget them")
+    profile.set_defaults(run=_profile)
+    return parser
+
+
+async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
+    del arguments
+    from disco.cli.demo import run_demo  # noqa: PLC0415 - `disco --help` needs no model
+
+    return await run_demo(screen)
+
+
+async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.chat import run_chat  # noqa: PLC0415 - as above
+
+    return await run_chat(screen, local=arguments.local, policy=arguments.policy, model=arguments.model)
+
+
+async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.measure import run_profile  # noqa: PLC0415 - as above
+
+    return await run_profile(screen, arguments.local, threads=arguments.threads, save=not arguments.no_save)

@@ -1,0 +1,87 @@
+"""Making a model write given bytes again before it goes on by itself (token healing).
+
+A text that is cut inside a word ends in tokens the model would not have written, and what it writes next
+suffers. So the last word is not given to it; instead it chooses freely among the tokens that agree with
+the word's bytes, and may run past their end: with "mark" withheld, "market" is a fine choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Healer", "PieceIndex"]
+
+_HEAD_BYTES = 3
+
+
+class PieceIndex:
+    """The tokens of a vocabulary by the bytes they spell."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._whole: dict[bytes, list[int]] = {}
+        self._by_head: dict[bytes, list[tuple[bytes, int]]] = {}
+        self.longest = 0
+        for token, piece in enumerate(pieces):
+            if piece:
+                self._whole.setdefault(piece, []).append(token)
+                self._by_head.setdefault(piece[:_HEAD_BYTES], []).append((piece, token))
+                self.longest = max(self.longest, len(piece))
+
+    def spelling(self, piece: bytes) -> Sequence[int]:
+        """Tokens that spell exactly `piece`."""
+        return self._whole.get(piece, ())
+
+    def beginning_with(self, start: bytes) -> list[int]:
+        """Tokens that spell `start` and at least one byte more."""
+        if len(start) >= _HEAD_BYTES:
+            heads: Iterable[bytes] = (start[:_HEAD_BYTES],)
+        else:
+            heads = [head for head in self._by_head if head.startswith(start)]
+        return [
+            token
+            for head in heads
+            for piece, token in self._by_head.get(head, ())
+            if len(piece) > len(start) and piece.startswith(start)
+        ]
+
+
+class Healer:
+    """Which tokens may come next so that the answer spells the withheld bytes.
+
+    Mutable: `_at`, how many of the bytes have been spelled.
+
+    Args:
+        index: the vocabulary.
+        withheld: the bytes to spell.
+    """
+
+    def __init__(self, index: PieceIndex, withheld: bytes) -> None:
+        self._index = index
+        self._withheld = withheld
+        self._at = 0
+        # A vocabulary need not have every byte as a token of its own, so a choice can lead into a dead
+        # end; from each position, can the end still be reached?
+        self._reaches = [False] * len(withheld) + [True]
+        for at in reversed(range(len(withheld))):
+            goes_on = any(True for _ in self._steps(at))
+            self._reaches[at] = goes_on or bool(index.beginning_with(withheld[at:]))
+
+    @property
+    def done(self) -> bool:
+        """All of the withheld bytes are spelled."""
+        return self._at >= len(self._withheld)
+
+    def _steps(self, at: int) -> Iterable[int]:
+        for end in range(at + 1, min(len(self._withheld), at + self._index.longest) + 1):
+            if self._reaches[end]:
+                yield from self._index.spelling(self._withheld[at:end])
+
+    def allowed(self) -> list[int]:
+        """Tokens that agree with the bytes still to be spelled; empty when the vocabulary cannot."""
+        return [*self._steps(self._at), *self._index.beginning_with(self._withheld[self._at :])]
+
+    def accept(self, piece: bytes) -> bytes:
+        """Take the chosen token's bytes; return those beyond the withheld ones."""
+        rest = self._withheld[self._at :]
+        self._at += len(piece)
+        return piece[len(rest) :]

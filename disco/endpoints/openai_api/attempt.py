@@ -1,0 +1,343 @@
+"""One streamed request to a server: sent, read in batches, timed, checked at the seam, closed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, cast
+
+import anyio
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from disco.endpoints.base import Attempt
+from disco.endpoints.continuation.ladder import Call, used_up
+from disco.endpoints.continuation.seam import Seam, SeamMismatchError
+from disco.endpoints.continuation.templates import CannotContinueError
+from disco.endpoints.openai_api import failures
+from disco.endpoints.openai_api.chunks import (
+    ChatReader,
+    ChunkReader,
+    CompletionReader,
+)
+from disco.endpoints.openai_api.guard import DeadlineError, Guard, InterruptedWaitError
+from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
+from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces, surely_unprocessed
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
+from disco.request import Prefix, Request
+from disco.session.events import Delta, DeltaKind, Ended, Usage
+
+__all__ = ["ServerAttempt"]
+
+# An answer that has its finish reason is complete; only usage and [DONE] may still come.
+_TAIL_S = 1.0
+# For the few bytes between [DONE] and the end of the body: reading them keeps the connection.
+_DRAIN_S = 0.1
+_CLOSE_S = 1.0
+
+
+class ServerAttempt(Attempt):
+    """See `Attempt`. Made by `OpenAIEndpoint.open`.
+
+    Args:
+        client: sends the request; its retries and time-outs are not used.
+        name: the endpoint's.
+        request, prefix: what to answer, and the beginning of the answer.
+        prepare: makes the call; may itself ask the server, and raises `CannotContinueError`.
+        on_close: called once when the attempt is over.
+    """
+
+    # Mutable: everything below the blank line.
+    __slots__ = (
+        *("_client", "_guard", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
+        *("_body", "_closed", "_content", "_ended", "_eof", "_idle", "_limit", "_over", "_quiet_since"),
+        *("_reader", "_response", "_running", "_seam", "_seam_held", "_sent", "_started_at", "_tail_at"),
+    )
+
+    def __init__(
+        self,
+        *,
+        client: openai.AsyncOpenAI,
+        name: str,
+        request: Request,
+        prefix: Prefix,
+        prepare: Callable[[], Awaitable[Call]],
+        on_close: Callable[[ServerAttempt], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._request = request
+        self._prefix = prefix
+        self._prepare = prepare
+        self._on_close = on_close
+        self._guard = Guard(self._deadline)
+        self._splitter = EventSplitter()
+
+        self._reader: ChunkReader = ChatReader()
+        self._seam: Seam | None = None
+        self._seam_held = 0  # tokens whose text the seam holds back
+        self._response: httpx2.Response | None = None
+        self._body: AsyncGenerator[bytes, None] | None = None
+        self._started_at: float | None = None
+        self._quiet_since: float | None = None  # since when no event has come; None when one just did
+        self._tail_at: float | None = None  # when the finish reason was waited past
+        self._limit = FailureKind.TIMEOUT  # which clock `_deadline` named last
+        self._sent = False
+        self._content = False
+        self._over = False  # nothing more to read: [DONE], end of body, or the tail's patience
+        self._eof = False
+        self._ended = False
+        self._running = False
+        self._closed = False
+        self._idle: anyio.Event | None = None
+
+    async def __anext__(self) -> list[Delta] | Ended:
+        if self._ended or self._closed:
+            await self._release()
+            raise StopAsyncIteration
+        self._running = True
+        try:
+            return await self._next()
+        except InterruptedWaitError:
+            raise StopAsyncIteration from None
+        except BaseException as error:
+            await self._release()
+            if self._closed or not isinstance(error, Exception):
+                if isinstance(error, Exception):
+                    # Closed by another task in the middle of a read: no failure of the server's.
+                    raise StopAsyncIteration from None
+                raise
+            raise self._failure(error) from error
+        finally:
+            self._running = False
+            if self._idle is not None:
+                self._idle.set()
+
+    async def aclose(self) -> None:
+        first = not self._closed
+        self._closed = True
+        if self._running:
+            self._idle = anyio.Event()
+            self._guard.interrupt()
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await self._idle.wait()
+        if first:
+            await self._release()
+
+    @property
+    def usage(self) -> Usage:
+        exact, seen = self._reader.usage, self._reader.tokens
+        if exact is None:
+            return Usage(
+                prompt_tokens=estimated_tokens(self._request, self._prefix) if self._sent else 0,
+                completion_tokens=seen,
+            )
+        if self._ended or exact.completion_tokens >= seen:
+            return exact
+        return Usage(exact.prompt_tokens, seen, exact.cached_tokens)
+
+    async def _next(self) -> list[Delta] | Ended:
+        if self._response is None:
+            if used_up(self._request, self._prefix):
+                self._ended = True
+                return Ended("length", Usage())
+            await self._open()
+        body, reader, splitter, guard = cast("Any", self._body), self._reader, self._splitter, self._guard
+        while not self._over:
+            try:
+                data = await guard.wait(body.__anext__())
+                events = splitter.feed(data)
+            except StopAsyncIteration:
+                self._over = self._eof = True
+                events = self._last_event()
+            except (DeadlineError, httpx2.HTTPError):
+                if reader.finish_reason is None:
+                    raise
+                # The answer is complete; what went wrong was only the stream's tail.
+                self._over = True
+                break
+            if not events:
+                continue
+            self._quiet_since = None
+            deltas = reader.read(events)
+            if reader.done:
+                self._over = True
+            if deltas:
+                if not self._content:
+                    self._content = any(delta.kind is not DeltaKind.ROLE for delta in deltas)
+                if self._seam is not None:
+                    deltas = self._through_seam(self._seam, deltas)
+                if deltas:
+                    return deltas
+        return self._end()
+
+    async def _open(self) -> None:
+        """Send the request and wait for the response's headers."""
+        self._started_at = anyio.current_time()
+        call = await self._guard.wait(self._prepare())
+        if self._prefix:
+            self._seam = Seam(self._prefix, may_echo=call.may_echo, echoes=call.echoes)
+        request = self._request
+        choices = request.params.get("n")
+        if call.path == "/completions":
+            self._reader = CompletionReader()
+        elif isinstance(choices, int) and choices > 1:
+            self._reader = ChatReader(choices)
+        # Only connecting is left to the transport's clock; the others are kept by the guard.
+        timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
+        options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
+        if request.extra_headers:
+            options["headers"] = request.extra_headers
+        if request.extra_query:
+            options["params"] = request.extra_query
+        self._sent = True
+        try:
+            # Asking for the bare response skips the SDK's typed stream and nothing else: authentication,
+            # default headers, status errors and Azure's paths are its own.
+            response = await self._guard.wait(
+                self._client.post(
+                    call.path,
+                    body=call.body,
+                    cast_to=httpx2.Response,
+                    options=options,
+                    stream=True,
+                    stream_cls=openai.AsyncStream[ChatCompletionChunk],
+                )
+            )
+        except Exception as error:
+            self._sent = not surely_unprocessed(error)
+            raise
+        self._response = cast("httpx2.Response", response)
+        await self._check_content_type(self._response)
+        self._body = pieces(self._response)
+
+    async def _check_content_type(self, response: httpx2.Response) -> None:
+        """Turn away a response that is no event stream, with the error object it may hold."""
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "text/html":
+            raise failures.garbage("answered with a web page", response, name=self._name)
+        if content_type != "application/json":
+            return
+        await self._guard.wait(response.aread())
+        try:
+            body = json.loads(response.content)
+        except ValueError:
+            body = None
+        if isinstance(body, dict) and body.get("error"):
+            raise ServerReportedError(body["error"])
+        raise failures.garbage(
+            "answered with one JSON document instead of a stream", response, name=self._name
+        )
+
+    def _last_event(self) -> list[bytes]:
+        """What stands after the last empty line, if it is whole."""
+        last = self._splitter.end()
+        if last is None:
+            return []
+        try:
+            if not last.startswith(b"[DONE]"):
+                json.loads(last)
+        except ValueError:
+            return []  # cut in the middle: that is an incomplete answer, not a malformed one
+        return [last]
+
+    def _through_seam(self, seam: Seam, deltas: list[Delta]) -> list[Delta]:
+        passed: list[Delta] = []
+        for delta in deltas:
+            if delta.kind is not DeltaKind.TEXT:
+                passed.append(delta)
+                continue
+            text = seam.feed(delta.text)
+            self._seam_held += delta.tokens
+            if text == delta.text:
+                passed.append(delta)
+            elif text:
+                # More than this delta's own text: pieces held back before come with it.
+                tokens = self._seam_held if len(text) > len(delta.text) else delta.tokens
+                passed.append(Delta(text, tokens))
+            if text:
+                self._seam_held = 0
+        if seam.passed:
+            self._seam = None
+        return passed
+
+    def _end(self) -> list[Delta] | Ended:
+        if self._seam is not None:
+            text = self._seam.end()
+            self._seam = None
+            if text:
+                return [Delta(text, self._seam_held)]
+        reader = self._reader
+        if reader.finish_reason is None:
+            raise failures.incomplete(self._name)
+        if reader.finish_reason == "error":
+            raise ServerReportedError(None)
+        self._ended = True
+        return Ended(reader.finish_reason, reader.usage, reader.finish_raw)
+
+    def _deadline(self) -> float:
+        """Until when the wait that begins now may last; remembers which clock that is."""
+        now = anyio.current_time()
+        clocks, started_at = self._request.timeouts, self._started_at
+        if started_at is None:  # pragma: no cover - nothing is awaited before
+            started_at = now
+        if self._reader.finish_reason is not None:
+            if self._tail_at is None:
+                self._tail_at = now
+            limit_s, since, kind = _TAIL_S, self._tail_at, FailureKind.STALLED
+        elif not self._content:
+            limit_s, since, kind = clocks.first_content_s, started_at, FailureKind.TIMEOUT  # type: ignore[assignment]
+        else:
+            # Comments keep a connection alive; they do not end the gap, or a stall would last for ever.
+            if self._quiet_since is None:
+                self._quiet_since = now
+            limit_s, since, kind = clocks.gap_s, self._quiet_since, FailureKind.STALLED  # type: ignore[assignment]
+        deadline = math.inf if limit_s is None else since + limit_s
+        if clocks.total_s is not None and started_at + clocks.total_s < deadline:
+            deadline, kind = started_at + clocks.total_s, FailureKind.TIMEOUT
+        self._limit = kind
+        return deadline
+
+    def _failure(self, error: Exception) -> EndpointFailure:
+        request = self._response.request if self._response is not None else None
+        if isinstance(error, EndpointFailure):
+            return error
+        if isinstance(error, DeadlineError):
+            return failures.timed_out(self._limit, request)
+        if isinstance(error, SeamMismatchError | CannotContinueError | ModelFileError):
+            reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
+            return EndpointFailure(FailureKind.SEAM, reason)
+        if self._response is not None:
+            if isinstance(error, ServerReportedError):
+                error = failures.stream_error(error.body, self._response.request)
+            elif isinstance(error, MalformedChunkError | EventTooLargeError | httpx2.DecodingError):
+                return failures.garbage(f"sent {error} in its stream", self._response, name=self._name)
+            elif isinstance(error, httpx2.HTTPError | httpx2.StreamError):
+                error = failures.wrap_transport(error, self._response.request)
+        key = getattr(self._client, "api_key", None)
+        secrets = (key,) if isinstance(key, str) else ()
+        return failures.failure_from(error, name=self._name, secrets=secrets)
+
+    async def _release(self) -> None:
+        """Close the connection, or give it back when the answer was read to its end."""
+        body, response = self._body, self._response
+        self._body = None
+        if body is not None and not self._eof:
+            if self._reader.done:
+                with anyio.move_on_after(_DRAIN_S, shield=True):
+                    await exhaust(body)
+            # The transport's generators leave their inner ones to the garbage collector when they are
+            # closed between two pieces. A read that is cancelled unwinds them all, and closes the
+            # connection on its way.
+            with anyio.CancelScope(shield=True) as scope:
+                scope.cancel()
+                await exhaust(body)
+        if response is not None and not response.is_closed:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await response.aclose()
+        if self._on_close is not None:
+            self._on_close(self)
+            self._on_close = None

@@ -1,0 +1,149 @@
+"""A server model: makes attempts, knows how it continues, warms up."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any, Literal
+
+import anyio
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from disco.endpoints.base import Capabilities, Endpoint
+from disco.endpoints.continuation.ladder import (
+    Call,
+    Continuation,
+    chat_call,
+    completions_call,
+    continue_call,
+)
+from disco.endpoints.continuation.probe import Verdict, probe, rendered_head
+from disco.endpoints.openai_api.attempt import ServerAttempt
+from disco.request import Prefix, Request
+
+__all__ = ["OpenAIEndpoint"]
+
+_WARM_UP_S = 10.0
+# Building a validator takes tens of milliseconds; the first chunk should not pay for it.
+_FIRST_CHUNK = (
+    b'{"id":"","created":0,"model":"","object":"chat.completion.chunk",'
+    b'"choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}'
+)
+
+
+class OpenAIEndpoint(Endpoint):
+    """A model behind an OpenAI-compatible API.
+
+    Every request parameter is passed on; the server decides what it supports.
+
+    Args:
+        client: an `openai.AsyncOpenAI` (or Azure's). Its authentication, base_url, default headers and
+            connections are used; its retries and time-outs are not. It stays its owner's to close.
+        name: unique within one disco client.
+        continuation: how this server continues an answer; see `Continuation`.
+        context_tokens: the model's context, prompt and answer together, where known.
+        verdicts: what probes have found, by (base_url, model); may be shared, stored and given again.
+    """
+
+    place: Literal["server"] = "server"
+
+    # Mutable: verdicts; _only_model, set when the server names a single one; _attempts, those open.
+    def __init__(
+        self,
+        *,
+        client: openai.AsyncOpenAI,
+        name: str = "server",
+        continuation: Continuation = Continuation(),  # noqa: B008 - frozen
+        context_tokens: int | None = None,
+        verdicts: MutableMapping[tuple[str, str], Verdict] | None = None,
+    ) -> None:
+        self.name = name
+        self.verdicts: MutableMapping[tuple[str, str], Verdict] = {} if verdicts is None else verdicts
+        self._client = client
+        self._continuation = continuation
+        self._context_tokens = context_tokens
+        self._only_model: str | None = None
+        self._attempts: set[ServerAttempt] = set()
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        continues = self.continuation(model).method != "none"
+        return Capabilities(continues=continues, context_tokens=self._context_tokens, features=None)
+
+    @property
+    def probes(self) -> bool:
+        """Whether it finds out how the server continues ("auto") rather than having been told."""
+        return self._continuation.method == "auto"
+
+    def continuation(self, model: str | None = None) -> Continuation:
+        """How `model` continues an answer, as configured or proved; method "none" when unknown."""
+        if self._continuation.method != "auto":
+            return self._continuation
+        base_url = str(self._client.base_url)
+        verdict = self.verdicts.get((base_url, model)) if model is not None else None
+        if verdict is None and self._only_model is not None:
+            # A server with one model answers with it whatever name the request gives, or not at all.
+            verdict = self.verdicts.get((base_url, self._only_model))
+        return verdict.applied_to(self._continuation) if verdict is not None else Continuation()
+
+    def open(self, request: Request, prefix: Prefix = Prefix()) -> ServerAttempt:  # noqa: B008 - frozen
+        async def prepare() -> Call:
+            if not prefix:
+                return chat_call(request)
+            continuation = self.continuation(request.model)
+            if continuation.method != "completions" or not prefix.sent:
+                return continue_call(request, prefix, continuation)
+            head = await rendered_head(self._client, request) if continuation.server_renders else None
+            return completions_call(request, prefix, continuation, head=head)
+
+        attempt = ServerAttempt(
+            client=self._client,
+            name=self.name,
+            request=request,
+            prefix=prefix,
+            prepare=prepare,
+            on_close=self._attempts.discard,
+        )
+        self._attempts.add(attempt)
+        return attempt
+
+    async def warm_up(self) -> None:
+        """Open a connection, and probe how a server with a single model continues ("auto").
+
+        Never raises for what the server does: an unreachable server or a wrong key shows when a request
+        is made, and nothing is remembered of it.
+        """
+        ChatCompletionChunk.model_validate_json(_FIRST_CHUNK)
+        models: list[str] = []
+        with anyio.move_on_after(_WARM_UP_S):
+            models = await self._models()
+        if len(models) == 1:
+            self._only_model = models[0]
+            if self.probes:
+                await self.probe(models[0])
+
+    async def probe(self, model: str) -> Verdict:
+        """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
+        key = (str(self._client.base_url), model)
+        known = self.verdicts.get(key)
+        if known is not None:
+            return known
+        verdict = await probe(self._client, model, continuation=self._continuation)
+        if verdict.conclusive:
+            self.verdicts[key] = verdict
+        return verdict
+
+    async def aclose(self) -> None:
+        """Close every open attempt. The client is its owner's."""
+        for attempt in list(self._attempts):
+            await attempt.aclose()
+
+    async def _models(self) -> list[str]:
+        options: Any = {"max_retries": 0, "timeout": _WARM_UP_S}
+        try:
+            answer = await self._client.get("/models", cast_to=object, options=options)
+        except (openai.OpenAIError, httpx2.HTTPError, ValueError):
+            return []
+        data = answer.get("data") if isinstance(answer, dict) else None
+        listed = data if isinstance(data, list) else []
+        return [str(item["id"]) for item in listed if isinstance(item, dict) and "id" in item]

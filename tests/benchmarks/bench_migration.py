@@ -1,0 +1,142 @@
+"""Moves in mid-answer on the real model and a real server: is the reader ever late?
+
+Both ways, at reading pace (4.8 tokens/s) and at two screen paces (25 and 75). The server is a process of its own
+behind a proxy that delays each request as a measured server profile says. Prints one row per way and pace.
+
+    python tests/benchmarks/bench_migration.py [--runs 50] [--profile gpt-4o-mini-2024]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+import anyio
+
+from disco import AsyncDisco
+from disco.cli.local_server import LocalServer
+from disco.cli.measure import measure_device
+from disco.cli.screen import Screen
+from disco.cli.shaper import Shaper, shape
+from disco.dispatch import Preset
+from disco.endpoints.continuation import Continuation
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.playback.metrics import quantile, tbt_s
+from disco.profiles import DeviceProfile, load_server
+from disco.session.record import RouteRecord
+
+PACES = (4.8, 25.0, 75.0)
+PAPER = "3.25–17.17"  # mean late tokens at 4.8 tokens/s, over its servers and regimes
+QUESTIONS = (
+    "Tell me about the sea.",
+    "What is a lighthouse for?",
+    "Describe a morning in the mountains.",
+    "How is bread made?",
+    "Tell me about the moon.",
+    "What do bees do all day?",
+    "Describe an old library.",
+    "Tell me about a long journey by train.",
+)
+# λ in USD per 10⁶ FLOPs: free energy makes the device the cheap side, an empty battery the dear one.
+WAYS = {"server → device": ("server_only", 0.0), "device → server": ("device_only", 1e-7)}
+
+
+async def main(runs: int, profile_name: str) -> None:
+    screen = Screen()
+    ttft = load_server(profile_name).ttft()
+    device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+    try:
+        profile = await measure_device(device, screen, name="here", quick=True)
+        with LocalServer("smollm2-135m", threads=1) as server:
+            async with shape(server.port, ttft, seed=7) as shaper:
+                rows = []
+                for way in WAYS:
+                    for pace in PACES:
+                        rows.append(await measure(screen, runs, way, pace, device, profile, server, shaper))
+    finally:
+        await device.aclose()
+    columns = ("way", "pace tok/s", "runs", "moved", "late mean", "late P99", "whole-answer late mean",
+               "TBT P99 s", "1/pace s", "hand-over s P50", "given up", "paper's late mean")  # fmt: skip
+    screen.table(f"Moves in mid-answer, {runs} runs each, server delayed like {profile_name}", columns, rows)
+
+
+async def measure(
+    screen: Screen,
+    runs: int,
+    way: str,
+    pace: float,
+    device: LlamaCppEndpoint,
+    profile: DeviceProfile,
+    server: LocalServer,
+    shaper: Shaper,
+) -> tuple[object, ...]:
+    policy, exchange_rate = WAYS[way]
+    preset = Preset(
+        name="bench",
+        dispatch={"policy": policy},
+        cost={"exchange_rate": exchange_rate},
+        playback={"pace_tps": pace},
+    )
+    records: list[RouteRecord] = []
+    began = time.monotonic()
+    async with AsyncDisco(
+        local=device,
+        policy=preset,
+        base_url=shaper.base_url,
+        api_key="none",
+        price=(0.15, 0.60),
+        device_profile=profile,
+        server_profile="gpt-4o-mini-2024",
+        continuation=Continuation(method="completions", template=str(server.model)),
+    ) as client:
+        await client.warm_up()
+        with screen.step(f"{way} at {pace:g} tokens/s") as show:
+            for run in range(runs):
+                stream = await client.chat.completions.create(
+                    model="smollm2-135m",
+                    messages=[{"role": "user", "content": QUESTIONS[run % len(QUESTIONS)]}],
+                    stream=True,
+                    max_tokens=160,
+                    temperature=0.7,
+                    seed=run,
+                )
+                async for _ in stream:
+                    pass
+                assert stream.route is not None
+                assert stream.route.seamless, "a seam is broken"
+                records.append(stream.route)
+                show(time.monotonic() - began, f"run {run + 1} of {runs}")
+    return row(way, pace, records)
+
+
+def row(way: str, pace: float, records: list[RouteRecord]) -> tuple[object, ...]:
+    moved = [t for r in records for t in r.transfers if t.outcome == "switched"]
+    given_up = Counter(t.outcome for r in records for t in r.transfers if t.outcome != "switched")
+    late = [t.late_tokens for t in moved]
+    whole = [r.pace.late_tokens for r in records]
+    gaps = [gap for r in records for gap in tbt_s(r.released)]
+    took = [t.took_s for t in moved if t.took_s is not None]
+    return (
+        way,
+        f"{pace:g}",
+        len(records),
+        len(moved),
+        f"{sum(late) / len(late):.2f}" if late else "–",
+        f"{quantile(late, 0.99):.1f}" if late else "–",
+        f"{sum(whole) / len(whole):.2f}",
+        f"{quantile(gaps, 0.99):.3f}",
+        f"{1 / pace:.3f}",
+        f"{quantile(took, 0.5):.2f}" if took else "–",
+        ", ".join(f"{n} {why}" for why, n in given_up.items()) or "–",
+        PAPER if pace == PACES[0] else "–",
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--profile", default="gpt-4o-mini-2024")
+    given = parser.parse_args()
+    sys.exit(anyio.run(main, given.runs, given.profile))

@@ -1,0 +1,292 @@
+"""What the client costs: CPU per chunk, warm time to first token, and the time of a whole request.
+
+Run `python tests/benchmarks/bench_stream.py`. A server in a process of its own gives prepared bytes, so that
+what is measured is the client. `AsyncDisco` and the bare SDK take turns on the same server in one process;
+compare the ratios and the paired differences, not the absolute figures. Nothing here decides by time: it prints.
+
+- CPU per chunk: `time.process_time` of this process over whole streams of 2,000 chunks, per chunk.
+- Warm TTFT: from the call of `create()` to the first chunk with content.
+- Added TTFT: median of the differences to the SDK's typed stream in the same turn.
+- Whole request: `create(stream=False)` of a short answer, which disco reads as a stream and puts together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import openai
+
+from disco import AsyncDisco
+from disco.dispatch import Preset
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import SimulatedProfile
+
+LONG, SHORT = 2000, 16  # content chunks of an answer
+MESSAGES: Any = [{"role": "user", "content": "Say something long."}]
+T = TypeVar("T")
+TYPED, RAW = "openai, typed stream", "openai, raw lines"
+
+# ---------------------------------------------------------------------------------------- the server
+
+
+def _http_chunk(body: dict[str, object]) -> bytes:
+    data = b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _event(delta: dict[str, str], finish: str | None = None) -> bytes:
+    """A chunk with the fields and the length that OpenAI's own have."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return _http_chunk({**_envelope("chat.completion.chunk"), "choices": [choice], "usage": None})
+
+
+def _envelope(kind: str) -> dict[str, object]:
+    return {
+        "id": "chatcmpl-AbCdEfGhIjKlMnOpQrStUvWxYz",
+        "object": kind,
+        "created": 1753000000,
+        "model": "some-model-2026-01-01",
+        "service_tier": "default",
+        "system_fingerprint": "fp_0123456789",
+    }
+
+
+def _stream(chunks: int, per_write: int) -> list[bytes]:
+    """What the server writes, one piece a write: headers and role chunk, content, finish, usage, [DONE]."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    content = [_event({"content": f" word{n % 100}"}) for n in range(chunks)]
+    tail = _event({}, "stop")
+    tail += _http_chunk({**_envelope("chat.completion.chunk"), "choices": [], "usage": _usage(chunks)})
+    done = b"data: [DONE]\n\n"
+    tail += b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done)
+    writes = [b"".join(content[start : start + per_write]) for start in range(0, chunks, per_write)]
+    return [head + _event({"role": "assistant", "content": ""}), *writes, tail]
+
+
+def _usage(chunks: int) -> dict[str, int]:
+    return {"prompt_tokens": 12, "completion_tokens": chunks, "total_tokens": 12 + chunks}
+
+
+def _whole(chunks: int) -> bytes:
+    text = "".join(f" word{n % 100}" for n in range(chunks))
+    message = {"role": "assistant", "content": text, "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    body = {**_envelope("chat.completion"), "choices": [choice], "usage": _usage(chunks)}
+    data = json.dumps(body).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(data),
+        data,
+    )
+
+
+async def _serve(port_to: Connection, per_write: int) -> None:
+    streams = {"long": _stream(LONG, per_write), "short": _stream(SHORT, per_write)}
+    wholes = {"long": [_whole(LONG)], "short": [_whole(SHORT)]}
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = next(x for x in head.split(b"\r\n") if x.startswith(b"content-length:"))
+                body = json.loads(await reader.readexactly(int(length.split(b":")[1])))
+                for piece in (streams if body.get("stream") else wholes)[body["model"]]:
+                    writer.write(piece)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port_to.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+def _server_process(port_to: Connection, per_write: int) -> None:
+    asyncio.run(_serve(port_to, per_write))
+
+
+@contextmanager
+def serving(per_write: int) -> Iterator[str]:
+    """The server in a process of its own; yields its base_url."""
+    context = multiprocessing.get_context("spawn")
+    port_from, port_to = context.Pipe(duplex=False)
+    server = context.Process(target=_server_process, args=(port_to, per_write), daemon=True)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{port_from.recv()}/v1"
+    finally:
+        server.terminate()
+        server.join(5)
+
+
+# ---------------------------------------------------------------------------------------- the clients
+
+Read = Callable[[str], Awaitable[tuple[int, float]]]
+"""Reads one stream of an answer ("long" or "short"); gives (content chunks, time of the first)."""
+
+
+def _typed(client: openai.AsyncOpenAI) -> Read:
+    async def read(model: str) -> tuple[int, float]:
+        seen, first_at = 0, 0.0
+        stream = await client.chat.completions.create(messages=MESSAGES, model=model, stream=True)
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                if not seen:
+                    first_at = time.perf_counter()
+                seen += 1
+        return seen, first_at
+
+    return read
+
+
+def _raw_lines(client: openai.AsyncOpenAI) -> Read:
+    async def read(model: str) -> tuple[int, float]:
+        seen, first_at = 0, 0.0
+        raw = client.chat.completions.with_streaming_response
+        async with raw.create(messages=MESSAGES, model=model, stream=True) as response:
+            async for line in response.iter_lines():
+                if '"content":" ' in line:
+                    if not seen:
+                        first_at = time.perf_counter()
+                    seen += 1
+        return seen, first_at
+
+    return read
+
+
+def _preset(pace: float | str) -> Preset:
+    return Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": pace})
+
+
+@asynccontextmanager
+async def clients(base_url: str) -> AsyncIterator[dict[str, openai.AsyncOpenAI]]:
+    """All clients by name, each with a connection of its own; the SDK first."""
+    settings: Any = {"base_url": base_url, "api_key": "none"}
+    price = (0.15, 0.6)
+    device = SimulatedEndpoint(profile=SimulatedProfile(), name="device", place="device")
+    made: dict[str, openai.AsyncOpenAI] = {
+        TYPED: openai.AsyncOpenAI(**settings, max_retries=0),
+        "disco": AsyncDisco(policy=_preset("off"), price=price, **settings),
+        "disco, with a local model": AsyncDisco(local=device, policy=_preset("off"), price=price, **settings),
+        "disco, paced": AsyncDisco(policy=_preset(12.0), price=price, **settings),
+    }
+    try:
+        yield made
+    finally:
+        for client in made.values():
+            await client.close()
+        await device.aclose()
+
+
+def _readers(made: dict[str, openai.AsyncOpenAI]) -> dict[str, Read]:
+    readers = {name: _typed(client) for name, client in made.items()}
+    return {TYPED: readers.pop(TYPED), RAW: _raw_lines(made[TYPED]), **readers}
+
+
+# ---------------------------------------------------------------------------------------- measuring
+
+
+async def cpu_per_chunk(made: dict[str, openai.AsyncOpenAI], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of this process per content chunk, by client and round."""
+    readers, out = _readers(made), {}
+    out = {name: [] for name in readers}
+    for turn in range(rounds + 2):  # the first two warm up
+        for name, read in _shuffled(readers):
+            cpu_at = time.process_time()
+            seen, _ = await read("long")
+            cpu_s = time.process_time() - cpu_at
+            if seen != LONG:
+                raise RuntimeError(f"{name} read {seen} chunks of {LONG}")
+            if turn > 1:
+                out[name].append(cpu_s / LONG * 1e6)
+    return out
+
+
+async def ttft(made: dict[str, openai.AsyncOpenAI], requests: int) -> dict[str, list[float]]:
+    """Microseconds from `create()` to the first content, by client and turn."""
+    readers = _readers(made)
+    out: dict[str, list[float]] = {name: [] for name in readers}
+    for turn in range(requests + 20):
+        for name, read in _shuffled(readers):
+            at = time.perf_counter()
+            seen, first_at = await read("short")
+            if seen != SHORT:
+                raise RuntimeError(f"{name} read {seen} chunks of {SHORT}")
+            if turn >= 20:
+                out[name].append((first_at - at) * 1e6)
+    return out
+
+
+async def whole_request(made: dict[str, openai.AsyncOpenAI], requests: int) -> dict[str, list[float]]:
+    """Microseconds of a request without streaming, by client and turn."""
+    out: dict[str, list[float]] = {name: [] for name in made}
+    for turn in range(requests + 20):
+        for name, client in _shuffled(made):
+            at = time.perf_counter()
+            answer = await client.chat.completions.create(messages=MESSAGES, model="short")
+            took_s = time.perf_counter() - at
+            if not (answer.choices[0].message.content or "").endswith(f" word{SHORT - 1}"):
+                raise RuntimeError(f"{name} lost a part of the answer")
+            if turn >= 20:
+                out[name].append(took_s * 1e6)
+    return out
+
+
+def _shuffled(items: dict[str, T]) -> list[tuple[str, T]]:
+    # In a fixed order each would always pay for the garbage of the same neighbour.
+    order = list(items.items())
+    random.shuffle(order)
+    return order
+
+
+async def measure(base_url: str, rounds: int, requests: int) -> None:
+    """Run all three and print one table."""
+    async with clients(base_url) as made:
+        gc.collect()
+        cpu = await cpu_per_chunk(made, rounds)
+        gc.collect()
+        first = await ttft(made, requests)
+        gc.collect()
+        whole = await whole_request(made, requests)
+    print(f"{'client':<27}{'CPU/chunk':>10}{'ratio':>7}{'TTFT':>9}{'added':>8}{'p90':>8}{'whole':>9}{'ratio':>7}")
+    for name, spans in cpu.items():
+        added = sorted(mine - sdk for mine, sdk in zip(first[name], first[TYPED], strict=True))
+        row = f"{name:<27}{statistics.median(spans):>10.2f}{_ratio(spans, cpu[TYPED]):>7.2f}"
+        row += f"{statistics.median(first[name]):>9.0f}{statistics.median(added):>+8.0f}"
+        row += f"{sorted(first[name])[int(0.9 * requests)]:>8.0f}"
+        if name in whole:
+            row += f"{statistics.median(whole[name]):>9.0f}{_ratio(whole[name], whole[TYPED]):>7.2f}"
+        print(row)
+
+
+def _ratio(mine: list[float], other: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(mine, other, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="long streams per client")
+    parser.add_argument("--requests", type=int, default=200, help="short requests per client and kind")
+    parser.add_argument("--per-write", type=int, nargs="*", default=[16, 1], help="chunks the server writes at a time")
+    options = parser.parse_args()
+    for per_write in options.per_write:
+        print(
+            f"\n{LONG} chunks a stream, {per_write} a write; medians of {options.rounds} streams, "
+            f"{options.requests} requests; µs; ratio and added: to the SDK's typed stream in the same turn"
+        )
+        with serving(per_write) as base_url:
+            asyncio.run(measure(base_url, options.rounds, options.requests))
+
+
+if __name__ == "__main__":
+    main()

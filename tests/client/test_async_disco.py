@@ -1,0 +1,325 @@
+"""The drop-in client on the real model and the real server: an app changes the constructor and nothing else."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import anyio
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+import disco
+from disco import AsyncDisco
+from disco.dispatch import Preset
+from disco.endpoints.continuation import Continuation
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import FailureKind
+
+pytestmark = pytest.mark.anyio
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+DEAR_SERVER = {"exchange_rate": 0.0}
+DEAR_DEVICE = {"exchange_rate": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def device():
+    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_device(device):
+    yield
+    anyio.run(device.aclose)
+
+
+def preset(policy: str, cost=DEAR_SERVER, pace=5.0, migrate=True, order="make_before_break") -> Preset:
+    return Preset(
+        dispatch={"policy": policy},
+        cost=cost,
+        playback={"pace_tps": pace},
+        migration={"enabled": migrate, "order": order},
+    )
+
+
+def client(llama_server, device, policy, **more) -> AsyncDisco:
+    continuation = Continuation(method="completions", template=str(llama_server.gguf))
+    return AsyncDisco(
+        local=device,
+        policy=policy,
+        base_url=llama_server.base_url,
+        api_key="test-key",
+        continuation=more.pop("continuation", continuation),
+        **more,
+    )
+
+
+async def read(stream) -> str:
+    text = ""
+    async for chunk in stream:
+        assert isinstance(chunk, ChatCompletionChunk)
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+    return text
+
+
+async def test_it_is_an_openai_client(llama_server, device):
+    async with client(llama_server, device, "balanced") as c:
+        assert isinstance(c, openai.AsyncOpenAI)
+        models = await c.models.list()
+        assert [m.id for m in models.data] == [llama_server.model]
+
+
+@pytest.mark.parametrize("policy", ["device_only", "server_only", "race"])
+async def test_a_stream_looks_like_the_sdks_own(llama_server, device, policy):
+    async with client(llama_server, device, preset(policy)) as c:
+        stream = await c.chat.completions.create(
+            model=llama_server.model,
+            messages=SEA,
+            stream=True,
+            max_tokens=12,
+            temperature=0,
+            stream_options={"include_usage": True},
+        )
+        assert isinstance(stream, openai.AsyncStream)
+        chunks = [chunk async for chunk in stream]
+    assert len({(c.id, c.model, c.created) for c in chunks}) == 1
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices].count(None) == len(chunks) - 2
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 12
+    assert chunks[-1].usage.prompt_tokens >= 5  # exact on the device; this server does not tell in streams
+    assert stream.route.finish_reason == "length"
+    assert stream.route.seamless
+
+
+async def test_both_sides_answer_alike_with_and_without_streaming(llama_server, device):
+    """The same file on both sides; only arithmetic (batch sizes, cache) may tell greedy answers apart, late."""
+    texts = set()
+    async with openai.AsyncOpenAI(base_url=llama_server.base_url, api_key="x") as plain:
+        ask = {"model": llama_server.model, "messages": SEA, "max_tokens": 12, "temperature": 0}
+        texts.add((await plain.chat.completions.create(**ask)).choices[0].message.content)
+        for policy in ("device_only", "server_only"):
+            async with client(llama_server, device, preset(policy)) as c:
+                answer = await c.chat.completions.create(**ask)
+                assert isinstance(answer, ChatCompletion)
+                assert answer.choices[0].finish_reason == "length"
+                assert answer.route.winner == policy.removesuffix("_only")
+                json.dumps(answer.model_dump())
+                texts.add(answer.choices[0].message.content)
+                texts.add(await read(await c.chat.completions.create(**ask, stream=True)))
+    assert len({text[:12] for text in texts}) == 1
+
+
+@pytest.mark.parametrize("source", ["server", "device"])
+@pytest.mark.parametrize("order", ["make_before_break", "break_before_make"])
+async def test_an_answer_moves_between_real_endpoints_without_a_trace(llama_server, device, source, order):
+    cost = DEAR_SERVER if source == "server" else DEAR_DEVICE
+    policy = preset(f"{source}_only", cost=cost, order=order)
+    async with client(llama_server, device, policy) as c:
+        await c.warm_up()
+        stream = await c.chat.completions.create(
+            model=llama_server.model, messages=SEA, stream=True, max_tokens=100, temperature=0
+        )
+        text = await read(stream)
+    route = stream.route
+    assert [t.outcome for t in route.transfers][-1] == "switched"
+    assert [p.endpoint for p in route.pieces] == [source, "device" if source == "server" else "server"]
+    assert route.seamless
+    assert route.pieces[-1].end_char == len(text)
+    assert route.answer_tokens <= 100
+    # The cut is between words.
+    cut = route.pieces[0].end_char
+    assert text[cut].isspace() or not text[cut].isalnum() or not text[cut - 1].isalnum()
+
+
+async def test_a_server_that_dies_in_mid_answer_is_replaced(llama_server, device):
+    dying = SimulatedEndpoint(
+        "server",
+        SimulatedProfile(
+            answer="The sea is wide and deep and full of fish, " * 4,
+            decode_tps=200.0,
+            fault=Fault(20, kind=FailureKind.CONNECTION),
+        ),
+    )
+    async with client(llama_server, device, preset("server_only", migrate=False)) as c:
+        c.server = dying
+        stream = await c.chat.completions.create(model="m", messages=SEA, stream=True, max_tokens=60)
+        text = await read(stream)
+    assert text.startswith("The sea is wide and deep and full of fish, The sea")
+    assert [p.endpoint for p in stream.route.pieces] == ["server", "device"]
+    assert stream.route.seamless
+    assert [t.failure for t in stream.route.tries] == ["connection", None]
+
+
+async def test_local_only_never_asks_the_server(llama_server, device):
+    async with client(llama_server, device, preset("server_only")) as c:
+        answer = await c.chat.completions.create(
+            model="m", messages=SEA, max_tokens=5, extra_body={"disco": {"local_only": True}}
+        )
+    assert [t.endpoint for t in answer.route.tries] == ["device"]
+
+
+async def test_a_wrong_key_is_the_sdks_own_error(device):
+    import servers
+
+    with servers.llama_cpp_server(api_key="right") as server:
+        async with AsyncDisco(local=device, policy="fast", base_url=server.base_url, api_key="wrong") as c:
+            c.router.preset = preset("server_only")
+            with pytest.raises(openai.AuthenticationError) as caught:
+                await c.chat.completions.create(model=server.model, messages=SEA, stream=True)
+    assert "wrong" not in str(caught.value)
+
+
+async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(device):
+    nobody = "http://127.0.0.1:9/v1"
+    async with AsyncDisco(local=None, policy="balanced", base_url=nobody, api_key="x", max_retries=0) as c:
+        with pytest.raises(openai.APIConnectionError):
+            await c.chat.completions.create(model="m", messages=SEA)
+    async with AsyncDisco(local=device, policy=preset("server_only"), base_url=nobody, api_key="x") as c:
+        answer = await c.chat.completions.create(model="m", messages=SEA, max_tokens=5)
+        assert answer.route.winner == "device"
+        assert answer.route.tries[0].failure == "connection"
+
+
+async def test_delivered_text_is_on_the_error_when_nobody_can_go_on():
+    dying = SimulatedEndpoint(
+        "server", SimulatedProfile(continues=False, decode_tps=500.0, fault=Fault(10, kind=FailureKind.SERVER))
+    )
+    async with AsyncDisco(local=None, policy="balanced", api_key="x") as c:
+        c.server = dying
+        stream = await c.chat.completions.create(
+            model="m", messages=SEA, stream=True, extra_body={"disco": {"pace_tps": "off"}}
+        )
+        text = ""
+        with pytest.raises(openai.InternalServerError) as caught:
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+    assert text
+    assert caught.value.partial_text == text
+    assert caught.value.route.finish_reason is None
+    assert text not in str(caught.value)
+
+
+async def test_a_prompt_longer_than_every_context_is_a_bad_request(device):
+    async with AsyncDisco(local=device, policy="private") as c:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await c.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "word " * 20000}], max_tokens=5
+            )
+    assert caught.value.code == "context_length_exceeded"
+    assert "2048" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"local": "smollm2-135m", "policy": "balnced"}, "balanced"),
+        ({"local": "smolm2-135m"}, "smollm2-135m"),
+        ({"local": "/nowhere/model.gguf"}, "/nowhere/model.gguf"),
+        ({"policy": "private", "api_key": "x"}, "local"),
+        ({"policy": "balanced", "api_key": "x", "server_profile": "gpt-4o-mni-2024"}, "gpt-4o-mini-2024"),
+        ({"policy": "fast", "local": "smollm2-135m"}, "api_key"),
+        ({"api_key": "x", "continuation": "flag"}, "flags"),
+    ],
+)
+async def test_a_wrong_configuration_says_what_to_write_instead(arguments, says, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(disco.DiscoError, match=says):
+        async with AsyncDisco(**arguments) as c:
+            await c.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [({"local_onyl": True}, "local_only"), ({"pace_tps": -1}, "pace_tps"), (3, "dict")]
+)
+async def test_a_wrong_option_of_a_request_is_refused(device, option, says):
+    async with AsyncDisco(local=device, policy="private") as c:
+        with pytest.raises(disco.ConfigurationError, match=says):
+            await c.chat.completions.create(model="m", messages=SEA, extra_body={"disco": option})
+
+
+async def test_a_broken_gguf_is_named(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\x00" * 100)
+    async with AsyncDisco(local=broken, policy="private") as c:
+        with pytest.raises(openai.OpenAIError, match=r"broken\.gguf"):
+            await c.chat.completions.create(model="m", messages=SEA)
+
+
+@pytest.mark.parametrize("after_chunks", [0, 1, 5])
+async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, device, after_chunks):
+    threads = threading.active_count()
+    async with client(llama_server, device, preset("race")) as c:
+        stream = await c.chat.completions.create(model="m", messages=SEA, stream=True, max_tokens=500)
+        for _ in range(after_chunks):
+            await anext(aiter(stream))
+        await stream.close()
+        await stream.close()
+        assert stream.route is not None
+        assert stream.route.finish_reason == "cancelled"
+        assert all(t.outcome != "running" for t in stream.route.tries)
+        # The model is free again at once.
+        with anyio.fail_after(5):
+            await c.chat.completions.create(
+                model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
+            )
+    assert threading.active_count() <= threads + 1  # the model's own thread stays for the next test
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1, 0.4])
+async def test_a_cancelled_call_leaves_nothing_running(llama_server, device, after_s):
+    async with client(llama_server, device, preset("race")) as c:
+        with anyio.move_on_after(after_s):
+            await c.chat.completions.create(model="m", messages=SEA, max_tokens=400)
+        with anyio.fail_after(5):
+            await c.chat.completions.create(
+                model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
+            )
+
+
+async def test_many_answers_at_once_do_not_mix(llama_server, device):
+    answers = {}
+
+    async def ask(c, number):
+        stream = await c.chat.completions.create(
+            model=llama_server.model,
+            messages=[{"role": "user", "content": f"Say the number {number}."}],
+            stream=True,
+            max_tokens=8,
+            temperature=0,
+        )
+        answers[number] = (await read(stream), stream.route)
+
+    async with client(llama_server, device, preset("race")) as c:
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(ask, c, number)
+    assert len(answers) == 4
+    assert all(route.seamless and route.finish_reason for _, route in answers.values())
+
+
+async def test_copies_share_the_model_and_what_was_learnt(llama_server, device):
+    routes = []
+    async with client(llama_server, device, preset("device_only"), on_route=routes.append) as c:
+        copy = c.with_options(timeout=20)
+        assert isinstance(copy, AsyncDisco)
+        assert copy.timeouts.gap_s == 20
+        await copy.chat.completions.create(model="m", messages=SEA, max_tokens=3)
+        assert len(routes) == 1
+
+
+async def test_keys_and_prompts_are_in_no_repr_log_or_record(llama_server, device, caplog):
+    caplog.set_level("DEBUG", logger="disco")
+    async with client(llama_server, device, preset("race")) as c:
+        secret = [{"role": "user", "content": "CANARY-PROMPT says hello"}]
+        stream = await c.chat.completions.create(model="m", messages=secret, stream=True, max_tokens=8)
+        await read(stream)
+        seen = repr(c) + repr(stream) + repr(stream.route) + stream.route.to_json() + caplog.text
+    assert "CANARY-PROMPT" not in seen
+    assert "test-key" not in seen

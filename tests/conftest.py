@@ -1,0 +1,27 @@
+"""Fixtures shared by all rooms."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Test helpers (servers.py, scripted_server.py) are imported by name from any room.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import LlamaServer, llama_cpp_server
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Async tests (marked `anyio`) run on both event loops."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> Iterator[LlamaServer]:
+    """The real llama-cpp-python server with SmolLM2-135M, started once per test run."""
+    with llama_cpp_server() as server:
+        yield server

@@ -1,0 +1,182 @@
+"""Chunks of many servers become the same few kinds of delta."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from openai.types.chat import ChatCompletionChunk
+from scripted_server import chunk, usage
+
+from disco.endpoints.openai_api.chunks import ChatReader, CompletionReader
+from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.sse import ErrorData
+from disco.session.events import DeltaKind, Usage
+
+
+def data(*bodies) -> list[bytes]:
+    return [json.dumps(body).encode() for body in bodies]
+
+
+def read(*bodies, choices: int = 1):
+    reader = ChatReader(choices)
+    return reader, reader.read(data(*bodies))
+
+
+def test_text_keeps_the_vendors_chunk():
+    reader, (delta,) = read(chunk("Hi"))
+    assert (delta.text, delta.tokens, delta.kind) == ("Hi", 1, DeltaKind.TEXT)
+    assert delta.raw == ChatCompletionChunk.model_validate(chunk("Hi"))
+    assert reader.tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("delta", "kind", "text"),
+    [
+        ({"role": "assistant", "content": ""}, DeltaKind.ROLE, ""),
+        ({}, DeltaKind.ROLE, ""),
+        ({"content": "a", "reasoning_content": None}, DeltaKind.TEXT, "a"),
+        ({"reasoning_content": "hm"}, DeltaKind.REASONING, ""),
+        ({"reasoning": "hm"}, DeltaKind.REASONING, ""),
+        ({"refusal": "no"}, DeltaKind.TEXT, "no"),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, DeltaKind.TOOL, ""),
+        ({"function_call": {"arguments": "{"}}, DeltaKind.TOOL, ""),
+        ({"audio": {"data": "AA"}}, DeltaKind.TOOL, ""),
+    ],
+)
+def test_kind_of_a_delta(delta, kind, text):
+    _, (got,) = read(chunk(**delta))
+    assert (got.kind, got.text) == (kind, text)
+    assert got.tokens == (0 if kind is DeltaKind.ROLE else 1)
+
+
+def test_several_kinds_in_one_chunk_become_several_deltas_without_doubling_anything():
+    body = chunk("text", reasoning="why", tool_calls=[{"index": 0, "function": {"arguments": "{"}}])
+    reader, deltas = read(body)
+    assert [d.kind for d in deltas] == [DeltaKind.REASONING, DeltaKind.TEXT, DeltaKind.TOOL]
+    fields = [d.raw.choices[0].delta for d in deltas]
+    assert [f.content for f in fields] == [None, "text", None]
+    assert [bool(f.tool_calls) for f in fields] == [False, False, True]
+    assert reader.tokens == 1
+
+
+def test_finish_reason_and_usage_are_kept_for_the_end():
+    reader, deltas = read(chunk("a"), chunk(finish="stop"), usage(7, 1))
+    assert [d.text for d in deltas] == ["a"]
+    assert reader.finish_reason == "stop"
+    assert reader.usage == Usage(7, 1)
+    assert reader.finish_raw.usage.prompt_tokens == 7
+
+
+def test_finish_reason_beside_content_is_split_from_it():
+    reader, (delta,) = read(chunk("end", finish="length"))
+    assert delta.text == "end"
+    assert delta.raw.choices[0].finish_reason is None
+    assert delta.raw.choices[0].delta.content == "end"
+    assert reader.finish_raw.choices[0].finish_reason == "length"
+    assert reader.finish_raw.choices[0].delta.content is None
+
+
+def test_logprobs_count_tokens():
+    body = chunk("abc")
+    entry = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": []}
+    body["choices"][0]["logprobs"] = {"content": [entry] * 3, "refusal": None}
+    reader, (delta,) = read(body)
+    assert delta.tokens == reader.tokens == 3
+    assert len(delta.logprobs["content"]) == 3
+
+
+def test_more_than_one_choice_is_opaque_and_ends_with_the_last():
+    first, second = chunk("a"), chunk("b")
+    second["choices"][0]["index"] = 1
+    end = chunk(finish="length")
+    end["choices"][0]["index"] = 1
+    reader = ChatReader(2)
+    deltas = reader.read(data(first, second, chunk(finish="stop")))
+    assert [d.kind for d in deltas] == [DeltaKind.TOOL, DeltaKind.TOOL, DeltaKind.ROLE]
+    assert reader.finish_reason is None
+    assert reader.read(data(end)) == []
+    assert reader.finish_reason == "length"
+
+
+def broken(**change):
+    return {**chunk("x"), **change}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        broken(created=None),
+        broken(object="chat.completion"),
+        broken(id=None, model=None),
+        broken(choices=[{"delta": {"content": "x"}}]),
+        broken(
+            choices=[
+                {"index": 0, "delta": {"content": [{"type": "text", "text": "x"}]}, "finish_reason": None}
+            ]
+        ),
+        broken(choices=[{"index": 0, "delta": {"content": "x", "role": "model"}, "finish_reason": None}]),
+    ],
+)
+def test_what_strict_validation_rejects_is_mended(body):
+    _, (delta,) = read(body)
+    assert delta.text == "x"
+    assert delta.raw.choices[0].index == 0
+    assert isinstance(delta.raw, ChatCompletionChunk)
+
+
+def test_unknown_finish_reason_is_passed_on():
+    reader, deltas = read(chunk(finish="eos"))
+    assert (reader.finish_reason, deltas) == ("eos", [])
+
+
+def test_null_delta_is_no_content():
+    _, (delta,) = read(broken(choices=[{"index": 0, "delta": None, "finish_reason": None}]))
+    assert delta.kind is DeltaKind.ROLE
+
+
+def test_lone_surrogates_do_not_get_through():
+    reader = ChatReader()
+    raw = json.dumps(chunk("a\ud83db")).encode()
+    (delta,) = reader.read([raw])
+    delta.text.encode()
+    assert delta.text[0] + delta.text[-1] == "ab"
+
+
+def test_events_that_are_no_chunks_are_ignored():
+    _, deltas = read(
+        {"type": "ping"}, {"choices": [], **{k: v for k, v in chunk().items() if k != "choices"}}
+    )
+    assert deltas == []
+
+
+def test_done_ends_the_reading():
+    reader = ChatReader()
+    assert reader.read([b"[DONE]", *data(chunk("late"))]) == []
+    assert reader.done
+
+
+@pytest.mark.parametrize("event", [b"<html>", b"[1, 2]", b'{"choices": [', b"\xff\xfe"])
+def test_data_that_is_no_json_object_is_malformed(event):
+    with pytest.raises(MalformedChunkError):
+        ChatReader().read([event])
+    with pytest.raises(MalformedChunkError):
+        CompletionReader().read([event])
+
+
+@pytest.mark.parametrize("event", [b'{"error": {"message": "boom"}}', ErrorData(b'{"message": "boom"}')])
+@pytest.mark.parametrize("reader", [ChatReader, CompletionReader])
+def test_error_objects_are_reported(event, reader):
+    with pytest.raises(ServerReportedError) as caught:
+        reader().read([event])
+    assert caught.value.body == {"message": "boom"}
+
+
+def test_completions_become_deltas_without_raw():
+    reader = CompletionReader()
+    body = {"choices": [{"index": 0, "text": " b", "finish_reason": None}]}
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    counts = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
+    (delta,) = reader.read([*data(body, end, counts), b"[DONE]"])
+    assert (delta.text, delta.raw) == (" b", None)
+    assert (reader.finish_reason, reader.usage, reader.done) == ("stop", Usage(3, 1), True)

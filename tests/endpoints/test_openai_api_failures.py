@@ -1,0 +1,120 @@
+"""Every failure has its kind, keeps its exception, and tells no secrets."""
+
+from __future__ import annotations
+
+import httpx2
+import openai
+import pytest
+
+from disco.endpoints.openai_api.failures import failure_from, redact, retry_after_s, stream_error
+from disco.errors import FailureKind, IncompleteAnswerError
+
+REQUEST = httpx2.Request("POST", "http://x/v1/chat/completions")
+
+
+def status_error(status: int, body: object = None, **headers: str) -> openai.APIStatusError:
+    client = openai.AsyncOpenAI(api_key="none")
+    response = httpx2.Response(
+        status, request=REQUEST, json=body, headers={k.replace("_", "-"): v for k, v in headers.items()}
+    )
+    return client._make_status_error_from_response(response)
+
+
+def caused(error: openai.OpenAIError, cause: Exception) -> openai.OpenAIError:
+    error.__cause__ = cause
+    return error
+
+
+def body(message: str = "m", code: str | None = None, type_: str | None = None) -> dict:
+    return {"error": {"message": message, "code": code, "type": type_}}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (status_error(401), FailureKind.AUTHENTICATION),
+        (status_error(403), FailureKind.AUTHENTICATION),
+        (status_error(400), FailureKind.BAD_REQUEST),
+        (status_error(404), FailureKind.BAD_REQUEST),
+        (status_error(422), FailureKind.BAD_REQUEST),
+        (status_error(408), FailureKind.SERVER),
+        (status_error(409), FailureKind.SERVER),
+        (status_error(429), FailureKind.RATE_LIMIT),
+        (status_error(500), FailureKind.SERVER),
+        (status_error(503), FailureKind.SERVER),
+        (status_error(400, body(code="context_length_exceeded")), FailureKind.CONTEXT_LENGTH),
+        (
+            status_error(400, body("This model's maximum context length is 8 tokens.")),
+            FailureKind.CONTEXT_LENGTH,
+        ),
+        (status_error(400, body("prompt is too long: 9 > 8")), FailureKind.CONTEXT_LENGTH),
+        (status_error(400, body(code="content_filter")), FailureKind.CONTENT_FILTER),
+        (status_error(400, body("unknown parameter")), FailureKind.BAD_REQUEST),
+        (openai.APITimeoutError(request=REQUEST), FailureKind.TIMEOUT),
+        (openai.APIConnectionError(request=REQUEST), FailureKind.CONNECTION),
+        (caused(openai.APIConnectionError(request=REQUEST), httpx2.ReadError("x")), FailureKind.CONNECTION),
+        (IncompleteAnswerError("x"), FailureKind.INCOMPLETE),
+        (stream_error({"message": "x", "code": "server_error"}, REQUEST), FailureKind.SERVER),
+        (stream_error({"message": "x", "code": "rate_limit_exceeded"}, REQUEST), FailureKind.RATE_LIMIT),
+        (stream_error("no object at all", REQUEST), FailureKind.SERVER),
+    ],
+)
+def test_kind(error, kind):
+    failure = failure_from(error, name="server")
+    assert failure.kind is kind
+    assert failure.error is error
+
+
+@pytest.mark.parametrize(
+    ("error", "type_", "kind"),
+    [
+        (httpx2.ConnectError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
+        (httpx2.ReadError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
+        (httpx2.RemoteProtocolError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
+        (httpx2.ConnectTimeout("x"), openai.APITimeoutError, FailureKind.TIMEOUT),
+        (OSError("tls"), openai.APIConnectionError, FailureKind.CONNECTION),
+    ],
+)
+def test_transport_errors_become_what_the_sdk_would_raise(error, type_, kind):
+    failure = failure_from(error, name="server")
+    assert type(failure.error) is type_
+    assert failure.kind is kind
+    assert failure.error.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 60.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_retry_after(headers, expected):
+    assert retry_after_s(headers, now=40.0) == expected
+
+
+def test_retry_after_is_on_the_failure():
+    assert failure_from(status_error(429, retry_after="3"), name="server").retry_after_s == 3.0
+
+
+def test_keys_do_not_stay_in_errors():
+    key = "sk-secret-0123456789"
+    error = status_error(401, body(f"Incorrect API key provided: {key}."))
+    failure = failure_from(error, name="server", secrets=(key,))
+    assert key not in str(failure.error)
+    assert key not in repr(failure.error)
+    assert key not in str(failure.error.body)
+    assert isinstance(failure.error, openai.AuthenticationError)
+
+
+def test_short_placeholder_keys_do_not_blank_words():
+    error = status_error(400, body("no such thing"))
+    assert "no such thing" in str(redact(error, ("no", "")))

@@ -1,0 +1,158 @@
+"""A server on a loopback socket that sends exactly the bytes a test gives it.
+
+Each connection plays the next script; the last one repeats. A script is a sequence of steps: bytes to send,
+a number of seconds to wait (on the running clock, so virtual under trio's autojump clock), or one of
+`WAIT_FOR_CLOSE` and `RESET`. It starts once a whole request has been read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.abc
+
+WAIT_FOR_CLOSE = "wait for close"
+RESET = "reset"
+
+Step = bytes | float | str
+
+
+@dataclass
+class ScriptedServer:
+    """Where it listens, and what it has seen.
+
+    Attributes:
+        base_url: for `openai.AsyncOpenAI`.
+        requests: the requests so far: (request line, headers, JSON body).
+        asked: set when a whole request has been read.
+        closed: set when the client has closed the connection of a `WAIT_FOR_CLOSE` step.
+    """
+
+    base_url: str
+    requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    connections: int = 0
+
+
+def sse(*bodies: Any, done: bool = True) -> bytes:
+    """Events with JSON data, as servers write them."""
+    events = [b"data: " + json.dumps(body).encode() + b"\n\n" for body in bodies]
+    return b"".join(events) + (b"data: [DONE]\n\n" if done else b"")
+
+
+def chunk(content: str | None = None, *, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    """A `chat.completion.chunk` with one choice."""
+    if content is not None:
+        delta["content"] = content
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }
+
+
+def usage(prompt: int, completion: int) -> dict[str, Any]:
+    """The final usage chunk, which has no choices."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**chunk(), "choices": [], "usage": counts}
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_END = b"0\r\n\r\n"
+
+
+def piece(data: bytes) -> bytes:
+    """One piece of a chunked body; the client's transport hands over each piece as one read."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def stream(*pieces: bytes) -> list[Step]:
+    """A whole event stream, one piece of the body for each argument."""
+    return [STREAM_HEAD, *(piece(data) for data in pieces), STREAM_END]
+
+
+def answer(
+    body: bytes, *, status: str = "200 OK", content_type: str = "application/json", headers: str = ""
+) -> list[Step]:
+    """A plain response."""
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    )
+    return [head.encode() + body]
+
+
+@contextlib.asynccontextmanager
+async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
+    """Serve `scripts`, one for each request, the last for all further ones."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    server = ScriptedServer(f"http://127.0.0.1:{port}/v1")
+    left = list(scripts)
+
+    async def handle(connection: anyio.abc.SocketStream) -> None:
+        server.connections += 1
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+            async with connection:
+                buffer = b""
+                while True:
+                    request, buffer = await _read_request(connection, buffer)
+                    server.requests.append(request)
+                    server.asked.set()
+                    script = left.pop(0) if len(left) > 1 else left[0]
+                    if not await _play(connection, script, server):
+                        return
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, handle)
+        try:
+            yield server
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _read_request(
+    connection: anyio.abc.SocketStream, buffer: bytes
+) -> tuple[tuple[str, dict[str, str], Any], bytes]:
+    while b"\r\n\r\n" not in buffer:
+        buffer += await connection.receive()
+    head, _, rest = buffer.partition(b"\r\n\r\n")
+    line, *fields = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (f.partition(":") for f in fields)}
+    length = int(headers.get("content-length", 0))
+    while len(rest) < length:
+        rest += await connection.receive()
+    body = json.loads(rest[:length]) if length else None
+    return (line, headers, body), rest[length:]
+
+
+async def _play(connection: anyio.abc.SocketStream, script: Sequence[Step], server: ScriptedServer) -> bool:
+    """Returns whether the connection stays open; a script without an HTTP end closes it."""
+    sent = b""
+    for step in script:
+        if isinstance(step, bytes):
+            sent += step
+            await connection.send(step)
+        elif step == WAIT_FOR_CLOSE:
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await connection.receive()
+            server.closed.set()
+            return False
+        elif step == RESET:
+            # SO_LINGER with no time to linger makes close() send RST instead of FIN.
+            sock = connection.extra(anyio.abc.SocketAttribute.raw_socket)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await connection.aclose()
+            return False
+        else:
+            await anyio.sleep(float(step))
+    return sent.endswith(STREAM_END) or b"Content-Length" in sent
