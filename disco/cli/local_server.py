@@ -20,7 +20,7 @@ from typing import IO, Self
 from disco.endpoints.llamacpp.files import require_llama_cpp, resolve_model
 from disco.errors import DiscoError
 
-__all__ = ["LocalServer", "LocalServerError", "model_gguf"]
+__all__ = ["LocalServer", "LocalServerError", "free_port", "model_gguf"]
 
 Progress = Callable[[float, str], None]
 """Called with the seconds waited so far and a short phrase that says for what."""
@@ -46,7 +46,8 @@ def model_gguf(name: str) -> Path:
     return resolve_model(name)
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -65,6 +66,7 @@ class LocalServer:
         context_tokens: prompt and answer together.
         threads: of llama.cpp, for prefill and for decoding. One leaves room for a device model beside it.
         port: to listen on; 0 picks a free one.
+        api_key: the key it takes; it takes any when None.
         timeout_s: how long it may take to come up.
         progress: told now and then while waiting.
 
@@ -85,6 +87,7 @@ class LocalServer:
         context_tokens: int = 2048,
         threads: int = 1,
         port: int = 0,
+        api_key: str | None = None,
         timeout_s: float = 120.0,
         progress: Progress | None = None,
     ) -> None:
@@ -93,8 +96,9 @@ class LocalServer:
         self.model_name = model_name
         self.context_tokens = context_tokens
         self.threads = threads
-        self.port = port or _free_port(self.host)
+        self.port = port or free_port(self.host)
         self.timeout_s = timeout_s
+        self._api_key = api_key
         self.progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -135,6 +139,8 @@ class LocalServer:
             # A second request waits for the first instead of cutting it short.
             "interrupt_requests": False,
         }
+        if self._api_key is not None:
+            options["api_key"] = self._api_key
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own arguments
             [sys.executable, "-c", _CHILD, *arguments],
@@ -170,7 +176,8 @@ class LocalServer:
         with contextlib.closing(connection):
             try:
                 connection.request("GET", "/v1/models")
-                return connection.getresponse().status == http.client.OK
+                # With a key of its own it refuses us, which is an answer, too.
+                return connection.getresponse().status in (http.client.OK, http.client.UNAUTHORIZED)
             except (OSError, http.client.HTTPException):
                 return False
 

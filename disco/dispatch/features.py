@@ -43,6 +43,16 @@ _STRUCTURE_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_gramm
 # Answers that mean something only as a whole, or that have no single text: never moved in mid-sentence.
 _PINNED = frozenset({"tools", "json_schema", "n", "audio", "logprobs"})
 _NO_NEEDS: frozenset[str] = frozenset()
+# Parameters that every endpoint serves, or that change nothing about the answer itself. Any other one is a need
+# of its own name: an endpoint must say that it serves it, for a parameter that is ignored changes the answer.
+_PLAIN_PARAMS = frozenset(
+    """
+    frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
+    min_p modalities n parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention
+    reasoning reasoning_effort repeat_penalty response_format safety_identifier seed service_tier stop store
+    temperature tool_choice tools top_k top_logprobs top_p user web_search_options audio
+    """.split()
+) | {*_STRUCTURE_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +184,7 @@ def _needs(request: Request) -> frozenset[str]:
 
 
 def _add_needs_of_params(params: Mapping[str, Any], needs: set[str]) -> None:
+    needs.update(name for name in params if name not in _PLAIN_PARAMS and params[name] is not None)
     if params.get("tools") or params.get("functions"):
         needs.add("tools")
     response_format = params.get("response_format")

@@ -88,12 +88,10 @@ class MigrationSection(_Section):
         enabled: it may.
         order: "make_before_break" keeps the source writing until the target writes too;
             "break_before_make" stops it at the cut.
-        min_gain_usd: expected saving below which it is not worth the trouble; USD, after the exchange rate.
     """
 
     enabled: bool = True
     order: Literal["make_before_break", "break_before_make"] = "make_before_break"
-    min_gain_usd: float = Field(default=0.0, ge=0.0)
 
 
 class PlaybackSection(_Section):

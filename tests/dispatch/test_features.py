@@ -114,3 +114,8 @@ def test_a_tokenizer_is_believed():
     request = Request(messages=[{"role": "user", "content": "x"}], model="m")
     counted = features_of(request, stream=False, local_only=True, count_tokens=lambda r: 42)
     assert (counted.prompt_tokens, counted.stream, counted.local_only) == (42, False, True)
+
+
+def test_a_parameter_nobody_knows_is_a_need_and_one_without_effect_is_none():
+    request = Request(messages=[], model="m", params={"verbosity": "low", "user": "u", "seed": 1, "top_k": None})
+    assert features_of(request, stream=True, local_only=False).needs == {"verbosity"}
