@@ -124,9 +124,7 @@ class FailureKind(StrEnum):
         return self in _CALLERS_FAULT
 
 
-_CALLERS_FAULT = frozenset(
-    {FailureKind.AUTHENTICATION, FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER}
-)
+_CALLERS_FAULT = frozenset({FailureKind.AUTHENTICATION, FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER})
 
 
 class EndpointFailure(Exception):

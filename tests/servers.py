@@ -9,7 +9,6 @@ from pathlib import Path
 
 from disco.cli.local_server import LocalServer, free_port, model_gguf
 
-
 __all__ = ["LlamaServer", "free_port", "llama_cpp_server", "smollm2_gguf"]
 
 

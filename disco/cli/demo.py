@@ -21,7 +21,13 @@ from disco.cli.measure import measure_device
 from disco.cli.screen import Screen
 from disco.cli.shaper import Shaper, shape
 from disco.client import AsyncDisco
-from disco.dispatch import Preset
+from disco.dispatch.presets import (
+    CostSection,
+    DispatchSection,
+    MigrationSection,
+    PlaybackSection,
+    Preset,
+)
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, load_server
@@ -32,16 +38,13 @@ __all__ = ["run_demo"]
 LOCAL = "smollm2-135m"
 SERVER_PROFILE = "gpt-4o-mini-2024"  # how far away the server feels
 PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the money means something
-SAMPLING: dict[str, Any] = {"max_tokens": 120, "temperature": 0.7, "seed": 3}
+SAMPLING: dict[str, Any] = {"max_tokens": 160, "temperature": 0.7, "seed": 3}
 TRIES = 3  # a busy machine may decide a race the other way; then the scene is played again
 
 INSTRUCTIONS = (
-    "You are the narrator of a small museum by the sea. You tell visitors about the objects in its rooms: "
-    "ships in bottles, brass instruments, charts with sea monsters, letters that were never sent, and the "
-    "great lamp of the old lighthouse. You speak in plain, warm sentences. You never use lists or headings. "
-    "You always explain how a thing was made, who used it, and what became of its owner. When you do not "
-    "know something, you say so, and you tell what people in the village believe instead. You answer every "
-    "question at some length, because the visitors have come a long way and the museum is open until late."
+    "You are the guide of a small museum by the sea. You tell visitors about ships in bottles, brass instruments, "
+    "charts with sea monsters, letters that were never sent, and the great lamp of the old lighthouse. You use "
+    "plain, warm sentences, never lists, and answer at some length, because the visitors have come a long way."
 )
 
 
@@ -173,7 +176,9 @@ async def run_demo(screen: Screen) -> int:
         screen.legend(["device", "server"])
         for number, scene in enumerate(SCENES, 1):
             if scene.kill_after is not None and remote.process is None:
-                screen.line(f"\n{number}. {scene.title}: skipped, your own server is not killed.", style="bold")
+                screen.line(
+                    f"\n{number}. {scene.title}: skipped, your own server is not killed.", style="bold"
+                )
                 continue
             record = await _play(number, scene, screen, device, profile, remote)
             shown = shown and _as_expected(scene, record)
@@ -250,7 +255,7 @@ async def _show(scene: Scene, screen: Screen, client: AsyncDisco, remote: Remote
         if text and stream.writer != writer:
             writer = stream.writer
             if not screen.is_terminal:
-                screen.stream(f"[{writer}]", writer)
+                screen.stream(f"[{writer}]", writer or "server")
         screen.stream(text, writer or "server")
         chunks += 1
         if scene.kill_after is not None and chunks == scene.kill_after and remote.process is not None:
@@ -266,14 +271,17 @@ def _explain(screen: Screen, record: RouteRecord) -> None:
     """What the route record says, in words."""
     pace = record.pace
     parts = [f"{record.winner} spoke first after {pace.ttft_raw_s:.2f} s"]
-    parts += [f"{t.endpoint} lost the race" for t in record.tries if t.outcome in ("lost", "parked")]
+    parts += [f"{t.endpoint} lost the race" for t in record.tries if t.outcome == "lost"]
+    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.tries if t.outcome == "parked"]
     parts += [
         f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
         f"{t.late_tokens} tokens late"
         for t in record.transfers
         if t.outcome == "switched" and t.took_s is not None
     ]
-    parts += [f"a move to {t.target} was given up ({t.outcome})" for t in record.transfers if t.took_s is None]
+    parts += [
+        f"a move to {t.target} was given up ({t.outcome})" for t in record.transfers if t.took_s is None
+    ]
     parts += [f"{t.endpoint} failed ({t.failure})" for t in record.tries if t.failure]
     parts.append(f"{record.cost * 1e6:.1f} µ$")
     screen.line("→ " + "; ".join(parts) + ".")
@@ -294,10 +302,10 @@ def _messages(scene: Scene) -> list[Any]:
 def _preset(scene: Scene, policy: str | None = None) -> Preset:
     return Preset(
         name=policy or scene.policy,
-        dispatch={"policy": policy or scene.policy},
-        cost={"exchange_rate": scene.exchange_rate},
-        migration={"enabled": scene.migrate and policy is None},
-        playback={"pace_tps": scene.pace_tps},
+        dispatch=DispatchSection(policy=policy or scene.policy),
+        cost=CostSection(exchange_rate=scene.exchange_rate),
+        migration=MigrationSection(enabled=scene.migrate and policy is None),
+        playback=PlaybackSection(pace_tps=scene.pace_tps),
     )
 
 
@@ -345,9 +353,7 @@ async def _revive(remote: Remote, screen: Screen) -> None:
             await anyio.to_thread.run_sync(remote.process.start)
 
 
-async def _baselines(
-    screen: Screen, device: Device, profile: DeviceProfile, remote: Remote
-) -> list[Row]:
+async def _baselines(screen: Screen, device: Device, profile: DeviceProfile, remote: Remote) -> list[Row]:
     """The same questions with one endpoint only, under the same conditions."""
     rows = []
     for number, scene in enumerate(SCENES, 1):
@@ -408,4 +414,6 @@ def _seconds(value: float | None) -> str:
 
 
 def _tokens(totals: Any) -> str:
-    return "–" if totals is None else f"{totals.prompt_tokens - totals.cached_tokens}+{totals.completion_tokens}"
+    return (
+        "–" if totals is None else f"{totals.prompt_tokens - totals.cached_tokens}+{totals.completion_tokens}"
+    )

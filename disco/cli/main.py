@@ -19,7 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     screen = Screen()
     try:
-        return anyio.run(arguments.run, screen, arguments)
+        status: int = anyio.run(arguments.run, screen, arguments)
+        return status
     except KeyboardInterrupt:
         return 130
     except OpenAIError as error:
@@ -48,8 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     chat.set_defaults(run=_chat)
 
     profile = commands.add_parser("profile", help="measure how fast this machine runs a model")
-    profile.add_argument("local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)")
-    profile.add_argument("--threads", type=int, default=None, help="of llama.cpp (default: all cores but one)")
+    profile.add_argument(
+        "local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)"
+    )
+    profile.add_argument(
+        "--threads", type=int, default=None, help="of llama.cpp (default: all cores but one)"
+    )
     profile.add_argument("--no-save", action="store_true", help="show the figures and forget them")
     profile.set_defaults(run=_profile)
     return parser

@@ -13,7 +13,7 @@ from disco.profiles import DeviceProfile, FlopsPerToken, LinearFit, fit_line, sa
 
 __all__ = ["measure_device", "run_profile"]
 
-QUICK = (16, 64, 128, 256)
+QUICK = (16, 64, 128)
 FULL = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -34,14 +34,16 @@ async def run_profile(screen: Screen, model: str, *, threads: int | None, save: 
     return 0
 
 
-async def measure_device(device: LlamaCppEndpoint, screen: Screen, *, name: str, quick: bool) -> DeviceProfile:
+async def measure_device(
+    device: LlamaCppEndpoint, screen: Screen, *, name: str, quick: bool
+) -> DeviceProfile:
     """Measure load time, prefill and decode, and fit TTFT = k·l + c.
 
     Args:
         device: not busy; its model is loaded afresh.
         screen: shows the progress and the result.
         name: of the profile.
-        quick: three seconds instead of half a minute, and no table; good enough for a first plan.
+        quick: a few seconds instead of a minute, and no table; good enough for a first plan.
     """
     lengths = QUICK if quick else FULL
     with screen.step("Measuring this machine") as show:

@@ -12,15 +12,18 @@ import httpx2
 import openai
 from openai import AsyncOpenAI
 
-from disco.errors import ConfigurationError
+from disco.client.options import RequestOptions, take_options
+from disco.errors import ConfigurationError, NoEndpointError
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
+
     from disco.client.completions import DiscoChat
     from disco.client.router import Router
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
-    from disco.endpoints.continuation import Continuation
+    from disco.endpoints.continuation import Continuation, Verdict
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.session.record import RouteRecord
@@ -79,12 +82,16 @@ class AsyncDisco(AsyncOpenAI):
         default_query: Mapping[str, object] | None = None,
         http_client: httpx2.AsyncClient | None = None,
         _router: Router | None = None,
+        _verdicts: dict[tuple[str, str], Verdict] | None = None,
+        _has_server: bool | None = None,
         **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds
     ) -> None:
         from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
 
         keyless = api_key is None and not os.environ.get("OPENAI_API_KEY")
         has_server = not keyless or any(more.get(k) for k in ("workload_identity", "provider"))
+        if _has_server is not None:  # a copy holds the placeholder below as its key
+            has_server = _has_server
         if keyless and not has_server and local is not None:
             # On this machine no key is needed, but the SDK's constructor insists on one.
             api_key = "no-server-configured"
@@ -116,6 +123,7 @@ class AsyncDisco(AsyncOpenAI):
             on_route=on_route,
         )
         self._continuation = continuation
+        self._verdicts = {} if _verdicts is None else _verdicts
         self.server: OpenAIEndpoint | None = None
         if has_server:
             from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - as above
@@ -123,7 +131,9 @@ class AsyncDisco(AsyncOpenAI):
 
             if isinstance(continuation, str):
                 continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
-            self.server = OpenAIEndpoint(client=self._plain(more), name="server", continuation=continuation)
+            self.server = OpenAIEndpoint(
+                client=self._plain(more), name="server", continuation=continuation, verdicts=self._verdicts
+            )
         self.router.check(self.server)
 
     def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
@@ -148,7 +158,7 @@ class AsyncDisco(AsyncOpenAI):
         return Timeouts()
 
     @cached_property
-    def chat(self) -> DiscoChat:  # type: ignore[override]
+    def chat(self) -> DiscoChat:
         """`client.chat`, with routed completions."""
         from disco.client.completions import DiscoChat  # noqa: PLC0415 - as above
 
@@ -168,20 +178,49 @@ class AsyncDisco(AsyncOpenAI):
         """
         await self.router.warm_up(self.server, model)
 
-    def copy(self, **changes: Any) -> Self:  # type: ignore[override]
+    def copy(self, **changes: Any) -> Self:
         """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
         extra = {
             "_router": self.router,
+            "_verdicts": self._verdicts,
             "local": self.router.local,
             "timeouts": self.timeouts,
             "continuation": self._continuation,
             **changes.pop("_extra_kwargs", {}),
         }
+        if self.server is None and not any(
+            changes.get(k) for k in ("api_key", "workload_identity", "provider")
+        ):
+            extra["_has_server"] = False
         if "timeout" in changes:
             extra.pop("timeouts")
         return super().copy(**changes, _extra_kwargs=extra)
 
     with_options = copy
+
+    async def request(
+        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
+        """Every call that is not routed comes through here, and fails closed: what must stay, stays.
+
+        Raises:
+            NoEndpointError: no server is configured, or the policy or the request keeps everything here.
+        """
+        own, rest = take_options(options.extra_json)
+        if own != RequestOptions():
+            options.extra_json = rest
+        if self.server is None:
+            raise NoEndpointError(
+                f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
+                "(and base_url=...). Only chat.completions.create is answered on this machine."
+            )
+        if self.router.is_local_only(own):
+            raise NoEndpointError(
+                f"{options.method.upper()} {options.url} would leave this machine, which the policy "
+                f"{self.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
+                "model answers, or another policy."
+            )
+        return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
 
     async def close(self) -> None:
         """Stop every answer in progress, free the model, close the connections. Idempotent."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio
 import httpx2
@@ -12,10 +12,10 @@ from openai import NotGiven, Omit
 from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
 
-from disco.client.chunks import Chunks, assemble
+from disco.client.chunks import Chunks, RoutedChatCompletion, assemble
 from disco.client.options import take_options
 from disco.client.stream import CLOSE_S, DiscoStream, answer_usage
-from disco.errors import ConfigurationError, attach_evidence
+from disco.errors import attach_evidence
 from disco.request import Request, Timeouts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["DiscoChat", "DiscoCompletions"]
 # Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want the server's bytes.
 RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
 # An answer with one of these is more than one text; the server gives it whole and untouched.
-NOT_ROUTED = ("n", "audio", "modalities", "store", "prediction", "web_search_options", "background")
+NOT_ROUTED = ("n", "audio", "modalities")
 
 
 class DiscoCompletions(AsyncCompletions):
@@ -34,7 +34,33 @@ class DiscoCompletions(AsyncCompletions):
 
     _client: AsyncDisco
 
-    async def create(self, **given: Any) -> Any:  # type: ignore[override] # the base's overloads are the contract
+    # The SDK's own overloads spell out forty parameters each; these say what comes back.
+    @overload  # type: ignore[override]
+    async def create(
+        self,
+        *,
+        messages: Iterable[Mapping[str, object]],
+        model: str,
+        stream: Literal[True],
+        **given: Any,
+    ) -> DiscoStream: ...
+
+    @overload
+    async def create(
+        self,
+        *,
+        messages: Iterable[Mapping[str, object]],
+        model: str,
+        stream: Literal[False] | Omit | None = ...,
+        **given: Any,
+    ) -> RoutedChatCompletion: ...
+
+    @overload
+    async def create(
+        self, *, messages: Iterable[Mapping[str, object]], model: str, stream: bool, **given: Any
+    ) -> DiscoStream | RoutedChatCompletion: ...
+
+    async def create(self, **given: Any) -> Any:
         """As `AsyncOpenAI.chat.completions.create`: same arguments, same types back.
 
         Adds `extra_body={"disco": {...}}` (see `disco.client.options.RequestOptions`), and `.route` on the
@@ -44,16 +70,10 @@ class DiscoCompletions(AsyncCompletions):
             openai.OpenAIError: what the plain SDK would raise, and disco's own errors, which derive from it.
                 When text had been written, `partial_text` and `route` on the error keep it.
         """
-        options, extra_body = take_options(_value(given.get("extra_body")))
         headers: Mapping[str, str] | None = _value(given.get("extra_headers"))
         if self._passes_through(given, headers):
-            if options.local_only or self._client.router.is_local_only(options):
-                raise ConfigurationError(
-                    "This request is local-only, but it uses a parameter that only a server can serve "
-                    f"({', '.join(k for k in NOT_ROUTED if _value(given.get(k)) is not None) or 'raw response'})."
-                    " Leave the parameter out, or allow the server for this request."
-                )
-            return await super().create(**{**given, "extra_body": extra_body})
+            return await super().create(**given)  # `AsyncDisco.request` sees to what must not leave
+        options, extra_body = take_options(_value(given.get("extra_body")))
         stream = bool(_value(given.pop("stream", None)))
         stream_options = _value(given.pop("stream_options", None)) or {}
         request = self._request(given, headers, extra_body)
@@ -119,7 +139,10 @@ class DiscoCompletions(AsyncCompletions):
             return base
         if isinstance(timeout, httpx2.Timeout):
             return Timeouts(
-                connect_s=timeout.connect, first_content_s=timeout.read, gap_s=timeout.read, total_s=base.total_s
+                connect_s=timeout.connect,
+                first_content_s=timeout.read,
+                gap_s=timeout.read,
+                total_s=base.total_s,
             )
         return Timeouts(
             connect_s=timeout if timeout is None or base.connect_s is None else min(timeout, base.connect_s),
@@ -135,7 +158,7 @@ class DiscoChat(AsyncChat):
     _client: AsyncDisco
 
     @cached_property
-    def completions(self) -> DiscoCompletions:  # type: ignore[override]
+    def completions(self) -> DiscoCompletions:
         """`client.chat.completions`."""
         return DiscoCompletions(self._client)
 
@@ -143,5 +166,3 @@ class DiscoChat(AsyncChat):
 def _value(given: Any) -> Any:
     """The argument, with the SDK's two marks for "not given" as None."""
     return None if isinstance(given, (Omit, NotGiven)) else given
-
-

@@ -9,7 +9,7 @@ in there, and closing the client ends them all. This is the only place that star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -30,9 +30,9 @@ class Host:
         self._stopped: anyio.Event | None = None
         self._task: Any = None
 
-    async def start(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+    async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         """Run `function(*args)` in the background; it must not raise."""
-        if self._group is None or self._token is not anyio.lowlevel.current_token():
+        if self._group is None or self._token != anyio.lowlevel.current_token():
             await self._open()
         assert self._group is not None
         self._group.start_soon(function, *args)
@@ -41,7 +41,7 @@ class Host:
         """Cancel everything that runs and wait until it has ended. Idempotent."""
         if self._stop is None or self._stopped is None:
             return
-        if self._token is anyio.lowlevel.current_token():
+        if self._token == anyio.lowlevel.current_token():
             self._stop.set()
             await self._stopped.wait()
         self._group = self._stop = self._stopped = self._task = None

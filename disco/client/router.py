@@ -85,7 +85,9 @@ class Router:
         self.local = local if isinstance(local, Endpoint) or local is None else _local_endpoint(local)
         self._device = _device_profile(device_profile, self.local)
         self._server = (
-            server_profile if isinstance(server_profile, ServerProfile) else load_server(server_profile or SERVER)
+            server_profile
+            if isinstance(server_profile, ServerProfile)
+            else load_server(server_profile or SERVER)
         )
         self._price = None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
         self._prices: PriceTable = load_prices()
@@ -94,13 +96,15 @@ class Router:
         prior = load_lengths(LENGTHS)
         self.knowledge = Knowledge(prompts=prior.prompt(weight=50.0), prior=prior)
         self._presets: dict[str, Preset] = {}
-        self._dispatchers: dict[tuple[str, str], Dispatcher] = {}
+        self._dispatchers: dict[tuple[int, str], Dispatcher] = {}  # by the preset's identity and model
         self._host = Host()
 
     def check(self, server: Endpoint | None) -> None:
         """Refuse a configuration under which no request could ever be served."""
         if self.local is None and server is None:
-            raise ConfigurationError("Neither a local model nor a server is configured: pass local=..., or api_key=...")
+            raise ConfigurationError(
+                "Neither a local model nor a server is configured: pass local=..., or api_key=..."
+            )
         limits, policy = self.preset.limits, self.preset.dispatch.policy
         if self.local is None and (limits.local_only or policy == "device_only"):
             raise ConfigurationError(
@@ -190,7 +194,9 @@ class Router:
                 )
             endpoints[server.name] = server
         speeds = {name: self._speeds(e, model, preset) for name, e in endpoints.items()}
-        candidates = {name: speeds[name].candidate(name, e.capabilities(model)) for name, e in endpoints.items()}
+        candidates = {
+            name: speeds[name].candidate(name, e.capabilities(model)) for name, e in endpoints.items()
+        }
         return endpoints, speeds, candidates
 
     def _speeds(self, endpoint: Endpoint, model: str, preset: Preset) -> Speeds:
@@ -252,7 +258,8 @@ class Router:
             prompt_tokens=features.prompt_tokens,
             max_tokens=features.max_tokens,
             streams=features.stream,
-            may_migrate=features.may_migrate and options.migrate is not False,
+            may_migrate=options.migrate is not False,
+            may_continue=features.may_migrate,
             pace_tps=None if pace is None else pace.tps,
             timeouts=request.timeouts,
         )
@@ -268,10 +275,12 @@ class Router:
         return self._presets[options.policy]
 
     def _dispatcher(self, preset: Preset, model: str, speeds: Mapping[str, Speeds]) -> Dispatcher:
-        key = (preset.name, model)
+        key = (id(preset), model)  # presets are kept here, and two may have one name
         dispatcher = self._dispatchers.get(key)
         if dispatcher is None:
-            ttft = next((s.ttft.snapshot() for s in speeds.values() if s.ttft is not None), self._server.ttft())
+            ttft = next(
+                (s.ttft.snapshot() for s in speeds.values() if s.ttft is not None), self._server.ttft()
+            )
             dispatcher = self._dispatchers[key] = Dispatcher(
                 preset, lengths=self.knowledge.prompts, ttft=ttft, rng=self._rng
             )
@@ -290,7 +299,9 @@ def _local_endpoint(local: str | Path) -> Endpoint:
     return LlamaCppEndpoint(model=local, name="device")
 
 
-def _device_profile(chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None) -> DeviceProfile:
+def _device_profile(
+    chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None
+) -> DeviceProfile:
     """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
     if chosen is not None:
         return chosen if isinstance(chosen, DeviceProfile) else load_device(chosen)
@@ -298,5 +309,3 @@ def _device_profile(chosen: str | os.PathLike[str] | DeviceProfile | None, local
     if name is not None and name in available_profiles("device"):
         return load_device(name)
     return UNMEASURED
-
-

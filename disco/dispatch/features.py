@@ -47,11 +47,11 @@ _NO_NEEDS: frozenset[str] = frozenset()
 # of its own name: an endpoint must say that it serves it, for a parameter that is ignored changes the answer.
 _PLAIN_PARAMS = frozenset(
     """
-    frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
-    min_p modalities n parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention
-    reasoning reasoning_effort repeat_penalty response_format safety_identifier seed service_tier stop store
-    temperature tool_choice tools top_k top_logprobs top_p user web_search_options audio
-    """.split()
+    audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens
+    metadata min_p modalities n parallel_tool_calls prediction presence_penalty prompt_cache_key
+    prompt_cache_retention reasoning reasoning_effort repeat_penalty response_format safety_identifier seed
+    service_tier stop store temperature tool_choice tools top_k top_logprobs top_p user web_search_options
+    """.split()  # noqa: SIM905 - forty lines otherwise
 ) | {*_STRUCTURE_KEYS}
 
 

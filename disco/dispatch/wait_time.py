@@ -91,7 +91,7 @@ class WaitPlan:
         return np.where(tokens < self.boundary_tokens, shorter, at_least)
 
     def _slope_branches(self, tokens: NDArray[np.int64]) -> list[tuple[float, NDArray[np.float64]]]:
-        assert self.slope is not None  # noqa: S101 - for the type checker; private
+        assert self.slope is not None
         return [
             (p_early, np.minimum(slope * tokens, self.tail.late_s))
             for p_early, slope in _branches(self.slope)

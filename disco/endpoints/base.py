@@ -42,7 +42,8 @@ class Attempt(ABC):
     """One endpoint's try at (the rest of) one answer. An async iterator of batches, then one `Ended`.
 
     Iterating starts the work. A batch is a non-empty list of deltas, in order, that arrived together.
-    After `Ended`, a failure or `aclose()` the iterator stops (StopAsyncIteration). Failure raises `EndpointFailure`; cancelling the iterating task, or
+    After `Ended`, a failure or `aclose()` the iterator stops (StopAsyncIteration).
+    Failure raises `EndpointFailure`; cancelling the iterating task, or
     `aclose()`, stops the work promptly: connection closed, decoding stopped within one token, prefill
     within 100 ms. `aclose()` is idempotent and returns only when nothing of the attempt is running.
     """

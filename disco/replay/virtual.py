@@ -207,4 +207,3 @@ class _Driver:
 
 
 _STOP = object()  # a cancelled attempt has really stopped
-

@@ -34,6 +34,9 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # the reader went away
 
 
+_RUNNING = Outcome.RUNNING  # asked for every token; looking it up on the enum costs more than the rest (3.11)
+
+
 @dataclass(slots=True)
 class AttemptState:
     """Mutable: everything below `prefix`."""
@@ -58,7 +61,7 @@ class AttemptState:
     @property
     def active(self) -> bool:
         """Whether its events still matter."""
-        return self.outcome is Outcome.RUNNING
+        return self.outcome is _RUNNING
 
 
 def is_content(deltas: list[Delta]) -> bool:

@@ -45,6 +45,8 @@ RETRIED = frozenset(
         FailureKind.INCOMPLETE,
     }
 )
+# Looking a member up on its enum class runs Python code (3.11), and these are needed for every token.
+_TEXT, _ROLE = DeltaKind.TEXT, DeltaKind.ROLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Terms:
         prompt_tokens: of the request, estimated or counted.
         max_tokens: limit of the answer, None for none.
         streams: whether a reader waits for the text; if not, nothing is released before the end.
-        may_migrate: False where the request forbids a voluntary move (design rule 4).
+        may_migrate: False where the request forbids a voluntary move.
+        may_continue: False where only one endpoint may write the whole answer (structured output, log
+            probabilities, tools): what a dead writer has shown is then not continued by another (rule 4).
         pace_tps: the reader's pace, None when pacing is off.
         timeouts: the four clocks.
         max_retries: how often the *only* endpoint left is tried again before giving up.
@@ -66,6 +70,7 @@ class Terms:
     max_tokens: int | None = None
     streams: bool = True
     may_migrate: bool = True
+    may_continue: bool = True
     pace_tps: float | None = None
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
     max_retries: int = 2
@@ -284,9 +289,7 @@ class Session:
             for pending in due:
                 self._open(pending.endpoint, pending.role, pending.prefix, now, out)
 
-    def _open(
-        self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]
-    ) -> AttemptState:
+    def _open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> AttemptState:
         state = AttemptState(
             number=len(self.attempts),
             candidate=self.candidates[endpoint],
@@ -307,13 +310,12 @@ class Session:
         self.committed_at = now
         self._pending.clear()
         self._make_writer(winner)
+        losers = [a for a in self.attempts if a is not winner and a.active]
         keep = None
-        if self._move is not None and self._move.keep_prefill:
+        if losers and self._move is not None and self._move.keep_prefill:
             decision = decide(self._snapshot(now, target_has_prompt=True))
             keep = self._move.target if decision.verdict in (Verdict.GO, Verdict.BANK) else None
-        for other in self.attempts:
-            if other is winner or not other.active:
-                continue
+        for other in losers:
             if other.candidate.name == keep:
                 other.outcome = Outcome.PARKED
                 out.append(ParkAttempt(other.number))
@@ -328,7 +330,8 @@ class Session:
             self.segments[-1] = (at, state.number)
         else:
             self.segments.append((at, state.number))
-        move = self.plan.moves.get(state.candidate.name) if self.terms.may_migrate else None
+        allowed = self.terms.may_migrate and self.terms.may_continue
+        move = self.plan.moves.get(state.candidate.name) if allowed else None
         if move is not None and move.target in self._failed:
             move = None
         self._move = move
@@ -341,7 +344,7 @@ class Session:
         moving = self._moving
         for delta in deltas:
             kind = delta.kind
-            if kind is DeltaKind.ROLE:
+            if kind is _ROLE:
                 if state.role is Role.STARTER and moving is None:
                     self.playback.push(now, delta)
                 continue
@@ -360,7 +363,7 @@ class Session:
         self.playback.push(now, delta)
         state.kept_tokens += delta.tokens
         self._tokens += delta.tokens
-        if delta.kind is not DeltaKind.TEXT:
+        if delta.kind is not _TEXT:
             self._only_text = False
             self._move = None
             return
@@ -378,7 +381,7 @@ class Session:
         deltas = self.playback.release(now)
         if deltas:
             for delta in deltas:
-                if delta.kind is not DeltaKind.ROLE:
+                if delta.kind is not _ROLE:
                     self.released.append((now, delta.tokens))
                     if delta.text:
                         self.delivered.append(delta.text)
@@ -410,6 +413,7 @@ class Session:
     def _snapshot(self, now: float, *, target_has_prompt: bool) -> Snapshot:
         assert self._writer is not None
         assert self._move is not None
+        target = self.candidates[self._move.target]
         pace = self.terms.pace_tps
         if not self.terms.streams:
             slack = inf
@@ -418,7 +422,6 @@ class Session:
         else:
             # The cut goes back to the last word boundary, about two tokens before the end.
             slack = max(0.0, self.playback.slack_s(now) - 2 / pace)
-        target = self.candidates[self._move.target]
         return Snapshot(
             source=self._writer.candidate,
             # What holds the prompt has loaded its model, whatever the plan had to reckon with.
@@ -446,6 +449,7 @@ class Session:
             return
         kept = self._kept_prefill(self._move.target)
         decision = decide(self._snapshot(now, target_has_prompt=kept is not None))
+        target = self.candidates[self._move.target]
         self._reconsider_at = now + RECONSIDER_S
         self.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
         if decision.verdict is Verdict.NEVER:
@@ -456,7 +460,7 @@ class Session:
         cut = last_word_start(text)
         if cut <= 0 or cut < (self.playback.released_chars if self.terms.streams else 0):
             return
-        source, target = self._writer, self.candidates[self._move.target]
+        source = self._writer
         assert source is not None
         beyond = self._take_back(cut)
         state = self._open(target.name, Role.TARGET, self._prefix_for(target, text[:cut]), now, out)
@@ -492,9 +496,7 @@ class Session:
     def _source_of(self, moving: Handover) -> AttemptState:
         return self.attempts[moving.source]
 
-    def _arrived(
-        self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]
-    ) -> bool:
+    def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> bool:
         """The target writes: from here on the answer is its. False while it has no content yet."""
         moving = self._moving
         assert moving is not None
@@ -569,21 +571,17 @@ class Session:
             # It would not write the last word again: let it go on behind that word as it was shown.
             prefix = self._prefix_for(state.candidate, state.prefix.text)
             self._open(name, Role.TAKEOVER, prefix, now, out)
-        elif state is self._writer:
-            self._take_over(state, failure, now, out)
-        elif self._writer is None and not any(a.active for a in self.attempts):
+        elif state is self._writer or (self._writer is None and not any(a.active for a in self.attempts)):
             self._take_over(state, failure, now, out)
         elif self._writer is None and not failure.kind.is_callers_fault:
             # A hedge need not wait for its time once the other side has failed.
             self._start_due(now, out, all_of_them=True)
 
-    def _take_over(
-        self, dead: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]
-    ) -> None:
+    def _take_over(self, dead: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> None:
         """Replace the writer, or the last starter, by the next endpoint that can go on (rule 5)."""
         self._move = None
         self.playback.banking = False
-        nothing_shown = not self.terms.streams or self.playback.released_chars == 0
+        nothing_shown = not self.terms.streams or not self.released
         has_content = self._tokens > 0
         if not failure.kind.is_callers_fault:
             if self._writer is None and self._pending:
@@ -594,12 +592,12 @@ class Session:
                 if not has_content:
                     self._replace(candidate, Prefix(), now, out)
                     return
-                if candidate.continues and self._only_text:
+                if candidate.continues and self._may_continue:
                     self._replace(candidate, self._last_good_prefix(candidate), now, out)
                     return
-                if nothing_shown and self._only_text:
+                if nothing_shown:
                     self._take_back(0)
-                    self._ids = []
+                    self._ids, self._only_text = [], True
                     self._replace(candidate, Prefix(), now, out)
                     return
             if self._retry(dead, failure, now, has_content=has_content):
@@ -609,6 +607,10 @@ class Session:
         self._pending.clear()
         self._stop_others(None, Outcome.CANCELLED, now, out)
         self.playback.end(now)
+
+    @property
+    def _may_continue(self) -> bool:
+        return self._only_text and self.terms.may_continue
 
     def _successors(self) -> list[str]:
         order = [*self.plan.fallbacks, *(s.endpoint for s in self.plan.starts)]
@@ -631,13 +633,11 @@ class Session:
         self._take_back(shown)
         return self._prefix_for(target, text[:shown], withheld=text[cut:shown])
 
-    def _retry(
-        self, dead: AttemptState, failure: EndpointFailure, now: float, *, has_content: bool
-    ) -> bool:
+    def _retry(self, dead: AttemptState, failure: EndpointFailure, now: float, *, has_content: bool) -> bool:
         """Try the only endpoint there is once more, after a back-off; the session owns all retries."""
         if self._retries >= self.terms.max_retries or failure.kind not in RETRIED:
             return False
-        if has_content and not (dead.candidate.continues and self._only_text):
+        if has_content and not (dead.candidate.continues and self._may_continue):
             return False
         wait = failure.retry_after_s
         if wait is None:

@@ -18,7 +18,7 @@ from disco.playback import metrics
 from disco.session.attempts import AttemptState
 from disco.session.machine import Session
 
-__all__ = ["Pace", "Piece", "RouteRecord", "Try", "Transfer", "make_record"]
+__all__ = ["Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
 
 SCHEMA = 1
 

@@ -44,17 +44,18 @@ WAYS = {"server → device": ("server_only", 0.0), "device → server": ("device
 
 
 async def main(runs: int, profile_name: str) -> None:
-    screen = Screen()
+    screen = Screen(width=200)
     ttft = load_server(profile_name).ttft()
     device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True)
         with LocalServer("smollm2-135m", threads=1) as server:
             async with shape(server.port, ttft, seed=7) as shaper:
-                rows = []
-                for way in WAYS:
-                    for pace in PACES:
-                        rows.append(await measure(screen, runs, way, pace, device, profile, server, shaper))
+                rows = [
+                    await measure(screen, runs, way, pace, device, profile, server, shaper)
+                    for way in WAYS
+                    for pace in PACES
+                ]
     finally:
         await device.aclose()
     columns = ("way", "pace tok/s", "runs", "moved", "late mean", "late P99", "whole-answer late mean",

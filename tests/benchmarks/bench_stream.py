@@ -258,7 +258,9 @@ async def measure(base_url: str, rounds: int, requests: int) -> None:
         first = await ttft(made, requests)
         gc.collect()
         whole = await whole_request(made, requests)
-    print(f"{'client':<27}{'CPU/chunk':>10}{'ratio':>7}{'TTFT':>9}{'added':>8}{'p90':>8}{'whole':>9}{'ratio':>7}")
+    print(
+        f"{'client':<27}{'CPU/chunk':>10}{'ratio':>7}{'TTFT':>9}{'added':>8}{'p90':>8}{'whole':>9}{'ratio':>7}"
+    )
     for name, spans in cpu.items():
         added = sorted(mine - sdk for mine, sdk in zip(first[name], first[TYPED], strict=True))
         row = f"{name:<27}{statistics.median(spans):>10.2f}{_ratio(spans, cpu[TYPED]):>7.2f}"
@@ -274,10 +276,14 @@ def _ratio(mine: list[float], other: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15, help="long streams per client")
     parser.add_argument("--requests", type=int, default=200, help="short requests per client and kind")
-    parser.add_argument("--per-write", type=int, nargs="*", default=[16, 1], help="chunks the server writes at a time")
+    parser.add_argument(
+        "--per-write", type=int, nargs="*", default=[16, 1], help="chunks the server writes at a time"
+    )
     options = parser.parse_args()
     for per_write in options.per_write:
         print(

@@ -6,6 +6,7 @@ import json
 import threading
 
 import anyio
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -165,6 +166,61 @@ async def test_local_only_never_asks_the_server(llama_server, device):
     assert [t.endpoint for t in answer.route.tries] == ["device"]
 
 
+@pytest.mark.parametrize("policy", ["private", "balanced"])
+async def test_what_must_stay_here_is_sent_by_no_method(device, policy, monkeypatch):
+    """Every way out of a client that is local-only, or has no server, is closed; nothing is sent, even to try."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    sent = []
+
+    async def handle(request):
+        sent.append(request)
+        return httpx2.Response(200, json={})
+
+    transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+    key = {"api_key": "x"} if policy == "private" else {}
+    async with AsyncDisco(local=device, policy=policy, http_client=transport, **key) as c:
+        ways = [
+            c.chat.completions.create(model="m", messages=SEA, n=2),
+            c.chat.completions.parse(model="m", messages=SEA),
+            c.chat.completions.with_raw_response.create(model="m", messages=SEA),
+            c.completions.create(model="m", prompt="sea"),
+            c.responses.create(model="m", input="sea"),
+            c.embeddings.create(model="m", input="sea"),
+            c.with_options(timeout=3).responses.create(model="m", input="sea"),
+        ]
+        for way in ways:
+            with pytest.raises(disco.NoEndpointError):
+                await way
+    assert sent == []
+
+
+async def test_a_local_only_request_is_refused_where_only_a_server_could_serve_it(device):
+    sent = []
+
+    async def handle(request):
+        sent.append(request)
+        return httpx2.Response(200, json={"id": "x", "object": "chat.completion", "choices": []})
+
+    transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+    async with AsyncDisco(local=device, api_key="x", http_client=transport) as c:
+        with pytest.raises(disco.NoEndpointError):
+            await c.chat.completions.parse(
+                model="m", messages=SEA, extra_body={"disco": {"local_only": True}}
+            )
+        assert sent == []
+        await c.chat.completions.parse(model="m", messages=SEA, extra_body={"disco": {"pace_tps": 5}, "a": 1})
+    assert b"disco" not in sent[0].content
+    assert b'"a":1' in sent[0].content
+
+
+async def test_a_copy_knows_how_the_server_continues(llama_server, device):
+    auto = Continuation(method="auto", template=str(llama_server.gguf))
+    async with client(llama_server, device, "balanced", continuation=auto) as c:
+        await c.warm_up()
+        assert c.server.capabilities("any").continues
+        assert c.with_options(timeout=3).server.capabilities("any").continues
+
+
 async def test_a_wrong_key_is_the_sdks_own_error(device):
     import servers
 
@@ -189,7 +245,8 @@ async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(dev
 
 async def test_delivered_text_is_on_the_error_when_nobody_can_go_on():
     dying = SimulatedEndpoint(
-        "server", SimulatedProfile(continues=False, decode_tps=500.0, fault=Fault(10, kind=FailureKind.SERVER))
+        "server",
+        SimulatedProfile(continues=False, decode_tps=500.0, fault=Fault(10, kind=FailureKind.SERVER)),
     )
     async with AsyncDisco(local=None, policy="balanced", api_key="x") as c:
         c.server = dying
@@ -197,7 +254,7 @@ async def test_delivered_text_is_on_the_error_when_nobody_can_go_on():
             model="m", messages=SEA, stream=True, extra_body={"disco": {"pace_tps": "off"}}
         )
         text = ""
-        with pytest.raises(openai.InternalServerError) as caught:
+        with pytest.raises(openai.InternalServerError) as caught:  # noqa: PT012
             async for chunk in stream:
                 text += chunk.choices[0].delta.content or ""
     assert text
@@ -296,10 +353,9 @@ async def test_many_answers_at_once_do_not_mix(llama_server, device):
         )
         answers[number] = (await read(stream), stream.route)
 
-    async with client(llama_server, device, preset("race")) as c:
-        async with anyio.create_task_group() as group:
-            for number in range(4):
-                group.start_soon(ask, c, number)
+    async with client(llama_server, device, preset("race")) as c, anyio.create_task_group() as group:
+        for number in range(4):
+            group.start_soon(ask, c, number)
     assert len(answers) == 4
     assert all(route.seamless and route.finish_reason for _, route in answers.values())
 

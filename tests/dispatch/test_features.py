@@ -117,5 +117,7 @@ def test_a_tokenizer_is_believed():
 
 
 def test_a_parameter_nobody_knows_is_a_need_and_one_without_effect_is_none():
-    request = Request(messages=[], model="m", params={"verbosity": "low", "user": "u", "seed": 1, "top_k": None})
+    request = Request(
+        messages=[], model="m", params={"verbosity": "low", "user": "u", "seed": 1, "top_k": None}
+    )
     assert features_of(request, stream=True, local_only=False).needs == {"verbosity"}

@@ -362,54 +362,6 @@ VIRTUAL = pytest.mark.parametrize(
 
 
 @VIRTUAL
-@pytest.mark.parametrize(
-    ("script", "clocks", "said", "kind", "after_s"),
-    [
-        ([FOREVER], Timeouts(5, 30, 15, 600), "", FailureKind.TIMEOUT, 30),
-        ([STREAM_HEAD, FOREVER], Timeouts(5, 30, 15, 600), "", FailureKind.TIMEOUT, 30),
-        # An early role chunk is no content: the clock for the first content goes on.
-        (
-            [STREAM_HEAD, piece(sse(chunk(role="assistant"), done=False)), FOREVER],
-            Timeouts(5, 30, 15, 600),
-            "",
-            FailureKind.TIMEOUT,
-            30,
-        ),
-        (
-            [STREAM_HEAD, 20.0, piece(sse(chunk("a"), done=False)), FOREVER],
-            Timeouts(5, 30, 15, 600),
-            "a",
-            FailureKind.STALLED,
-            35,
-        ),
-        # Comments keep the connection alive, not the answer.
-        (
-            [STREAM_HEAD, piece(sse(chunk("a"), done=False)), *([4.0, piece(b": ping\n\n")] * 99)],
-            Timeouts(5, 30, 15, 600),
-            "a",
-            FailureKind.STALLED,
-            15,
-        ),
-        (
-            [STREAM_HEAD, *([10.0, piece(sse(chunk("a"), done=False))] * 99)],
-            Timeouts(5, 30, 15, 45),
-            "aaaa",
-            FailureKind.TIMEOUT,
-            45,
-        ),
-    ],
-)
-async def test_each_clock_on_virtual_time(script, clocks, said, kind, after_s):
-    async with served(NORMAL, script) as (_, endpoint):
-        await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))
-        started_at = anyio.current_time()
-        got, failure = await failing(endpoint.open(ask(timeouts=clocks)))
-        assert (got, failure.kind) == (said, kind)
-        assert isinstance(failure.error, openai.APITimeoutError)
-        assert anyio.current_time() - started_at == pytest.approx(after_s, abs=0.5)
-
-
-@VIRTUAL
 async def test_clocks_that_are_off_wait_for_ever_on_virtual_time():
     slow = [
         STREAM_HEAD,
@@ -422,23 +374,6 @@ async def test_clocks_that_are_off_wait_for_ever_on_virtual_time():
     async with served(slow) as (_, endpoint):
         deltas, _ = await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))
     assert text_of(deltas) == "a"
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize(
-    ("script", "kind"),
-    [
-        ([FOREVER], FailureKind.TIMEOUT),
-        ([STREAM_HEAD, piece(sse(chunk("a"), done=False)), FOREVER], FailureKind.STALLED),
-    ],
-)
-async def test_clocks_on_asyncio(script, kind):
-    """The same clocks, on the event loop that has a fast path of its own; real but short times."""
-    async with served(NORMAL, script) as (_, endpoint):
-        await collect(endpoint.open(ask()))
-        _, failure = await failing(endpoint.open(ask(timeouts=Timeouts(None, 0.5, 0.1, None))))
-        assert failure.kind is kind
-        assert isinstance(failure.error, openai.APITimeoutError)
 
 
 @VIRTUAL

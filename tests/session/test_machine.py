@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from situations import NAMES, situations
 
 from disco.cost import Rates
 from disco.dispatch.plan import Candidate, Move, Plan, Start
@@ -24,7 +24,6 @@ from disco.session.record import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
-NAMES = ("device", "server", "edge")
 
 
 def candidate(name: str, profile: SimulatedProfile, cost: float = 1e-6) -> Candidate:
@@ -50,7 +49,7 @@ def run(
     cancel_at: float = math.inf,
     cancel_takes_s: float = 0.0,
     seed: int = 0,
-    timeouts: Timeouts = Timeouts(),
+    timeouts: Timeouts | None = None,
     max_retries: int = 2,
 ) -> Run:
     costs = costs or {}
@@ -59,7 +58,7 @@ def run(
         prompt_tokens=20,
         streams=streams,
         pace_tps=pace.tps if pace else None,
-        timeouts=timeouts,
+        timeouts=timeouts or Timeouts(),
         max_retries=max_retries,
     )
     session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
@@ -71,46 +70,6 @@ def run(
         cancel_at=cancel_at,
         cancel_takes_s=cancel_takes_s,
     )
-
-
-faults = st.none() | st.builds(
-    Fault,
-    after_tokens=st.integers(0, 40),
-    silence_s=st.sampled_from([0.0, 0.3, 20.0, math.inf]),
-    kind=st.sampled_from([None, FailureKind.CONNECTION, FailureKind.SERVER, FailureKind.INCOMPLETE]),
-)
-profiles_of_one = st.builds(
-    SimulatedProfile,
-    ttft_s=st.floats(0.01, 3.0),
-    decode_tps=st.floats(2.0, 300.0),
-    packet_tokens=st.integers(1, 7),
-    answer_tokens=st.integers(0, 90),
-    continues=st.booleans(),
-    role_at_s=st.none() | st.just(0.0),
-    seam=st.sampled_from(["exact", "echoes", "restarts"]),
-    fault=faults,
-)
-
-
-@st.composite
-def situations(draw: st.DrawFn) -> dict[str, object]:
-    names = NAMES[: draw(st.integers(1, 3))]
-    starters = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
-    starts = tuple(Start(n, draw(st.sampled_from([0.0, 0.1, 1.0]))) for n in starters)
-    rest = tuple(n for n in names if n not in starters)
-    moves = {a: Move(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())}
-    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
-    pace = draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps)))
-    return {
-        "profiles": {n: draw(profiles_of_one) for n in names},
-        "plan": Plan(starts, rest, moves, order),  # type: ignore[arg-type]
-        "costs": {n: draw(st.sampled_from([1e-9, 1e-6, 1e-4])) for n in names},
-        "pace": pace,
-        "streams": draw(st.booleans()),
-        "cancel_at": draw(st.just(math.inf) | st.floats(0.0, 5.0)),
-        "cancel_takes_s": draw(st.sampled_from([0.0, 0.05])),
-        "seed": draw(st.integers(0, 3)),
-    }
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -219,7 +178,9 @@ def test_a_target_that_is_late_is_given_up_and_nobody_notices():
 
     candidates["device"] = dataclasses.replace(candidates["device"], overhead_s=believed["device"])
     pace = Pace(tps=20.0)
-    session = Session(plan, candidates, Terms(20, pace_tps=20.0), Playback(pace), AnswerLengths.geometric(150))
+    session = Session(
+        plan, candidates, Terms(20, pace_tps=20.0), Playback(pace), AnswerLengths.geometric(150)
+    )
     result = run_session(session, profiles, REQUEST, np.random.default_rng(0))
     assert result.finished == "stop"
     assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
@@ -233,9 +194,14 @@ def test_a_target_that_is_late_is_given_up_and_nobody_notices():
 @pytest.mark.parametrize("pace", [None, Pace(tps=10.0)])
 def test_an_answer_survives_its_writer(pace, streams):
     dying = SimulatedProfile(
-        ttft_s=0.2, decode_tps=80.0, answer_tokens=120, fault=Fault(after_tokens=30, kind=FailureKind.CONNECTION)
+        ttft_s=0.2,
+        decode_tps=80.0,
+        answer_tokens=120,
+        fault=Fault(after_tokens=30, kind=FailureKind.CONNECTION),
     )
-    result = run({"server": dying, "device": FAST}, Plan((Start("server"),), ("device",)), pace=pace, streams=streams)
+    result = run(
+        {"server": dying, "device": FAST}, Plan((Start("server"),), ("device",)), pace=pace, streams=streams
+    )
     assert result.finished == "stop"
     assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
     assert result.session.attempts[0].failure is FailureKind.CONNECTION
@@ -244,7 +210,9 @@ def test_an_answer_survives_its_writer(pace, streams):
 def test_a_stalled_writer_is_replaced_after_the_gap_clock():
     stalls = SimulatedProfile(ttft_s=0.2, answer_tokens=120, fault=Fault(20, math.inf, None))
     result = run(
-        {"server": stalls, "device": FAST}, Plan((Start("server"),), ("device",)), timeouts=Timeouts(gap_s=2.0)
+        {"server": stalls, "device": FAST},
+        Plan((Start("server"),), ("device",)),
+        timeouts=Timeouts(gap_s=2.0),
     )
     assert result.finished == "stop"
     assert result.session.attempts[0].failure is FailureKind.STALLED

@@ -75,7 +75,7 @@ class LlamaCppAttempt(Attempt):
         last = self._ready.popleft()
         if isinstance(last, EndpointFailure):
             raise last
-        assert isinstance(last, Ended)  # noqa: S101
+        assert isinstance(last, Ended)
         # It may have been finished before it could be parked: its prefill is there all the same.
         return Ended("parked", last.usage) if self._parking else last
 

@@ -108,7 +108,7 @@ class LlamaCppEndpoint(Endpoint):
         return model
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        assert self._renderer is not None  # noqa: S101 - made with the model
+        assert self._renderer is not None
         return self._renderer(messages)
 
     # In the event loop

@@ -35,7 +35,7 @@ _log_callback: Any = None  # llama.cpp keeps only a pointer to it
 _errors: list[str] = []  # what llama.cpp said since a model began to load
 
 
-class Aborted(Exception):  # noqa: N818 - not an error: somebody asked for it
+class Aborted(Exception):
     """The stop flag was raised."""
 
 

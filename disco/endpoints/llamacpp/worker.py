@@ -185,7 +185,7 @@ class Worker:
 
     def _serve(self, job: Job) -> None:
         model = self.model
-        assert model is not None  # noqa: S101 - loaded before a job is taken
+        assert model is not None
         try:
             job.check()
             model.begin(job.flag)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from disco.endpoints.openai_api.chunks import (
     ChunkReader,
     CompletionReader,
 )
-from disco.endpoints.openai_api.guard import DeadlineError, Guard, InterruptedWaitError
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces, surely_unprocessed
@@ -52,9 +50,9 @@ class ServerAttempt(Attempt):
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_guard", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
-        *("_body", "_closed", "_content", "_ended", "_eof", "_idle", "_limit", "_over", "_quiet_since"),
-        *("_reader", "_response", "_running", "_seam", "_seam_held", "_sent", "_started_at", "_tail_at"),
+        *("_client", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
+        *("_body", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
+        *("_running", "_seam", "_seam_held", "_sent", "_stopped"),
     )
 
     def __init__(
@@ -73,7 +71,6 @@ class ServerAttempt(Attempt):
         self._prefix = prefix
         self._prepare = prepare
         self._on_close = on_close
-        self._guard = Guard(self._deadline)
         self._splitter = EventSplitter()
 
         self._reader: ChunkReader = ChatReader()
@@ -81,29 +78,25 @@ class ServerAttempt(Attempt):
         self._seam_held = 0  # tokens whose text the seam holds back
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
-        self._started_at: float | None = None
-        self._quiet_since: float | None = None  # since when no event has come; None when one just did
-        self._tail_at: float | None = None  # when the finish reason was waited past
-        self._limit = FailureKind.TIMEOUT  # which clock `_deadline` named last
+        self._opening = anyio.CancelScope()  # lets `aclose` end a request that has no response yet
         self._sent = False
-        self._content = False
         self._over = False  # nothing more to read: [DONE], end of body, or the tail's patience
         self._eof = False
         self._ended = False
+        self._stopped = False  # ended, or failed
         self._running = False
         self._closed = False
         self._idle: anyio.Event | None = None
 
     async def __anext__(self) -> list[Delta] | Ended:
-        if self._ended or self._closed:
+        if self._stopped or self._closed:
             await self._release()
             raise StopAsyncIteration
         self._running = True
         try:
             return await self._next()
-        except InterruptedWaitError:
-            raise StopAsyncIteration from None
         except BaseException as error:
+            self._stopped = True
             await self._release()
             if self._closed or not isinstance(error, Exception):
                 if isinstance(error, Exception):
@@ -120,8 +113,12 @@ class ServerAttempt(Attempt):
         first = not self._closed
         self._closed = True
         if self._running:
+            # Another task reads: without its connection it notices.
             self._idle = anyio.Event()
-            self._guard.interrupt()
+            self._opening.cancel()
+            if self._response is not None:
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    await self._response.aclose()
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await self._idle.wait()
         if first:
@@ -142,18 +139,29 @@ class ServerAttempt(Attempt):
     async def _next(self) -> list[Delta] | Ended:
         if self._response is None:
             if used_up(self._request, self._prefix):
-                self._ended = True
+                self._ended = self._stopped = True
                 return Ended("length", Usage())
-            await self._open()
-        body, reader, splitter, guard = cast("Any", self._body), self._reader, self._splitter, self._guard
+            with self._opening:
+                await self._open()
+            if self._opening.cancelled_caught:
+                raise StopAsyncIteration
+        body, reader, splitter = cast("Any", self._body), self._reader, self._splitter
         while not self._over:
             try:
-                data = await guard.wait(body.__anext__())
+                if reader.finish_reason is None:
+                    data = await body.__anext__()
+                else:
+                    data = b""
+                    with anyio.move_on_after(_TAIL_S):
+                        data = await body.__anext__()
+                    if not data:
+                        self._over = True
+                        break
                 events = splitter.feed(data)
             except StopAsyncIteration:
                 self._over = self._eof = True
                 events = self._last_event()
-            except (DeadlineError, httpx2.HTTPError):
+            except httpx2.HTTPError:
                 if reader.finish_reason is None:
                     raise
                 # The answer is complete; what went wrong was only the stream's tail.
@@ -161,13 +169,10 @@ class ServerAttempt(Attempt):
                 break
             if not events:
                 continue
-            self._quiet_since = None
             deltas = reader.read(events)
             if reader.done:
                 self._over = True
             if deltas:
-                if not self._content:
-                    self._content = any(delta.kind is not DeltaKind.ROLE for delta in deltas)
                 if self._seam is not None:
                     deltas = self._through_seam(self._seam, deltas)
                 if deltas:
@@ -176,8 +181,7 @@ class ServerAttempt(Attempt):
 
     async def _open(self) -> None:
         """Send the request and wait for the response's headers."""
-        self._started_at = anyio.current_time()
-        call = await self._guard.wait(self._prepare())
+        call = await self._prepare()
         if self._prefix:
             self._seam = Seam(self._prefix, may_echo=call.may_echo, echoes=call.echoes)
         request = self._request
@@ -186,7 +190,7 @@ class ServerAttempt(Attempt):
             self._reader = CompletionReader()
         elif isinstance(choices, int) and choices > 1:
             self._reader = ChatReader(choices)
-        # Only connecting is left to the transport's clock; the others are kept by the guard.
+        # Only connecting is on the transport's clock; the session keeps the others, for all endpoints alike.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
         if request.extra_headers:
@@ -197,15 +201,13 @@ class ServerAttempt(Attempt):
         try:
             # Asking for the bare response skips the SDK's typed stream and nothing else: authentication,
             # default headers, status errors and Azure's paths are its own.
-            response = await self._guard.wait(
-                self._client.post(
-                    call.path,
-                    body=call.body,
-                    cast_to=httpx2.Response,
-                    options=options,
-                    stream=True,
-                    stream_cls=openai.AsyncStream[ChatCompletionChunk],
-                )
+            response = await self._client.post(
+                call.path,
+                body=call.body,
+                cast_to=httpx2.Response,
+                options=options,
+                stream=True,
+                stream_cls=openai.AsyncStream[ChatCompletionChunk],
             )
         except Exception as error:
             self._sent = not surely_unprocessed(error)
@@ -221,7 +223,7 @@ class ServerAttempt(Attempt):
             raise failures.garbage("answered with a web page", response, name=self._name)
         if content_type != "application/json":
             return
-        await self._guard.wait(response.aread())
+        await response.aread()
         try:
             body = json.loads(response.content)
         except ValueError:
@@ -275,38 +277,12 @@ class ServerAttempt(Attempt):
             raise failures.incomplete(self._name)
         if reader.finish_reason == "error":
             raise ServerReportedError(None)
-        self._ended = True
+        self._ended = self._stopped = True
         return Ended(reader.finish_reason, reader.usage, reader.finish_raw)
 
-    def _deadline(self) -> float:
-        """Until when the wait that begins now may last; remembers which clock that is."""
-        now = anyio.current_time()
-        clocks, started_at = self._request.timeouts, self._started_at
-        if started_at is None:  # pragma: no cover - nothing is awaited before
-            started_at = now
-        if self._reader.finish_reason is not None:
-            if self._tail_at is None:
-                self._tail_at = now
-            limit_s, since, kind = _TAIL_S, self._tail_at, FailureKind.STALLED
-        elif not self._content:
-            limit_s, since, kind = clocks.first_content_s, started_at, FailureKind.TIMEOUT  # type: ignore[assignment]
-        else:
-            # Comments keep a connection alive; they do not end the gap, or a stall would last for ever.
-            if self._quiet_since is None:
-                self._quiet_since = now
-            limit_s, since, kind = clocks.gap_s, self._quiet_since, FailureKind.STALLED  # type: ignore[assignment]
-        deadline = math.inf if limit_s is None else since + limit_s
-        if clocks.total_s is not None and started_at + clocks.total_s < deadline:
-            deadline, kind = started_at + clocks.total_s, FailureKind.TIMEOUT
-        self._limit = kind
-        return deadline
-
     def _failure(self, error: Exception) -> EndpointFailure:
-        request = self._response.request if self._response is not None else None
         if isinstance(error, EndpointFailure):
             return error
-        if isinstance(error, DeadlineError):
-            return failures.timed_out(self._limit, request)
         if isinstance(error, SeamMismatchError | CannotContinueError | ModelFileError):
             reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
             return EndpointFailure(FailureKind.SEAM, reason)

@@ -28,6 +28,8 @@ from disco.session.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
+_TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
+
 
 class ChunkReader(Protocol):
     """Reads events into deltas and remembers how the answer ended."""
@@ -106,7 +108,7 @@ class ChatReader:
             # Servers that can reason send `"reasoning_content": null` beside every piece of text.
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
-                deltas.append(Delta(text, 1, DeltaKind.TEXT, None, chunk))
+                deltas.append(Delta(text, 1, _TEXT, None, chunk))
             else:
                 self._read_other(chunk, deltas)
         return deltas

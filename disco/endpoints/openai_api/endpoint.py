@@ -25,6 +25,8 @@ from disco.request import Prefix, Request
 __all__ = ["OpenAIEndpoint"]
 
 _WARM_UP_S = 10.0
+# A server with one model answers with it whatever name the request gives, or not at all.
+ANY_MODEL = "*"
 # Building a validator takes tens of milliseconds; the first chunk should not pay for it.
 _FIRST_CHUNK = (
     b'{"id":"","created":0,"model":"","object":"chat.completion.chunk",'
@@ -43,12 +45,13 @@ class OpenAIEndpoint(Endpoint):
         name: unique within one disco client.
         continuation: how this server continues an answer; see `Continuation`.
         context_tokens: the model's context, prompt and answer together, where known.
-        verdicts: what probes have found, by (base_url, model); may be shared, stored and given again.
+        verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
+            shared, stored and given again.
     """
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _only_model, set when the server names a single one; _attempts, those open.
+    # Mutable: verdicts; _attempts, those open.
     def __init__(
         self,
         *,
@@ -63,7 +66,6 @@ class OpenAIEndpoint(Endpoint):
         self._client = client
         self._continuation = continuation
         self._context_tokens = context_tokens
-        self._only_model: str | None = None
         self._attempts: set[ServerAttempt] = set()
 
     def capabilities(self, model: str | None = None) -> Capabilities:
@@ -80,10 +82,9 @@ class OpenAIEndpoint(Endpoint):
         if self._continuation.method != "auto":
             return self._continuation
         base_url = str(self._client.base_url)
-        verdict = self.verdicts.get((base_url, model)) if model is not None else None
-        if verdict is None and self._only_model is not None:
-            # A server with one model answers with it whatever name the request gives, or not at all.
-            verdict = self.verdicts.get((base_url, self._only_model))
+        verdict = self.verdicts.get((base_url, model or ANY_MODEL)) or self.verdicts.get(
+            (base_url, ANY_MODEL)
+        )
         return verdict.applied_to(self._continuation) if verdict is not None else Continuation()
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> ServerAttempt:  # noqa: B008 - frozen
@@ -117,15 +118,16 @@ class OpenAIEndpoint(Endpoint):
         models: list[str] = []
         with anyio.move_on_after(_WARM_UP_S):
             models = await self._models()
-        if len(models) == 1:
-            self._only_model = models[0]
-            if self.probes:
-                await self.probe(models[0])
+        if len(models) == 1 and self.probes:
+            verdict = await self.probe(models[0])
+            if verdict.conclusive:
+                self.verdicts[str(self._client.base_url), ANY_MODEL] = verdict
 
     async def probe(self, model: str) -> Verdict:
         """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
-        key = (str(self._client.base_url), model)
-        known = self.verdicts.get(key)
+        base_url = str(self._client.base_url)
+        key = (base_url, model)
+        known = self.verdicts.get(key) or self.verdicts.get((base_url, ANY_MODEL))
         if known is not None:
             return known
         verdict = await probe(self._client, model, continuation=self._continuation)

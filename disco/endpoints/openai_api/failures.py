@@ -24,7 +24,6 @@ __all__ = [
     "redact",
     "retry_after_s",
     "stream_error",
-    "timed_out",
     "wrap_transport",
 ]
 
@@ -117,13 +116,6 @@ def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.O
         wrapped = openai.APIConnectionError(request=request)
     wrapped.__cause__ = error
     return wrapped
-
-
-def timed_out(kind: FailureKind, request: httpx2.Request | None) -> EndpointFailure:
-    """A clock of ours ran out: TIMEOUT before the first content, STALLED after it."""
-    return EndpointFailure(
-        kind, openai.APITimeoutError(request=request if request is not None else _no_request())
-    )
 
 
 def stream_error(body: object, request: httpx2.Request) -> openai.APIError:

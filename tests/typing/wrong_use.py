@@ -1,0 +1,22 @@
+"""Mistakes that a type checker must find, each on a line that ends in `# wrong`. Never run."""
+
+from __future__ import annotations
+
+from disco import AsyncDisco, Timeouts
+from disco.endpoints.continuation import Continuation
+from disco.session.record import RouteRecord
+
+
+def rename(route: RouteRecord) -> None:
+    """Records, requests and settings do not change."""
+    route.policy = "x"  # wrong
+    Timeouts().gap_s = 3.0  # wrong
+
+
+def constructions() -> None:
+    """Misspelt or mistyped arguments."""
+    Timeouts(gap="3")  # wrong
+    Continuation(method="flag")  # wrong
+    AsyncDisco(price=0.5)  # wrong
+    AsyncDisco(timeouts=3.0)  # wrong
+    AsyncDisco("smollm2-135m")  # wrong
