@@ -56,8 +56,7 @@ async def _answer(screen: Screen, client: AsyncDisco, model: str, messages: list
         screen.stream(text, stream.writer or "device")
     screen.line()
     route = stream.route
-    if route is not None:
-        ttft = "–" if route.pace.ttft_released_s is None else f"{route.pace.ttft_released_s:.2f} s"
-        writers = " → ".join(dict.fromkeys(p.endpoint for p in route.pieces))
-        screen.line(f"[{writers}; first word after {ttft}; {route.cost * 1e6:.1f} µ$]", style="dim")
+    ttft = "–" if route.pace.ttft_released_s is None else f"{route.pace.ttft_released_s:.2f} s"
+    writers = " → ".join(dict.fromkeys(p.endpoint for p in route.pieces))
+    screen.line(f"[{writers}; first word after {ttft}; {route.cost * 1e6:.1f} µ$]", style="dim")
     return "".join(pieces)

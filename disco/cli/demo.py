@@ -263,7 +263,6 @@ async def _show(scene: Scene, screen: Screen, client: AsyncDisco, remote: Remote
             if not screen.is_terminal:
                 screen.stream("[the server is killed]", "server")
     screen.line()
-    assert stream.route is not None
     return stream.route
 
 
@@ -373,7 +372,6 @@ async def _baselines(screen: Screen, device: Device, profile: DeviceProfile, rem
                     )
                     async for _ in stream:
                         pass
-            assert stream.route is not None
             rows.append(Row(number, policy.removesuffix("_only"), stream.route))
     return rows
 

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chunks import Chunks
 from disco.client.driver import LiveSession
-from disco.errors import attach_evidence
+from disco.errors import DiscoError, attach_evidence
 from disco.session.events import Delta
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CLOSE_S = 5.0
 class DiscoStream(AsyncStream[ChatCompletionChunk]):
     """An `openai.AsyncStream[ChatCompletionChunk]` whose answer may have several writers.
 
-    `route` is the route record once the answer is complete (None before); `writer` names the endpoint that
+    `route` is the route record, once the answer is complete; `writer` names the endpoint that
     wrote the chunk handed out last. Leaving the iteration early must be followed by `close()` (or use
     `async with`), as with the SDK's own stream; nothing runs on after it.
     """
@@ -42,8 +42,16 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         self._iterator = self.__stream__()
 
     @property
-    def route(self) -> RouteRecord | None:
-        """The route record: who started, who won, where the answer moved, what it cost."""
+    def route(self) -> RouteRecord:
+        """The route record: who started, who won, where the answer moved, what it cost.
+
+        Raises:
+            DiscoError: the answer is not complete yet.
+        """
+        if self._live.record is None:
+            raise DiscoError(
+                "The route record is written when the answer is complete: read the stream to its end, or close it."
+            )
         return self._live.record
 
     @property
@@ -75,7 +83,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
                 if self._include_usage:
                     yield self._chunks.usage(answer_usage(live))
         except Exception as error:
-            attach_evidence(error, partial_text=live.session.text, route=self.route)
+            attach_evidence(error, partial_text=live.session.text, route=live.record)
             raise
         finally:
             live.cancel()

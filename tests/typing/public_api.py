@@ -89,7 +89,7 @@ async def streaming(client: AsyncDisco) -> str:
         assert_type(chunk, ChatCompletionChunk)
         assert_type(stream.writer, str | None)
         text += chunk.choices[0].delta.content or ""
-    assert_type(stream.route, RouteRecord | None)
+    assert_type(stream.route, RouteRecord)
     await stream.close()
     return text
 
