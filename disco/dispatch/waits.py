@@ -99,10 +99,15 @@ class EmpiricalWaits:
         return 1.0 if wait_s <= 0.0 else self._ttft.survival(wait_s)
 
 
-class SampleWaits:
-    """Waits straight from raw samples: one sort, then neighbours are looked up."""
+# Above this many samples, selecting one is cheaper than sorting all.
+_SELECT_FROM = 20_000
 
-    __slots__ = ("_sorted_s",)
+
+class SampleWaits:
+    """Waits straight from raw samples, sorted at once or, where there are very many, when that is needed."""
+
+    # Mutable: _sorted_s, None until needed.
+    __slots__ = ("_sorted_s", "_times_s")
 
     def __init__(self, times_s: NDArray[np.float64]) -> None:
         """Copies `times_s`: seconds, non-negative, float64, shape (n,).
@@ -112,21 +117,24 @@ class SampleWaits:
         """
         if times_s.size == 0:
             raise ValueError("a plan needs at least one time to first token")
-        self._sorted_s = np.sort(times_s)
+        self._times_s = times_s
+        self._sorted_s = None if times_s.size >= _SELECT_FROM else np.sort(times_s)
 
     def split(self, use: float) -> SplitWait:
         if use >= 1.0:
             return NO_WAIT
         if use <= 0.0:
             return NEVER
-        times_s = self._sorted_s
-        n = len(times_s)
+        n = len(self._times_s)
         wanted = use * n
         # At most `allowed` samples may lie beyond the late wait; rounding must not push it a sample up.
         allowed = int(wanted + n * _ROUNDING)
         if allowed >= n:
             return NO_WAIT
         at = n - 1 - allowed
+        if self._sorted_s is None:
+            return self._select(at, wanted)
+        times_s = self._sorted_s
         late_s = float(times_s[at])
         if late_s <= 0.0:
             return NO_WAIT
@@ -142,5 +150,25 @@ class SampleWaits:
         return SplitWait(early_s, late_s, (wanted - beyond) / (reached - beyond))
 
     def use(self, waits_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._sorted_s is None:
+            self._sorted_s = np.sort(self._times_s)
         n = len(self._sorted_s)
         return np.where(waits_s <= 0.0, 1.0, (n - self._sorted_s.searchsorted(waits_s, side="right")) / n)
+
+    def _select(self, at: int, wanted: float) -> SplitWait:
+        """The same as `split` without the order of all: `at` is the late wait's rank."""
+        times_s = np.partition(self._times_s, at)
+        n = len(times_s)
+        late_s = float(times_s[at])
+        if late_s <= 0.0:
+            return NO_WAIT
+        above_s, below_s = times_s[at + 1 :], times_s[:at]
+        tied_above = above_s.size and above_s.min() == late_s
+        beyond = int(np.count_nonzero(above_s > late_s)) if tied_above else len(above_s)
+        if beyond >= wanted - n * _ROUNDING:
+            return SplitWait(late_s, late_s, 0.0)
+        if below_s.size and below_s.max() == late_s:
+            below_s = below_s[below_s < late_s]
+        early_s = float(below_s.max()) if below_s.size else 0.0
+        reached = n - below_s.size if early_s > 0.0 else n
+        return SplitWait(early_s, late_s, (wanted - beyond) / (reached - beyond))

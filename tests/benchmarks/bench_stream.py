@@ -198,8 +198,8 @@ def _readers(made: dict[str, openai.AsyncOpenAI]) -> dict[str, Read]:
 
 async def cpu_per_chunk(made: dict[str, openai.AsyncOpenAI], rounds: int) -> dict[str, list[float]]:
     """Microseconds of this process per content chunk, by client and round."""
-    readers, out = _readers(made), {}
-    out = {name: [] for name in readers}
+    readers = _readers(made)
+    out: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(rounds + 2):  # the first two warm up
         for name, read in _shuffled(readers):
             cpu_at = time.process_time()
