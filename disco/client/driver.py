@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import sniffio
 
 from disco.endpoints.base import Attempt, Endpoint
 from disco.errors import EndpointFailure, FailureKind
@@ -203,6 +202,7 @@ class LiveSession:
 
 def _loop_clock() -> Callable[[], float]:
     """`anyio.current_time`, without finding out for every token anew which event loop is running."""
-    if sniffio.current_async_library() == "asyncio":
+    try:
         return asyncio.get_running_loop().time
-    return anyio.current_time
+    except RuntimeError:  # trio
+        return anyio.current_time

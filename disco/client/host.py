@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import sniffio
 
 __all__ = ["Host"]
 
@@ -52,14 +51,15 @@ class Host:
         self._token = anyio.lowlevel.current_token()
         self._stop, self._stopped = anyio.Event(), anyio.Event()
         ready = anyio.Event()
-        if sniffio.current_async_library() == "trio":
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # not asyncio, so trio
             import trio  # noqa: PLC0415 - only where it is what runs
 
             trio.lowlevel.spawn_system_task(self._main, ready, self._stop, self._stopped)
         else:
-            self._task = asyncio.get_running_loop().create_task(
-                self._main(ready, self._stop, self._stopped), name="disco-host"
-            )
+            main = self._main(ready, self._stop, self._stopped)
+            self._task = loop.create_task(main, name="disco-host")
         await ready.wait()
 
     async def _main(self, ready: anyio.Event, stop: anyio.Event, stopped: anyio.Event) -> None:

@@ -99,7 +99,7 @@ async def measure(
                     model="smollm2-135m",
                     messages=[{"role": "user", "content": QUESTIONS[run % len(QUESTIONS)]}],
                     stream=True,
-                    max_tokens=160,
+                    max_tokens=100,
                     temperature=0.7,
                     seed=run,
                 )
