@@ -1,0 +1,144 @@
+"""Moving an answer on purpose: bank, cut, start the target, switch or give up (design rule 3).
+
+Whether and when is `migration.decide`; here is what is done about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from disco.playback import last_word_start
+from disco.session.answer import Answer
+from disco.session.attempts import AttemptState, Outcome, Role, is_content
+from disco.session.effects import Effect
+from disco.session.events import Delta, DeltaKind
+from disco.session.migration import Snapshot, Verdict, decide
+from disco.session.terms import Handover
+
+__all__ = ["MovingAnswer"]
+
+RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
+
+
+class MovingAnswer(Answer):
+    """An answer that can move from one endpoint to another in mid-sentence."""
+
+    def _snapshot(self, now: float, *, target_has_prompt: bool) -> Snapshot:
+        assert self._writer is not None
+        assert self._move is not None
+        target = self.candidates[self._move.target]
+        pace = self.terms.pace_tps
+        if not self.terms.streams:
+            slack = inf
+        elif pace is None:
+            slack = 0.0
+        else:
+            # The cut goes back to the last word boundary, about two tokens before the end.
+            slack = max(0.0, self.playback.slack_s(now) - 2 / pace)
+        return Snapshot(
+            source=self._writer.candidate,
+            # What holds the prompt has loaded its model, whatever the plan had to reckon with.
+            target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
+            prompt_tokens=self.terms.prompt_tokens,
+            written_tokens=self._tokens,
+            max_tokens=self.terms.max_tokens,
+            target_has_prompt=target_has_prompt,
+            slack_s=slack,
+            pace_tps=pace,
+            lengths=self.lengths,
+            margin=self._margin,
+            make_before_break=self.plan.order == "make_before_break",
+        )
+
+    def _kept_prefill(self, target: str) -> AttemptState | None:
+        """The loser on that endpoint that keeps its prefill, or is still at it."""
+        parked = (a for a in self.attempts if a.candidate.name == target and a.outcome is Outcome.PARKED)
+        return next(parked, None)
+
+    def _consider_move(self, now: float, out: list[Effect]) -> None:
+        """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""
+        assert self._move is not None
+        if now < self._reconsider_at:
+            return
+        kept = self._kept_prefill(self._move.target)
+        decision = decide(self._snapshot(now, target_has_prompt=kept is not None))
+        target = self.candidates[self._move.target]
+        self._reconsider_at = now + RECONSIDER_S
+        self.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
+        if decision.verdict is Verdict.NEVER:
+            self._move = None
+        if decision.verdict is not Verdict.GO or (kept is not None and not kept.stopped):
+            return
+        text = "".join(self._text)
+        cut = last_word_start(text)
+        if cut <= 0 or cut < (self.playback.released_chars if self.terms.streams else 0):
+            return
+        source = self._writer
+        assert source is not None
+        beyond = self._take_back(cut)
+        state = self._open(target.name, Role.TARGET, self._prefix_for(target, text[:cut]), now, out)
+        moving = Handover(
+            source=source.number,
+            target=state.number,
+            decided_at=now,
+            cut_chars=cut,
+            cut_tokens=self._tokens,
+            expected_s=decision.handover_s,
+            slack_s=self.playback.slack_s(now) if self.terms.streams else inf,
+            beyond=beyond,
+        )
+        self.handovers.append(moving)
+        self._moving = moving
+        if self.plan.order == "break_before_make":
+            self._stop(source, Outcome.HANDED_OVER, now, out)
+
+    def _source_of(self, moving: Handover) -> AttemptState:
+        return self.attempts[moving.source]
+
+    def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> bool:
+        """The target writes: from here on the answer is its. False while it has no content yet."""
+        moving = self._moving
+        assert moving is not None
+        if not is_content(deltas):
+            return False
+        if any(d.kind not in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas):
+            # It thinks or calls a tool in the middle of a sentence: that is no continuation.
+            self._failed.add(target.candidate.name)
+            self._abandon("not_text", now, out)
+            return True
+        moving.switched_at = now
+        moving.outcome = "switched"
+        self._moving = None
+        source = self._source_of(moving)
+        if source.active:
+            self._stop(source, Outcome.HANDED_OVER, now, out)
+        self._make_writer(target)
+        self._move = None  # one move an answer: the target was chosen because it is the cheaper one
+        # A target slower than the reader lives on the bank for the rest of the answer.
+        pace = self.terms.pace_tps
+        self.playback.banking = pace is not None and target.candidate.decode_tps < 1.2 * pace
+        self._written(target, deltas, now)
+        return True
+
+    def _runs_dry(self, now: float) -> bool:
+        return self.terms.streams and self.playback.slack_s(now) <= 1e-9
+
+    def _abandon(self, why: str, now: float, out: list[Effect]) -> None:
+        """Give up a move: the source goes on as if nothing had been."""
+        moving = self._moving
+        assert moving is not None
+        self._moving = None
+        moving.outcome = why
+        target = self.attempts[moving.target]
+        if target.active:
+            self._stop(target, Outcome.ABANDONED, now, out)
+        for delta in moving.beyond:
+            self._push(self._source_of(moving), delta, now)
+        moving.beyond = []
+        self._margin *= 2
+        self._reconsider_at = now + RECONSIDER_S
+        tries = sum(1 for h in self.handovers if h.source == moving.source)
+        if tries >= 2 or target.candidate.name in self._failed:
+            self._move = None
+            self.playback.banking = False
