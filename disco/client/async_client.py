@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDisco"]
 
 _UNSET: Any = openai.not_given
+NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 
 
 class AsyncDisco(AsyncOpenAI):
@@ -135,6 +136,11 @@ class AsyncDisco(AsyncOpenAI):
                 client=self._plain(more), name="server", continuation=continuation, verdicts=self._verdicts
             )
         self.router.check(self.server)
+        # WebSockets do not come through `request`; under this name they find nobody.
+        if self.server is None or self.router.preset.limits.local_only:
+            self.websocket_base_url = NOWHERE
+        elif self.websocket_base_url == NOWHERE:
+            self.websocket_base_url = None
 
     def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
         """The same client without disco: what the server endpoint talks through."""

@@ -191,6 +191,7 @@ async def test_what_must_stay_here_is_sent_by_no_method(device, policy, monkeypa
         for way in ways:
             with pytest.raises(disco.NoEndpointError):
                 await way
+        assert str(c.websocket_base_url).endswith(".invalid")
     assert sent == []
 
 
