@@ -20,6 +20,7 @@ from disco.session.events import Delta, DeltaKind
 
 __all__ = ["Pace", "Playback"]
 
+_LEAD_S = 0.01  # before the reader's deadline, because a timer of a busy event loop rings late
 _FRAME_S = 1 / 60  # a screen shows no more often; spares wake-ups while a burst drains
 _EWMA_SPAN_S = 1.0  # memory of the arrival rate
 _PRIOR_SPAN_S = 0.03  # how long the rate is believed to have been r_c before the first token
@@ -261,7 +262,7 @@ class Playback:
             return item.arrived_at, item.arrived_at
         if self._ended:
             return min(self._due_at, self._end_by), self._end_by
-        latest_at = started_at + self._tokens_released * self._token_s
+        latest_at = started_at + self._tokens_released * self._token_s - _LEAD_S
         if not self._banking:
             latest_at = min(latest_at, max(item.arrived_at, self._unbanked_at) + pace.max_hold_s)
         latest_at = max(latest_at, item.arrived_at)

@@ -128,13 +128,13 @@ def test_slack_and_bank(t_m: float, r_c: float, rest: int) -> None:
 
 
 def test_too_little_bank_gives_the_gap_the_formula_says() -> None:
-    """Gap `1/r_c + d_0` with `d_0 = t_m − S`."""
+    """Gap `1/r_c + d_0` with `d_0 = t_m − S`; on the screen the 10 ms more by which the pacer runs ahead."""
     n, r_c = 4, 4.8
     t_m = handover_time_s(DEVICE, 500 + n)
     slack = n / r_c - (n - 1) / SERVER.decode_tps
     released = hand_over(n, source=SERVER, target=DEVICE, prompt=500, rest=30, r_c=r_c)
     assert t_m > slack
-    assert max(tbt_s(released)) == pytest.approx(1 / r_c + t_m - slack)
+    assert max(tbt_s(released)) == pytest.approx(1 / r_c + t_m - slack + 0.01)
     assert max(lateness_s(released, r_c)) == pytest.approx(t_m - slack)
 
 
