@@ -3,7 +3,7 @@
 Both ways, at reading pace (4.8 tokens/s) and at two screen paces (25 and 75). The server is a process of its own
 behind a proxy that delays each request as a measured server profile says. Prints one row per way and pace.
 
-    python tests/benchmarks/bench_migration.py [--runs 50] [--profile gpt-4o-mini-2024]
+    python tests/benchmarks/bench_migration.py [--runs 50] [--profile gpt-4o-mini-2024] [--paces 4.8 25 75]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import anyio
 
@@ -43,7 +44,7 @@ QUESTIONS = (
 WAYS = {"server → device": ("server_only", 0.0), "device → server": ("device_only", 1e-7)}
 
 
-async def main(runs: int, profile_name: str) -> None:
+async def main(runs: int, profile_name: str, paces: Sequence[float]) -> None:
     screen = Screen(width=200)
     ttft = load_server(profile_name).ttft()
     device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
@@ -54,7 +55,7 @@ async def main(runs: int, profile_name: str) -> None:
                 rows = [
                     await measure(screen, runs, way, pace, device, profile, server, shaper)
                     for way in WAYS
-                    for pace in PACES
+                    for pace in paces
                 ]
     finally:
         await device.aclose()
@@ -138,5 +139,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--profile", default="gpt-4o-mini-2024")
+    parser.add_argument("--paces", type=float, nargs="+", default=PACES)
     given = parser.parse_args()
-    sys.exit(anyio.run(main, given.runs, given.profile))
+    sys.exit(anyio.run(main, given.runs, given.profile, given.paces))
