@@ -125,7 +125,9 @@ def test_unknown_models_are_named_with_the_remedy(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_child_outlives_its_parent(how):
     program = """
-        import time
+        import signal, time
+        # A test run in the background of a shell inherits that SIGINT is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         from disco.cli.local_server import LocalServer
         def loading(seconds, phrase):
             print(server.pid, flush=True)
