@@ -13,10 +13,10 @@ from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
 from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation, Verdict, probe
-from disco.endpoints.continuation.gguf import read_chat_template
 from disco.endpoints.continuation.ladder import chat_call, completions_call, continue_call, used_up
 from disco.endpoints.continuation.probe import judge
 from disco.endpoints.continuation.templates import render_prefix
+from disco.endpoints.gguf import read_chat_template
 from disco.errors import ConfigurationError, ModelFileError
 from disco.request import Prefix, Request
 
@@ -204,11 +204,11 @@ class TestGGUF:
         [
             (b"", "not a GGUF"),
             (b"MZ" * 40, "not a GGUF"),
-            (b"GGUF", "damaged"),
+            (b"GGUF", "truncated|unknown type"),
             (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version"),
             (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "no chat template"),
-            (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 60), "damaged"),
-            (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77), "damaged"),
+            (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 60), "truncated|unknown type"),
+            (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77), "truncated|unknown type"),
         ],
     )
     def test_other_files_are_named_for_what_they_are(self, tmp_path, data, says):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disco.endpoints.gguf import read_header
 from disco.endpoints.llamacpp import resolve_model, unserved_params
-from disco.endpoints.llamacpp.gguf import read_header
 from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.healing import Healer, PieceIndex
 from disco.endpoints.llamacpp.params import plain_messages, read_params

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from disco.endpoints.continuation.gguf import read_chat_template
 from disco.endpoints.continuation.templates import CannotContinueError, marker_in, render_prefix
+from disco.endpoints.gguf import read_chat_template
 from disco.errors import ConfigurationError, nearest
 from disco.request import Prefix, Request
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import anyio
 
 from disco.endpoints.base import Capabilities, Endpoint
+from disco.endpoints.gguf import GgufError, read_header
 from disco.endpoints.llamacpp.attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.files import locate, require_llama_cpp, resolve_model, short_name
-from disco.endpoints.llamacpp.gguf import GgufError, read_header
 from disco.endpoints.llamacpp.measure import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.endpoints.llamacpp.prompt import Renderer

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from disco.endpoints.llamacpp.gguf import GgufError, Header, read_header
+from disco.endpoints.gguf import GgufError, Header, read_header
 from disco.errors import ConfigurationError, ModelFileError, nearest
 
 __all__ = ["KNOWN_MODELS", "check_model_file", "require_llama_cpp", "resolve_model", "short_name"]

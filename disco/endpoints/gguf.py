@@ -1,4 +1,4 @@
-"""The header of a GGUF file: enough to say whether it is whole, and which tokenizer it holds.
+"""The header of a GGUF file: whether it is whole, which tokenizer and which chat template it holds.
 
 Source: the GGUF specification, version 3 (ggml's docs/gguf.md). Versions 2 and 3 share this layout.
 """
@@ -9,9 +9,12 @@ import hashlib
 import mmap
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["GgufError", "Header", "read_header"]
+from disco.errors import ModelFileError
+
+__all__ = ["GgufError", "Header", "read_chat_template", "read_header"]
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -133,6 +136,25 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
                 return _parse(_Reader(data), scalars_only=scalars_only)
             except struct.error as exc:
                 raise GgufError("it is truncated inside its header") from exc
+
+
+@lru_cache(maxsize=16)
+def read_chat_template(path: str) -> str:
+    """The model's own chat template (Jinja source), read without llama.cpp.
+
+    Raises:
+        ModelFileError: the file is missing, is no whole GGUF, or has no chat template.
+    """
+    try:
+        header = read_header(Path(path))
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read ({type(error).__name__}). Check the path.") from error
+    except GgufError as error:
+        raise ModelFileError(f"{path} is not a GGUF file that can be read: {error}.") from error
+    template = header.metadata.get("tokenizer.chat_template")
+    if not isinstance(template, str):
+        raise ModelFileError(f"{path} holds no chat template. Give the template itself to `Continuation`.")
+    return template
 
 
 def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
