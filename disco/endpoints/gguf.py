@@ -183,6 +183,8 @@ def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
 
 
 def _end_of_tensors(reader: _Reader, count: int, metadata: dict[str, object]) -> int:
+    if count == 0:  # a vocabulary alone: nothing follows that would have to be aligned
+        return reader.at
     end = 0
     for _ in range(count):
         reader.string()
