@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
@@ -15,6 +15,9 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
 from disco.session.events import Delta
+
+if TYPE_CHECKING:
+    from disco.session.record import RouteRecord
 
 __all__ = ["Chunks", "RoutedChatCompletion", "assemble"]
 
@@ -85,9 +88,10 @@ class RoutedChatCompletion(ChatCompletion):
     _route: Any = None
 
     @property
-    def route(self) -> Any:
-        """The route record of this answer (`disco.RouteRecord`)."""
-        return self._route
+    def route(self) -> RouteRecord:
+        """The route record of this answer: who started, who wrote, where it moved, what it cost."""
+        record: RouteRecord = self._route
+        return record
 
 
 def assemble(

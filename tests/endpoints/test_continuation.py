@@ -208,7 +208,10 @@ class TestGGUF:
             (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version"),
             (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "no chat template"),
             (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 60), "truncated|unknown type"),
-            (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77), "truncated|unknown type"),
+            (
+                b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77),
+                "truncated|unknown type",
+            ),
         ],
     )
     def test_other_files_are_named_for_what_they_are(self, tmp_path, data, says):
