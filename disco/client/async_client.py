@@ -54,7 +54,8 @@ class AsyncDisco(AsyncOpenAI):
         timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
         on_route: called with the route record of every finished answer, in the event loop; must not block.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query,
-            http_client: as for `AsyncOpenAI`. Retries are the session's: it goes to another endpoint first.
+            http_client: as for `AsyncOpenAI`. Retries are the session's: it goes to another endpoint first, and tries
+            the only one there is again up to `max_retries` times.
 
     Raises:
         disco.errors.ConfigurationError: unknown preset or profile, or settings that contradict each other.

@@ -77,7 +77,13 @@ class DiscoCompletions(AsyncCompletions):
         stream = bool(_value(given.pop("stream", None)))
         stream_options = _value(given.pop("stream_options", None)) or {}
         request = self._request(given, headers, extra_body)
-        live = await self._client.router.open(request, self._client.server, stream=stream, options=options)
+        live = await self._client.router.open(
+            request,
+            self._client.server,
+            stream=stream,
+            options=options,
+            max_retries=self._client.max_retries,
+        )
         chunks = Chunks(request.model)
         try:
             first = await live.read()

@@ -124,7 +124,13 @@ class Router:
         return self._preset(options).limits.local_only
 
     async def open(
-        self, request: Request, server: Endpoint | None, *, stream: bool, options: RequestOptions
+        self,
+        request: Request,
+        server: Endpoint | None,
+        *,
+        stream: bool,
+        options: RequestOptions,
+        max_retries: int = 2,
     ) -> LiveSession:
         """Plan a request and start its session in the background.
 
@@ -138,7 +144,7 @@ class Router:
         served = {name: e.capabilities(request.model).features for name, e in endpoints.items()}
         dispatcher = self._dispatcher(preset, request.model, speeds)
         plan = dispatcher.plan(features, list(candidates.values()), served)
-        session = self._session(plan, candidates, features, preset, request, options)
+        session = self._session(plan, candidates, features, preset, request, options, max_retries)
 
         def done(finished: Session) -> None:
             rates = {name: s.rates for name, s in speeds.items()}
@@ -249,6 +255,7 @@ class Router:
         preset: Preset,
         request: Request,
         options: RequestOptions,
+        max_retries: int,
     ) -> Session:
         wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
         # Pacing is for people who read: not for programs that wait for tool calls or a JSON document.
@@ -262,6 +269,7 @@ class Router:
             may_continue=features.may_migrate,
             pace_tps=None if pace is None else pace.tps,
             timeouts=request.timeouts,
+            max_retries=max_retries,
         )
         return Session(plan, candidates, terms, Playback(pace), self.knowledge.answer_lengths())
 

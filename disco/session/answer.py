@@ -52,7 +52,6 @@ class Answer:
         self.generated: list[tuple[float, int]] = []  # (time, tokens) as they were written
         self.delivered: list[str] = []  # text given to the reader, in order
         self.started_at = 0.0
-        self.committed_at: float | None = None
         self.finished_at: float | None = None
         self.finish_reason: str | None = None
         self.error: Exception | None = None

@@ -132,7 +132,6 @@ class Session(SurvivingAnswer):
 
     def _commit(self, winner: AttemptState, now: float, out: list[Effect]) -> None:
         """The race is won: by the first content, not by headers or an empty role chunk (rule 1)."""
-        self.committed_at = now
         self._pending.clear()
         self._make_writer(winner)
         losers = [a for a in self.attempts if a is not winner and a.active]

@@ -236,8 +236,12 @@ async def test_a_wrong_key_is_the_sdks_own_error(device):
 async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(device):
     nobody = "http://127.0.0.1:9/v1"
     async with AsyncDisco(local=None, policy="balanced", base_url=nobody, api_key="x", max_retries=0) as c:
-        with pytest.raises(openai.APIConnectionError):
+        with pytest.raises(openai.APIConnectionError) as caught:
             await c.chat.completions.create(model="m", messages=SEA)
+        assert len(caught.value.route.tries) == 1
+        with pytest.raises(openai.APIConnectionError) as caught:
+            await c.with_options(max_retries=1).chat.completions.create(model="m", messages=SEA)
+        assert len(caught.value.route.tries) == 2
     async with AsyncDisco(local=device, policy=preset("server_only"), base_url=nobody, api_key="x") as c:
         answer = await c.chat.completions.create(model="m", messages=SEA, max_tokens=5)
         assert answer.route.winner == "device"
