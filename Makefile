@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FRAMEWORKS := .venv-frameworks
 
-.PHONY: help demo chat test test-slow lint format bench build clean
+.PHONY: help demo chat test test-slow test-frameworks lint format bench build clean
 
 help:
 	@echo "make demo       watch two real models give one answer together"
 	@echo "make chat       talk to them in the terminal"
 	@echo "make test       run all tests (real model and real server included)"
+	@echo "make test-frameworks   LangChain, pydantic-ai, instructor and the Agents SDK on disco"
 	@echo "make lint       ruff and mypy, as CI runs them"
 	@echo "make bench      the benchmarks behind docs/performance.md"
 	@echo "make clean      remove .venv and everything built"
@@ -24,6 +26,18 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# instructor's pins contradict openai's, so frameworks get an environment of their own; see docs/frameworks.md.
+test-frameworks: $(FRAMEWORKS)/.ready
+	$(FRAMEWORKS)/bin/pytest tests/frameworks
+	$(FRAMEWORKS)/bin/pytest tests/test_docs.py -k frameworks.md
+
+$(FRAMEWORKS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check -e ".[demo]" pytest \
+	  langchain-openai "pydantic-ai-slim[openai]" openai-agents aiohttp docstring-parser requests tenacity typer
+	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check --no-deps "instructor>=1.17,<2"
+	@touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -52,5 +66,5 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
