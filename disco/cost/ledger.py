@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from disco.cost.unified import Rates
@@ -109,6 +110,11 @@ class Ledger:
         entry = Charge(attempt, endpoint, phase, prompt_tokens, completion_tokens, cached, cost)
         self._charges.append(entry)
         return entry
+
+    @property
+    def rates(self) -> Mapping[str, Rates]:
+        """What a token costs, by endpoint name."""
+        return MappingProxyType(self._rates)
 
     @property
     def charges(self) -> tuple[Charge, ...]:

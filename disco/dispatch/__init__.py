@@ -1,6 +1,6 @@
 """Who may serve a request, who starts when, and where its answer may go."""
 
-from disco.dispatch.base import Diffusion, FittedPolicy, Policy, PolicyFactory
+from disco.dispatch.base import Delays, Diffusion, FittedPolicy, Policy, PolicyFactory, VectorPolicy
 from disco.dispatch.dispatcher import Dispatcher
 from disco.dispatch.eligible import eligible
 from disco.dispatch.features import Features, estimate_tokens, features_of
@@ -11,15 +11,18 @@ from disco.dispatch.length_threshold import (
     plan_threshold,
     plan_threshold_samples,
 )
+from disco.dispatch.optimal_plan import OptimalPlan, plan_optimal_waits
+from disco.dispatch.optimal_wait import OptimalWait
 from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.dispatch.presets import Preset, available_presets, load_preset
 from disco.dispatch.random_split import RandomSplit
 from disco.dispatch.registry import build_policy, known_policies
 from disco.dispatch.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
-from disco.dispatch.waits import SplitWait
+from disco.dispatch.waits import SplitWait, WaitByLength
 
 __all__ = [
     "Candidate",
+    "Delays",
     "DeviceOnly",
     "Diffusion",
     "Dispatcher",
@@ -27,6 +30,8 @@ __all__ = [
     "FittedPolicy",
     "LengthThreshold",
     "Move",
+    "OptimalPlan",
+    "OptimalWait",
     "Plan",
     "Policy",
     "PolicyFactory",
@@ -37,6 +42,8 @@ __all__ = [
     "SplitWait",
     "Start",
     "ThresholdPlan",
+    "VectorPolicy",
+    "WaitByLength",
     "WaitPlan",
     "WaitTime",
     "available_presets",
@@ -46,6 +53,7 @@ __all__ = [
     "features_of",
     "known_policies",
     "load_preset",
+    "plan_optimal_waits",
     "plan_threshold",
     "plan_threshold_samples",
     "plan_waits",

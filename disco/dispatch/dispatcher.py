@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -11,16 +12,27 @@ from disco.cost.unified import Rates, regime
 from disco.dispatch.base import FittedPolicy, Policy, alone
 from disco.dispatch.eligible import eligible
 from disco.dispatch.features import Features
+from disco.dispatch.fixed import Race
 from disco.dispatch.plan import Candidate, Move, Plan
 from disco.dispatch.presets import Preset
 from disco.dispatch.registry import AUTO, build_policy
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 
-__all__ = ["Dispatcher"]
+__all__ = ["BudgetClass", "Dispatcher"]
+
+BudgetClass = Literal["background", "standard", "urgent"]
+"""What a request may spend: nothing of the budget, what the policy says, or whatever is fastest."""
 
 # Length an answer is taken to have where the caller set no limit; only ranks endpoints by cost.
 _TYPICAL_ANSWER_TOKENS = 256
+_RACE = Race()
+# Whose share of the tokens the fitted policies' budget limits; the others have none, or it depends on prices.
+_LIMITED: Mapping[str, Literal["device", "server"]] = {
+    "length_threshold": "server",
+    "optimal_wait": "device",
+    "wait_time": "device",
+}
 
 
 class Dispatcher:
@@ -59,7 +71,10 @@ class Dispatcher:
         return self._preset
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Follow the distributions; costs one planning per policy in use, tens of microseconds."""
+        """Follow the distributions; costs one planning per policy in use, tens of microseconds.
+
+        Only "optimal_wait" takes longer, a millisecond or a few, and does it when the next request comes.
+        """
         self._lengths = lengths
         self._ttft = ttft
         for policy in self._policies.values():
@@ -71,13 +86,7 @@ class Dispatcher:
         name = self._preset.dispatch.policy
         server_constrained = True
         if name in (AUTO, "random"):
-            prices = device.cost_in, device.cost_out, server.cost_in, server.cost_out
-            if prices != self._prices:
-                self._prices = prices
-                self._server_constrained = (
-                    regime(Rates(*prices[:2]), Rates(*prices[2:])) == "server-constrained"
-                )
-            server_constrained = self._server_constrained
+            server_constrained = self._spares_server(device, server)
             if name == AUTO:
                 name = "length_threshold" if server_constrained else "wait_time"
         key = name, server_constrained
@@ -88,6 +97,7 @@ class Dispatcher:
                 name,
                 lengths=self._lengths,
                 ttft=self._ttft,
+                device=device,
                 budget=section.budget,
                 tail=section.tail,
                 rng=self._rng,
@@ -95,11 +105,34 @@ class Dispatcher:
             )
         return policy
 
+    def _spares_server(self, device: Candidate, server: Candidate) -> bool:
+        """Whether the server is the constrained side at these prices."""
+        prices = device.cost_in, device.cost_out, server.cost_in, server.cost_out
+        if prices != self._prices:
+            self._prices = prices
+            self._server_constrained = regime(Rates(*prices[:2]), Rates(*prices[2:])) == "server-constrained"
+        return self._server_constrained
+
+    def constrained(self, device: Candidate, server: Candidate) -> Candidate:
+        """The side that a background request leaves alone: the one the preset limits, else the dear one."""
+        match self._preset.dispatch.policy:
+            case "device_only":
+                return server
+            case "server_only":
+                return device
+            case name:
+                limited = _LIMITED.get(name)
+        if limited is None:
+            limited = "server" if self._spares_server(device, server) else "device"
+        return server if limited == "server" else device
+
     def plan(
         self,
         features: Features,
         candidates: Sequence[Candidate],
         served: Mapping[str, frozenset[str] | None],
+        *,
+        budget_class: BudgetClass = "standard",
     ) -> Plan:
         """Plan one request.
 
@@ -111,6 +144,9 @@ class Dispatcher:
             features: of the request.
             candidates: every configured endpoint, with names that differ.
             served: see `eligible`.
+            budget_class: "background" starts only the side that is not constrained and moves nothing to the
+                other, which still stands by should that one fail; "urgent" starts both at once. Neither is
+                counted in the policy's budget.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
@@ -127,16 +163,22 @@ class Dispatcher:
                 device = device or candidate
             else:
                 server = server or candidate
-        if device is not None and server is not None:
-            starts = self.policy_for(device, server).starts(features, device, server)
-        else:
+        spared: Candidate | None = None
+        if device is None or server is None:
             starts = alone(device, server)
+        elif budget_class == "standard":
+            starts = self.policy_for(device, server).starts(features, device, server)
+        elif budget_class == "urgent":
+            starts = _RACE.starts(features, device, server)
+        else:
+            spared = self.constrained(device, server)
+            starts = alone(None, server) if spared is device else alone(device, None)
         starting = [start.endpoint for start in starts]
         migration = self._preset.migration
         return Plan(
             starts=starts,
             fallbacks=tuple([c.name for c in able if c.name not in starting]),
-            moves=_moves(able) if migration.enabled and features.may_migrate else {},
+            moves=_moves(able, spared) if migration.enabled and features.may_migrate else {},
             order=migration.order,
         )
 
@@ -147,10 +189,15 @@ def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple
     return cost, candidate.time_to_first_token_s(prompt_tokens)
 
 
-def _moves(able: list[Candidate]) -> dict[str, Move]:
-    """Every dearer writer may hand over to the one endpoint that continues answers most cheaply."""
+def _moves(able: list[Candidate], spared: Candidate | None) -> dict[str, Move]:
+    """Every dearer writer may hand over to the one endpoint that continues answers most cheaply.
+
+    Not to the place of `spared`, if there is one.
+    """
     target: Candidate | None = None
     for c in able:
+        if spared is not None and c.place == spared.place:
+            continue
         # Strictly cheaper only: of equals, the first in rank stays.
         if c.continues and (target is None or (c.cost_out, c.cost_in) < (target.cost_out, target.cost_in)):
             target = c

@@ -96,9 +96,10 @@ def features_of(
         count_tokens: exact length of the templated prompt in tokens; None estimates it.
     """
     needs = _needs(request)
+    limit = request.max_tokens
     return Features(
         prompt_tokens=_estimate(request) if count_tokens is None else count_tokens(request),
-        max_tokens=request.max_tokens,
+        max_tokens=limit if isinstance(limit, int) else None,  # what it is else, the endpoint refuses
         needs=needs,
         local_only=local_only,
         stream=stream,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from disco.dispatch.base import alone
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.dispatch.base import Delays, alone
 from disco.dispatch.features import Features
 from disco.dispatch.plan import Candidate, Start
 
@@ -25,6 +28,10 @@ class DeviceOnly:
     ) -> tuple[Start, ...]:
         return alone(device, None) if device is not None else alone(None, server)
 
+    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
+        n = prompt_tokens.size
+        return Delays(np.zeros(n), np.full(n, np.inf))
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOnly:
@@ -39,6 +46,10 @@ class ServerOnly:
         server: Candidate | None,
     ) -> tuple[Start, ...]:
         return alone(None, server) if server is not None else alone(device, None)
+
+    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
+        n = prompt_tokens.size
+        return Delays(np.full(n, np.inf), np.zeros(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +67,7 @@ class Race:
         if device is None or server is None:
             return alone(device, server)
         return Start(device.name), Start(server.name)
+
+    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
+        n = prompt_tokens.size
+        return Delays(np.zeros(n), np.zeros(n))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from disco.dispatch.base import Diffusion, alone, check_share
+from disco.dispatch.base import Delays, Diffusion, alone, check_share
 from disco.dispatch.features import Features
 from disco.dispatch.plan import Candidate, Start
 from disco.dispatch.shares import TokenShares
@@ -101,3 +101,12 @@ class LengthThreshold:
         ):
             return (Start(device.name),)
         return Start(device.name), Start(server.name)
+
+    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
+        plan = self.plan
+        server_s = np.where(prompt_tokens > plan.boundary_tokens, 0.0, np.inf)
+        tied = np.flatnonzero(prompt_tokens == plan.boundary_tokens)
+        if tied.size:
+            race = self._diffusion.take_many(plan.race_share, int(plan.boundary_tokens), tied.size)
+            server_s[tied[race]] = 0.0
+        return Delays(np.zeros(prompt_tokens.size), server_s)

@@ -10,6 +10,8 @@ import numpy as np
 from disco.dispatch.base import Policy, PolicyFactory
 from disco.dispatch.fixed import DeviceOnly, Race, ServerOnly
 from disco.dispatch.length_threshold import LengthThreshold
+from disco.dispatch.optimal_wait import OptimalWait
+from disco.dispatch.plan import Candidate
 from disco.dispatch.random_split import RandomSplit
 from disco.dispatch.wait_time import WaitTime
 from disco.errors import ConfigurationError, nearest
@@ -21,7 +23,15 @@ __all__ = ["AUTO", "BUILT_IN", "build_policy", "is_known_policy", "known_policie
 AUTO: Final = "auto"
 """Not a policy: the regime picks between wait_time and length_threshold, for each request."""
 
-BUILT_IN: Final = ("device_only", "length_threshold", "race", "random", "server_only", "wait_time")
+BUILT_IN: Final = (
+    "device_only",
+    "length_threshold",
+    "optimal_wait",
+    "race",
+    "random",
+    "server_only",
+    "wait_time",
+)
 
 _GROUP = "disco.policies"
 
@@ -41,6 +51,7 @@ def build_policy(
     *,
     lengths: Lengths,
     ttft: Empirical,
+    device: Candidate,
     budget: float,
     tail: float,
     rng: np.random.Generator,
@@ -52,6 +63,7 @@ def build_policy(
         name: any of `known_policies()` but "auto".
         lengths: prompt lengths, tokens.
         ttft: the server's time to first token, s.
+        device: how fast and dear the device is.
         budget: share b of all prompt tokens that the constrained endpoint may process.
         tail: share α of the budget kept for the tail.
         rng: the only source of randomness.
@@ -75,6 +87,8 @@ def build_policy(
             return LengthThreshold.fitted(lengths, budget=budget, rng=rng)
         case "wait_time":
             return WaitTime.fitted(lengths, ttft, budget=budget, tail=tail, rng=rng)
+        case "optimal_wait":
+            return OptimalWait(lengths, ttft, device, budget=budget, tail=tail, rng=rng)
     point = _entry_point(name)
     if point is None:
         raise ConfigurationError(f"no policy is called {name!r}. {nearest(name, known_policies())}")
@@ -85,7 +99,7 @@ def build_policy(
             f"the policy {name!r} names {point.value}, which cannot be imported; "
             "reinstall the package that provides it"
         ) from error
-    return factory(lengths=lengths, ttft=ttft, budget=budget, tail=tail, rng=rng)
+    return factory(lengths=lengths, ttft=ttft, device=device, budget=budget, tail=tail, rng=rng)
 
 
 def _entry_point(name: str) -> EntryPoint | None:

@@ -71,6 +71,12 @@ class TokenShares:
         # Rounding may put the share a hair outside of the length it ends in.
         return float(i if lengths is None else lengths[i]), 0.0 if part < 0.0 else min(part, 1.0)
 
+    def at(self, length: float) -> tuple[float, float]:
+        """The shares of all tokens in shorter prompts and in prompts of this length, which must occur."""
+        i = int(length if self._lengths is None else self._lengths.searchsorted(length))
+        below = float(self._cumulative[i - 1]) if i else 0.0
+        return below / self.total, (float(self._cumulative[i]) - below) / self.total
+
     def from_length(self, length: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The lengths from `length` on that occur, tokens, and each one's share of all tokens; shape (k,)."""
         tokens = np.diff(self._cumulative, prepend=0)

@@ -9,8 +9,8 @@
    spent exactly; the boundary length is divided between the two.
 
 The contract is `E[I_d(l)·l] = b·E[l]`. It holds exactly for the fitted distributions, with any steps and
-atoms in F, because every wait is split between two neighbouring values (see `waits`); which request gets
-which is spread by error diffusion over tokens.
+atoms in F, because every wait is split between two neighbouring values (see `waits`): shorter prompts get
+the earlier one, and those of one length in between get it by turns (error diffusion over tokens).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from disco.dispatch.base import Diffusion, alone, check_share
+from disco.dispatch.base import Delays, Diffusion, alone, check_share
 from disco.dispatch.features import Features
 from disco.dispatch.plan import Candidate, Start
 from disco.dispatch.shares import TokenShares
-from disco.dispatch.waits import EmpiricalWaits, SampleWaits, SplitWait, WaitSource
+from disco.dispatch.waits import EmpiricalWaits, SampleWaits, SplitWait, WaitByLength, WaitSource
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 
@@ -48,53 +48,66 @@ class WaitPlan:
         edge: the wait of prompts of exactly that length, s. In form "slope" the share `edge.p_early` of
             them does not wait, and the others wait like longer ones.
         tail: the wait of longer prompts, s.
-        slope: None, or seconds per token that longer prompts wait, at most the tail (form "slope"): the
-            shallower for the share `p_early` of requests.
+        slope: None, or seconds per token that longer prompts wait, at most the tail (form "slope").
     """
 
     boundary_tokens: float
     edge: SplitWait
-    tail: SplitWait
-    slope: SplitWait | None = None
+    tail: WaitByLength
+    slope: WaitByLength | None = None
 
     def mean_wait_s(self, lengths: ArrayLike) -> NDArray[np.float64]:
         """The mean wait for each length in tokens: s, float64, same shape."""
         tokens = np.asarray(lengths)
-        if self.slope is None:
-            longer = np.full(tokens.shape, self.tail.mean_s)
-            edge = np.full(tokens.shape, self.edge.mean_s)
-        else:
-            longer = sum((p * w for p, w in self._slope_branches(tokens)), np.zeros(tokens.shape))
-            edge = (1.0 - self.edge.p_early) * longer
-        return self._by_length(tokens, 0.0, edge, longer)
+        mean_s = np.zeros(tokens.shape)
+        for p, wait_s in self._branches(tokens):
+            # A wait that nobody gets may be infinite.
+            mean_s += p * np.where(p > 0.0, wait_s, 0.0)
+        return mean_s
 
     def use_probability(self, lengths: ArrayLike, ttft: Empirical) -> NDArray[np.float64]:
         """`P(I_d(l) = 1)` for each length in tokens when the server's TTFT follows `ttft`; same shape."""
         tokens = np.asarray(lengths)
         source = EmpiricalWaits(ttft)
+        use = np.zeros(tokens.shape)
+        for p, wait_s in self._branches(tokens):
+            use += p * source.use(wait_s)
+        return use
+
+    def waits(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """All waits that may occur for each length in tokens, shape (m,).
+
+        Returns:
+            The share of the prompts of each length that get each wait, and the waits in seconds; float64,
+            shape (branches, m) both. The shares of a length sum to 1.
+        """
+        branches = self._branches(lengths)
+        return np.stack([p for p, _ in branches]), np.stack([wait_s for _, wait_s in branches])
+
+    def _branches(self, tokens: NDArray[np.int64]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Pairs of (share of the prompts of each length, their wait)."""
+        below, at_edge = tokens < self.boundary_tokens, tokens == self.boundary_tokens
+        edge = np.where(at_edge, self.edge.p_early, 0.0)
+        at_once = np.where(below, 1.0, edge)
         if self.slope is None:
-            longer = np.full(tokens.shape, _mean_use(source, self.tail))
-            edge = np.full(tokens.shape, _mean_use(source, self.edge))
+            later, rest = self.tail, np.where(below | at_edge, 0.0, 1.0)
         else:
-            longer = sum((p * source.use(w) for p, w in self._slope_branches(tokens)), np.zeros(tokens.shape))
-            edge = self.edge.p_early + (1.0 - self.edge.p_early) * longer
-        return self._by_length(tokens, 1.0, edge, longer)
-
-    def _by_length(
-        self,
-        tokens: NDArray[np.int64],
-        shorter: float,
-        edge: NDArray[np.float64],
-        longer: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        at_least = np.where(tokens == self.boundary_tokens, edge, longer)
-        return np.where(tokens < self.boundary_tokens, shorter, at_least)
-
-    def _slope_branches(self, tokens: NDArray[np.int64]) -> list[tuple[float, NDArray[np.float64]]]:
-        assert self.slope is not None
+            later, rest = self.slope, 1.0 - at_once
+        p_early, early, late = later.mix(tokens)
+        if self.slope is None:
+            early_s, late_s = np.full(tokens.shape, early), np.full(tokens.shape, late)
+            edge_late_s = np.full(tokens.shape, self.edge.late_s)
+            return [
+                (at_once, np.where(at_edge, self.edge.early_s, 0.0)),
+                (np.where(at_edge, 1.0 - edge, 0.0), edge_late_s),
+                (rest * p_early, early_s),
+                (rest * (1.0 - p_early), late_s),
+            ]
+        longest_s = self.tail.late
         return [
-            (p_early, np.minimum(slope * tokens, self.tail.late_s))
-            for p_early, slope in _branches(self.slope)
+            (at_once, np.zeros(tokens.shape)),
+            (rest * p_early, np.minimum(early * tokens, longest_s)),
+            (rest * (1.0 - p_early), np.minimum(late * tokens, longest_s)),
         ]
 
 
@@ -134,13 +147,41 @@ def _plan(shares: TokenShares, source: WaitSource, budget: float, tail: float, f
     kept = min(tail, budget)
     wait_tail = source.split(kept)
     if budget <= tail:
-        return WaitPlan(-1.0, wait_tail, wait_tail)
-    head = (budget - tail) / (1.0 - tail)  # the share of tokens that can go without a wait
+        return WaitPlan(-1.0, wait_tail, _by_length(shares, wait_tail))
     if form == "slope":
-        return _plan_slope(shares, source, wait_tail, budget, head * _HEAD_SHARE)
+        head = _HEAD_SHARE * (budget - tail) / (1.0 - tail)  # the share of tokens that goes without a wait
+        return _plan_slope(shares, source, wait_tail, budget, head)
+    return _plan_boundary(shares, source, wait_tail, kept, budget - tail)
+
+
+def _by_length(shares: TokenShares, wait: SplitWait) -> WaitByLength:
+    if not 0.0 < wait.p_early < 1.0:
+        return WaitByLength(wait.mean_s, wait.mean_s)
+    return WaitByLength(wait.early_s, wait.late_s, *shares.split(wait.p_early))
+
+
+def _plan_boundary(
+    shares: TokenShares, source: WaitSource, wait_tail: SplitWait, kept: float, left: float
+) -> WaitPlan:
+    """Waits of 0 in ascending length: each costs `share(l)·(1 − u_tail(l))` of what is `left`."""
+    tail = _by_length(shares, wait_tail)
+    if tail.early == tail.late:
+        boundary_tokens, part = shares.split(left / (1.0 - kept))
+        return WaitPlan(boundary_tokens, source.split(kept + (1.0 - kept) * part), tail)
+    use_early, use_late = source.use_at(tail.early), source.use_at(tail.late)
+    early_cost = wait_tail.p_early * (1.0 - use_early)
+    # Shorter prompts come first, and their tail wait is the early one.
+    beyond = left - early_cost
+    head = left / (1.0 - use_early) if beyond < 0.0 else wait_tail.p_early + beyond / (1.0 - use_late)
     boundary_tokens, part = shares.split(head)
-    edge = source.split(kept + (1.0 - kept) * part)
-    return WaitPlan(boundary_tokens, edge, wait_tail)
+    use_tail = use_early if boundary_tokens < tail.tokens else use_late
+    if boundary_tokens == tail.tokens:
+        # Its own tail wait is a mixture, so its tokens cost as much as one another.
+        use_tail = use_late + tail.part * (use_early - use_late)
+        below, own = shares.at(boundary_tokens)
+        part = (left - below * (1.0 - use_early)) / (own * (1.0 - use_tail))
+        part = min(max(part, 0.0), 1.0)
+    return WaitPlan(boundary_tokens, source.split(use_tail + (1.0 - use_tail) * part), tail)
 
 
 def _plan_slope(
@@ -152,29 +193,36 @@ def _plan_slope(
     share[0] *= 1.0 - part
     target = budget - head
 
-    # One split is enough for an exact budget. Two would have to be drawn independently of each other, which
-    # error diffusion does not do, so the tail takes its later wait and the slope spends the difference.
+    # One split is enough for an exact budget: the tail takes its later wait and the slope spends the difference.
     tail_s = wait_tail.late_s
 
-    def spent(slope: float) -> float:
-        return float(share @ source.use(np.minimum(slope * lengths, tail_s)))
+    def spent(slope: float) -> NDArray[np.float64]:
+        return np.asarray(share * source.use(np.minimum(slope * lengths, tail_s)))
 
     # A shallower slope uses the device more: the target lies between 0 (everything) and one so steep that
     # every prompt waits as long as the tail (which leaves the half of b − α unspent that is to be spread).
-    shallow, use_shallow = 0.0, float(share.sum())
+    shallow, spent_shallow = 0.0, share
     steep = _outlasting(tail_s, source, float(lengths[0]))
-    use_steep = spent(steep)
+    spent_steep = spent(steep)
     for _ in range(_SLOPE_STEPS):
         slope = 0.5 * (shallow + steep)
-        use = spent(slope)
-        if use >= target:
-            shallow, use_shallow = slope, use
+        spent_by = spent(slope)
+        if float(spent_by.sum()) >= target:
+            shallow, spent_shallow = slope, spent_by
         else:
-            steep, use_steep = slope, use
-    gap = use_shallow - use_steep
-    p_early = min(max((target - use_steep) / gap, 0.0), 1.0) if gap > 0.0 else 0.0
+            steep, spent_steep = slope, spent_by
+    more = (spent_shallow - spent_steep).cumsum()  # shorter prompts take the shallower slope
+    wanted = target - float(spent_steep.sum())
+    at = int(more.searchsorted(wanted))
+    if wanted <= 0.0 or at >= more.size:
+        by_length = WaitByLength(shallow, steep, -1.0 if wanted <= 0.0 else float("inf"))
+    else:
+        before = float(more[at - 1]) if at else 0.0
+        by_length = WaitByLength(
+            shallow, steep, float(lengths[at]), (wanted - before) / (float(more[at]) - before)
+        )
     edge = SplitWait(0.0, float("inf"), part)
-    return WaitPlan(boundary_tokens, edge, SplitWait(tail_s, tail_s, 0.0), SplitWait(shallow, steep, p_early))
+    return WaitPlan(boundary_tokens, edge, WaitByLength(tail_s, tail_s), by_length)
 
 
 def _outlasting(tail_s: float, source: WaitSource, shortest_tokens: float) -> float:
@@ -187,22 +235,13 @@ def _outlasting(tail_s: float, source: WaitSource, shortest_tokens: float) -> fl
     return 2.0 * wait_s / max(shortest_tokens, 1.0)  # twice: rounding must not leave it a hair short
 
 
-def _branches(wait: SplitWait) -> list[tuple[float, float]]:
-    both = [(wait.p_early, wait.early_s), (1.0 - wait.p_early, wait.late_s)]
-    return [(p, wait_s) for p, wait_s in both if p > 0.0]
-
-
-def _mean_use(source: WaitSource, wait: SplitWait) -> float:
-    return float(sum(p * source.use(np.array([wait_s]))[0] for p, wait_s in _branches(wait)))
-
-
 class WaitTime:
     """The policy. Which of two neighbouring waits a request gets depends on `rng` and on earlier ones."""
 
     name = "wait_time"
 
-    # Mutable: plan (through refit), _edge, _tail, _slope.
-    __slots__ = ("_alpha", "_budget", "_edge", "_form", "_slope", "_tail", "plan")
+    # Mutable: plan (through refit), _edge, _later.
+    __slots__ = ("_alpha", "_budget", "_edge", "_form", "_later", "plan")
 
     def __init__(
         self,
@@ -217,7 +256,7 @@ class WaitTime:
         self._budget = check_share("budget", budget)
         self._alpha = check_share("tail", tail)
         self._form: Form = form
-        self._edge, self._tail, self._slope = Diffusion(rng), Diffusion(rng), Diffusion(rng)
+        self._edge, self._later = Diffusion(rng), Diffusion(rng)
 
     @classmethod
     def fitted(
@@ -246,10 +285,9 @@ class WaitTime:
             wait_s = _pick(plan.edge, self._edge, tokens)
             if plan.slope is None or wait_s == 0.0:
                 return wait_s
-        tail_s = _pick(plan.tail, self._tail, tokens)
         if plan.slope is None:
-            return tail_s
-        return min(_pick(plan.slope, self._slope, tokens) * tokens, tail_s)
+            return _pick_by_length(plan.tail, self._later, tokens)
+        return min(_pick_by_length(plan.slope, self._later, tokens) * tokens, plan.tail.late)
 
     def starts(
         self, features: Features, device: Candidate | None, server: Candidate | None
@@ -261,6 +299,31 @@ class WaitTime:
             return (Start(server.name),)
         return Start(server.name), Start(device.name, wait_s)
 
+    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
+        plan = self.plan
+        later = plan.tail if plan.slope is None else plan.slope
+        device_s = np.where(prompt_tokens < later.tokens, later.early, later.late)
+        edge = np.flatnonzero(prompt_tokens == plan.boundary_tokens)
+        edge_s = _pick_many(plan.edge, self._edge, plan.boundary_tokens, edge.size)
+        if later.tokens > plan.boundary_tokens:
+            self._divide(device_s, later, np.flatnonzero(prompt_tokens == later.tokens))
+        if plan.slope is None:
+            device_s[edge] = edge_s
+        else:
+            if later.tokens == plan.boundary_tokens:
+                self._divide(device_s, later, edge[edge_s != 0.0])
+            device_s *= prompt_tokens
+            np.minimum(device_s, plan.tail.late, out=device_s)
+            device_s[edge[edge_s == 0.0]] = 0.0
+        np.copyto(device_s, 0.0, where=prompt_tokens < plan.boundary_tokens)
+        return Delays(device_s, np.zeros(prompt_tokens.size))
+
+    def _divide(self, device_s: NDArray[np.float64], wait: WaitByLength, tied: NDArray[np.intp]) -> None:
+        """Give the early wait to as many of those tied at its length as belong to it."""
+        if tied.size:
+            early = self._later.take_many(wait.part, int(wait.tokens), tied.size)
+            device_s[tied[early]] = wait.early
+
 
 def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
     p_early = wait.p_early
@@ -269,3 +332,18 @@ def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
     if p_early >= 1.0:
         return wait.early_s
     return wait.early_s if diffusion.take(p_early, tokens) else wait.late_s
+
+
+def _pick_many(wait: SplitWait, diffusion: Diffusion, tokens: float, n: int) -> NDArray[np.float64]:
+    p_early = wait.p_early
+    if not n or p_early <= 0.0:
+        return np.full(n, wait.late_s)
+    if p_early >= 1.0:
+        return np.full(n, wait.early_s)
+    return np.where(diffusion.take_many(p_early, int(tokens), n), wait.early_s, wait.late_s)
+
+
+def _pick_by_length(wait: WaitByLength, diffusion: Diffusion, tokens: int) -> float:
+    if tokens == wait.tokens:
+        return wait.early if diffusion.take(wait.part, tokens) else wait.late
+    return wait.early if tokens < wait.tokens else wait.late

@@ -6,6 +6,10 @@ server that answers from a cache), so a single wait can in general only use the 
 too little. A wait is therefore a pair: the latest one with `u ≥ s` and the earliest with `u ≤ s`, and the
 share of requests that get the earlier one, so that the mean is `s` exactly. With 1,000 different samples
 the two are neighbours and nobody could tell them apart.
+
+Where a pair is to serve prompts of all lengths, the shorter prompts get the earlier wait and the longer ones
+the later (`WaitByLength`). Then only prompts of one length are divided by turns, and decisions on a million
+requests need no look at the request before.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 
 from disco.profiles.distributions import Empirical
 
-__all__ = ["EmpiricalWaits", "SampleWaits", "SplitWait", "WaitSource"]
+__all__ = ["EmpiricalWaits", "SampleWaits", "SplitWait", "WaitByLength", "WaitSource"]
 
 # Differences of probabilities below this are rounding.
 _ROUNDING = 1e-12
@@ -44,8 +48,39 @@ class SplitWait:
         return self.p_early * self.early_s + (1.0 - self.p_early) * self.late_s
 
 
+@dataclass(frozen=True, slots=True)
+class WaitByLength:
+    """The same pair for prompts of many lengths (or, in s/token, a pair of slopes).
+
+    Attributes:
+        early, late: the pair, s.
+        tokens: shorter prompts get the early one, longer ones the late one; `-1`: all the late one.
+        part: share of the prompts of exactly that length that get the early one.
+    """
+
+    early: float
+    late: float
+    tokens: float = -1.0
+    part: float = 0.0
+
+    def mix(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, float]:
+        """The share of prompts of each length that get the early wait, same shape; and the two waits."""
+        at = np.where(tokens == self.tokens, self.part, 0.0)
+        return np.where(tokens < self.tokens, 1.0, at), self.early, self.late
+
+
 NO_WAIT = SplitWait(0.0, 0.0, 1.0)
 NEVER = SplitWait(float("inf"), float("inf"), 0.0)
+
+JUST_AFTER_0_S = 1e-300
+"""The shortest wait: long enough for answers that are there at once (a time of 0, from a cache or a coarse log)."""
+
+
+def _within_atom_at_0(use: float, use_after: float) -> SplitWait:
+    """Between no wait, which always uses the device, and the shortest, which does for all times above 0."""
+    if use_after >= use - _ROUNDING:
+        return SplitWait(JUST_AFTER_0_S, JUST_AFTER_0_S, 0.0)
+    return SplitWait(0.0, JUST_AFTER_0_S, (use - use_after) / (1.0 - use_after))
 
 
 class WaitSource(Protocol):
@@ -57,6 +92,10 @@ class WaitSource(Protocol):
 
     def use(self, waits_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """How often the device starts, for each wait in seconds; same shape."""
+        ...
+
+    def use_at(self, wait_s: float) -> float:
+        """The same for one wait."""
         ...
 
 
@@ -74,12 +113,14 @@ class EmpiricalWaits:
         if use <= 0.0:
             return NEVER
         late_s = self._ttft.quantile(1.0 - use)
-        use_late = self._use(late_s)
+        if late_s <= 0.0:
+            return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
+        use_late = self.use_at(late_s)
         if abs(use_late - use) <= _ROUNDING:
             return SplitWait(late_s, late_s, 0.0)
         # F jumps across the level: the late wait is an atom. Step to just before it.
         early_s = self._before(late_s)
-        use_early = self._use(early_s)
+        use_early = self.use_at(early_s)
         p_early = (use - use_late) / (use_early - use_late)
         return SplitWait(early_s, late_s, min(p_early, 1.0))
 
@@ -95,7 +136,7 @@ class EmpiricalWaits:
     def use(self, waits_s: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(waits_s <= 0.0, 1.0, self._ttft.survival(waits_s))
 
-    def _use(self, wait_s: float) -> float:
+    def use_at(self, wait_s: float) -> float:
         return 1.0 if wait_s <= 0.0 else self._ttft.survival(wait_s)
 
 
@@ -133,11 +174,11 @@ class SampleWaits:
             return NO_WAIT
         at = n - 1 - allowed
         if self._sorted_s is None:
-            return self._select(at, wanted)
+            return self._select(at, use)
         times_s = self._sorted_s
         late_s = float(times_s[at])
         if late_s <= 0.0:
-            return NO_WAIT
+            return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
         # Samples that equal the wait do not lie beyond it: step over an atom on both sides.
         tied_above = at + 1 < n and times_s[at + 1] == late_s
         beyond = n - int(times_s.searchsorted(late_s, side="right")) if tied_above else allowed
@@ -155,13 +196,22 @@ class SampleWaits:
         n = len(self._sorted_s)
         return np.where(waits_s <= 0.0, 1.0, (n - self._sorted_s.searchsorted(waits_s, side="right")) / n)
 
-    def _select(self, at: int, wanted: float) -> SplitWait:
+    def use_at(self, wait_s: float) -> float:
+        if wait_s <= 0.0:
+            return 1.0
+        n = len(self._times_s)
+        if self._sorted_s is None:
+            return int(np.count_nonzero(self._times_s > wait_s)) / n
+        return (n - int(self._sorted_s.searchsorted(wait_s, side="right"))) / n
+
+    def _select(self, at: int, use: float) -> SplitWait:
         """The same as `split` without the order of all: `at` is the late wait's rank."""
         times_s = np.partition(self._times_s, at)
         n = len(times_s)
+        wanted = use * n
         late_s = float(times_s[at])
         if late_s <= 0.0:
-            return NO_WAIT
+            return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
         above_s, below_s = times_s[at + 1 :], times_s[:at]
         tied_above = above_s.size and above_s.min() == late_s
         beyond = int(np.count_nonzero(above_s > late_s)) if tied_above else len(above_s)
