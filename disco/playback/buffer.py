@@ -9,6 +9,8 @@ a token that the reader already waits for (`D_i <= now`) is never held, so pacin
 not late before; and without banking nothing is held longer than `Pace.max_hold_s`.
 """
 
+# ruff: noqa: FURB136, PLR1730 - a call of min or max takes as long as a line of this, and it is done for every token
+
 from __future__ import annotations
 
 from collections import deque
@@ -28,6 +30,7 @@ _AHEAD = 1.1  # how much faster than it arrives text is let go, so that a hold o
 _CHARS_PER_TOKEN = 4.0
 _MAX_CHARS_PER_TOKEN = 16  # more per token than this: the server does not count its tokens
 _TEXT = DeltaKind.TEXT
+_UNKNOWN = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,24 @@ class Pace:
 class _Item:
     """A queued delta; `offset` of its `chars` characters have been released, `cut` is the next word's end."""
 
-    __slots__ = ("arrived_at", "chars", "cut", "delta", "glued", "offset", "weight")
+    __slots__ = ("arrived_at", "chars", "cut", "delta", "glued", "offset", "open", "weight")
 
-    def __init__(self, delta: Delta, arrived_at: float, chars: int, weight: float, *, glued: bool) -> None:
+    def __init__(self, delta: Delta, arrived_at: float, chars: int, weight: float, glued: bool) -> None:  # noqa: FBT001
+        text = delta.text
         self.delta = delta
         self.arrived_at = arrived_at
         self.chars = chars
         self.weight = weight
         self.glued = glued
         self.offset = 0
-        self.cut = next_cut(delta.text, 0) if chars else 0
+        if chars > 1 and text.isascii():
+            # One ASCII word with a space before it, which most deltas are, ends where its text ends.
+            word = text[1:].isalnum() and chars <= CAP_CHARS
+            self.cut = chars if word else next_cut(text, 0)
+            self.open = word or ends_open(text)
+        else:
+            self.cut = next_cut(text, 0) if chars else 0
+            self.open = ends_open(text)
 
 
 def _bytes(text: str) -> int:
@@ -124,7 +135,7 @@ class Playback:
         "_frame_at",
         "_last_push_at",
         "_last_text",
-        "_pending_bytes",
+        "_nothing_before_at",
         "_queue",
         "_rate_tps",
         "_raw_queue",
@@ -149,10 +160,10 @@ class Playback:
         self._banking = False
         self._ended = False
         self._end_by = float("inf")
-        self._pending_bytes = 0
+        self._nothing_before_at = _UNKNOWN  # a `next_at` that still holds
         self._tokens_pushed = 0.0
         self._tokens_released = 0.0
-        self._text_started_at: float | None = None
+        self._text_started_at = _UNKNOWN
         self._last_push_at = 0.0
         self._last_text = ""
         self._run_chars = 0
@@ -174,7 +185,8 @@ class Playback:
         Raises:
             ValueError: after `end`.
         """
-        if self.pace is None:
+        pace = self.pace
+        if pace is None:
             if delta.kind is _TEXT:
                 self.pushed_chars += len(delta.text)
             self._raw_queue.append(delta)
@@ -182,159 +194,181 @@ class Playback:
         if self._ended:
             raise ValueError("push() after end(): the answer is complete")
         self._seen_at = now
-        self._push_paced(now, delta, self.pace)
-
-    def _push_paced(self, now: float, delta: Delta, pace: Pace) -> None:
+        self._nothing_before_at = _UNKNOWN
         queue = self._queue
         text = delta.text
         chars = len(text)
         if delta.kind is not _TEXT or not chars:
             self._last_text = ""
-            queue.append(_Item(delta, now, 0, 0.0, glued=False))
+            queue.append(_Item(delta, now, 0, 0.0, False))
             return
-        weight = _weight(delta, chars)
-        glued = bool(self._last_text) and continues(self._last_text, text)
-        self._run_chars = self._run_chars + chars if glued else chars
-        if glued and self._run_chars > CAP_CHARS and text[0].isalnum() and self._last_text[-1].isalnum():
-            glued = False
+        tokens = delta.tokens
+        weight = float(tokens) if chars <= _MAX_CHARS_PER_TOKEN * tokens else _weight(delta, chars)
+        # A word that brings its space along glues to nothing.
+        glued = text[0] != " " and self._is_glued(text)
+        if glued:
+            # Flags and conjuncts look back a few characters, which a one-character delta does not have.
+            self._last_text = (self._last_text + text)[-CAP_CHARS:]
+        else:
             self._run_chars = chars
-        # Flags and conjuncts look back a few characters, which a one-character delta does not have.
-        self._last_text = (self._last_text + text)[-CAP_CHARS:] if glued else text
+            self._last_text = text
         # With nothing there to show but an unfinished word, time that passed unused earns no burst.
         idle = not queue or not self._word_is_whole()
         if idle:
             self._burst_tps = 0.0
-        self._settle(now, idle=idle)
-        self._tokens_pushed += weight
-        self._pending_bytes += _bytes(text)
+        backlog = self._tokens_pushed = self._tokens_pushed + weight
         self.pushed_chars += chars
-        if self._text_started_at is None:
+        if self._text_started_at == _UNKNOWN:
             self._text_started_at = now
         else:
-            span_s = max(now - self._last_push_at, 0.0)
+            span_s = now - self._last_push_at
+            if span_s < 0.0:
+                span_s = 0.0
             kept = exp(-span_s / _EWMA_SPAN_S)
             self._ewma_span_s = self._ewma_span_s * kept + span_s
             self._ewma_tokens = self._ewma_tokens * kept + weight
         self._last_push_at = now
         # Kept until the queue is empty, so that a burst drains evenly rather than ever slower.
-        backlog = self._tokens_pushed - self._tokens_released
-        self._burst_tps = max(self._burst_tps, backlog / pace.max_hold_s)
-        self._set_rate(pace)
-        queue.append(_Item(delta, now, chars, weight, glued=glued))
+        burst_tps = (backlog - self._tokens_released) / pace.max_hold_s
+        if burst_tps > self._burst_tps:
+            self._burst_tps = burst_tps
+        self._change_rate(now, pace, idle)
+        queue.append(_Item(delta, now, chars, weight, glued))
+
+    def _is_glued(self, text: str) -> bool:
+        """Whether `text` goes on with the word before it; counts the characters of a word that does."""
+        if not self._last_text or not continues(self._last_text, text):
+            return False
+        self._run_chars += len(text)
+        return not (self._run_chars > CAP_CHARS and text[0].isalnum() and self._last_text[-1].isalnum())
 
     @property
     def _due_at(self) -> float:
         return self._due_from_at + self._due_tokens / self._rate_tps
 
-    def _settle(self, now: float, *, idle: bool) -> None:
-        """Before the rate changes: what is due by now stays due, what is left is due at the new rate."""
-        due_at = self._due_at
+    def _change_rate(self, now: float, pace: Pace, idle: bool) -> None:  # noqa: FBT001 - called for every token
+        """Set the rate anew: what is due by now stays due, what is left is due at the new rate."""
+        due_at = self._due_from_at + self._due_tokens / self._rate_tps
         if due_at > now:
             self._due_from_at, self._due_tokens = now, (due_at - now) * self._rate_tps
         else:
             self._due_from_at, self._due_tokens = (now if idle else due_at), 0.0
-
-    def _set_rate(self, pace: Pace) -> None:
-        if self._banking and not self._ended:
-            self._rate_tps = pace.tps
-        else:
+        rate_tps = pace.tps
+        if not self._banking or self._ended:
             arrivals_tps = _AHEAD * self._ewma_tokens / self._ewma_span_s
-            self._rate_tps = max(pace.tps, pace.floor_tps, arrivals_tps, self._burst_tps)
+            if pace.floor_tps > rate_tps:
+                rate_tps = pace.floor_tps
+            if arrivals_tps > rate_tps:
+                rate_tps = arrivals_tps
+            if self._burst_tps > rate_tps:
+                rate_tps = self._burst_tps
+        self._rate_tps = rate_tps
 
     def _word_is_whole(self) -> bool:
         """True when the word at the head of the queue is known to end where the queue has it end."""
         queue = self._queue
-        if self._ended or queue[0].cut < queue[0].chars:
-            return True
         last = queue[0]
-        items = iter(queue)
-        next(items)
-        for item in items:
-            if not item.glued or item.cut < item.chars:
-                return True
-            last = item
-        return not ends_open(last.delta.text)
-
-    def _times(self, item: _Item, pace: Pace) -> tuple[float, float]:
-        """When the head's next word is due on the schedule, and when it must leave at the latest."""
-        started_at = self._text_started_at
-        if not item.chars or started_at is None or self.released_chars == 0:
-            return item.arrived_at, item.arrived_at
-        if self._ended:
-            return min(self._due_at, self._end_by), self._end_by
-        latest_at = started_at + self._tokens_released * self._token_s - _LEAD_S
-        if not self._banking:
-            latest_at = min(latest_at, max(item.arrived_at, self._unbanked_at) + pace.max_hold_s)
-        latest_at = max(latest_at, item.arrived_at)
-        return min(self._due_at, latest_at), latest_at
+        if last.cut < last.chars or self._ended:
+            return True
+        if len(queue) > 1:
+            items = iter(queue)
+            next(items)
+            for item in items:
+                if not item.glued or item.cut < item.chars:
+                    return True
+                last = item
+        return not last.open
 
     @property
     def next_at(self) -> float | None:
         """When to call `release` next, in absolute seconds; may lie in the past. None: nothing waits."""
         if self.pace is None:
             return float("-inf") if self._raw_queue else None
-        if not self._queue:
+        queue = self._queue
+        if not queue:
             return None
-        due_at, latest_at = self._times(self._queue[0], self.pace)
-        if not self._word_is_whole():
-            return latest_at
-        return min(max(due_at, self._frame_at), latest_at)
+        if self._nothing_before_at == _UNKNOWN:
+            if not queue[0].chars:
+                return queue[0].arrived_at
+            seen_at = self._seen_at
+            self.release(_UNKNOWN)  # too early for any text: it only finds out until when
+            self._seen_at = seen_at
+        return self._nothing_before_at
 
     def release(self, now: float) -> list[Delta]:
         """What the reader gets at `now`, in order; after a late call everything that has fallen due.
 
         A delta that leaves whole is the object that was pushed; see `_part` for what a split one carries.
         """
-        if self.pace is None:
+        pace = self.pace
+        if pace is None:
             out = self._raw_queue
             if out:
                 self._raw_queue = []
                 self.released_chars = self.pushed_chars
             return out
         self._seen_at = now
-        return self._release_paced(now, self.pace) if self._queue else []
-
-    def _release_paced(self, now: float, pace: Pace) -> list[Delta]:
         queue = self._queue
-        out: list[Delta] = []
+        out = []
+        if self._nothing_before_at > now or not queue:
+            return out
         wait_for_frame = self._frame_at > now
         inside_word = False  # the rest of a word leaves with its beginning
         while queue:
             item = queue[0]
-            delta = item.delta
-            start = item.offset
-            while item.offset < item.chars:
-                due_at, latest_at = self._times(item, pace)
-                if (
-                    latest_at > now
-                    and not inside_word
-                    and (wait_for_frame or due_at > now or not self._word_is_whole())
-                ):
-                    break
+            chars = item.chars
+            start = offset = item.offset
+            while offset < chars:
+                # When the head's next word is due on the schedule, and when it must leave at the latest.
+                due_at = self._due_from_at + self._due_tokens / self._rate_tps
+                arrived_at = item.arrived_at
+                if self.released_chars == 0:
+                    due_at = latest_at = arrived_at
+                elif self._ended:
+                    latest_at = self._end_by
+                else:
+                    latest_at = self._text_started_at + self._tokens_released * self._token_s - _LEAD_S
+                    if not self._banking:
+                        held_from_at = self._unbanked_at if self._unbanked_at > arrived_at else arrived_at
+                        if held_from_at + pace.max_hold_s < latest_at:
+                            latest_at = held_from_at + pace.max_hold_s
+                    if latest_at < arrived_at:
+                        latest_at = arrived_at
+                if due_at > latest_at:
+                    due_at = latest_at
+                if latest_at > now and not inside_word:
+                    # The second item being the beginning of a word is what it nearly always is.
+                    whole = (len(queue) > 1 and not queue[1].glued) or self._word_is_whole()
+                    if wait_for_frame or due_at > now or not whole:
+                        if whole:
+                            if due_at < self._frame_at:
+                                due_at = self._frame_at
+                            if due_at < latest_at:
+                                latest_at = due_at
+                        self._nothing_before_at = latest_at
+                        break
                 cut = item.cut
-                if self.released_chars == 0 and item.chars <= CAP_CHARS:
-                    cut = item.chars
-                weight = item.weight * (cut - item.offset) / item.chars
+                if self.released_chars == 0 and chars <= CAP_CHARS:
+                    cut = chars
+                weight = item.weight * (cut - offset) / chars
                 self._due_from_at, self._due_tokens = due_at, weight
                 self._tokens_released += weight
-                self.released_chars += cut - item.offset
-                item.offset = cut
+                self.released_chars += cut - offset
+                item.offset = offset = cut
                 self._frame_at = now + _FRAME_S
                 wait_for_frame = inside_word = False
-                if cut < item.chars:
-                    item.cut = next_cut(delta.text, cut)
-            if item.offset > start:
-                part = (
-                    delta if item.offset - start == item.chars else _part(delta, start, item.offset, ids=True)
-                )
-                self._pending_bytes -= _bytes(part.text)
-                out.append(part)
-            elif not item.chars:
-                out.append(delta)
-            if item.offset < item.chars:
+                if cut < chars:
+                    item.cut = next_cut(item.delta.text, cut)
+            if offset > start:
+                delta = item.delta
+                out.append(delta if offset - start == chars else _part(delta, start, offset, ids=True))
+            elif not chars:
+                out.append(item.delta)
+            if offset < chars:
                 return out
             queue.popleft()
             inside_word = bool(queue) and queue[0].glued
+        self._nothing_before_at = _UNKNOWN
         self._tokens_released = self._tokens_pushed  # no rounding left over from shares of deltas
         return out
 
@@ -368,6 +402,7 @@ class Playback:
                 taken.append(delta)
                 self.pushed_chars = start
             return taken[::-1]
+        self._nothing_before_at = _UNKNOWN
         queue = self._queue
         while queue:
             item = queue[-1]
@@ -379,13 +414,12 @@ class Playback:
             keep = item.offset + max(position - start, 0)
             if item.chars:
                 self._tokens_pushed -= item.weight * (item.chars - keep) / item.chars
-                self._pending_bytes -= _bytes(delta.text[keep:])
             self.pushed_chars -= item.chars - keep
             taken.append(delta if keep == 0 else _part(delta, keep, item.chars, ids=False))
             if keep > item.offset:
                 head = _part(delta, item.offset, keep, ids=False)
                 weight = item.weight * (keep - item.offset) / item.chars
-                queue.append(_Item(head, item.arrived_at, keep - item.offset, weight, glued=item.glued))
+                queue.append(_Item(head, item.arrived_at, keep - item.offset, weight, item.glued))
                 break
             if start < position:
                 break
@@ -400,11 +434,12 @@ class Playback:
         self._ended = True
         if self.pace is None:
             return
+        self._nothing_before_at = _UNKNOWN
         self._end_by = now + self.pace.drain_s
         self._due_from_at, self._due_tokens = now, 0.0
         if self.pace.drain_s > 0:
             self._burst_tps = self.banked_tokens / self.pace.drain_s
-        self._set_rate(self.pace)
+        self._change_rate(now, self.pace, False)
 
     @property
     def banking(self) -> bool:
@@ -418,9 +453,9 @@ class Playback:
             self._unbanked_at = self._seen_at
             self._burst_tps = self.banked_tokens / self.pace.max_hold_s
         self._banking = value
+        self._nothing_before_at = _UNKNOWN
         if self.pace is not None and self._queue:
-            self._settle(self._seen_at, idle=False)
-            self._set_rate(self.pace)
+            self._change_rate(self._seen_at, self.pace, False)
 
     @property
     def banked_tokens(self) -> float:
@@ -434,7 +469,7 @@ class Playback:
         """UTF-8 bytes of text pushed and not yet released."""
         if self.pace is None:
             return sum(_bytes(delta.text) for delta in self._raw_queue)
-        return self._pending_bytes
+        return sum(_bytes(item.delta.text[item.offset :]) for item in self._queue if item.chars)
 
     def slack_s(self, now: float) -> float:
         """Time until the reader has read all that was pushed: `D_N - now` with N tokens pushed.
@@ -442,7 +477,7 @@ class Playback:
         That is when the next token, a target's first, becomes due. Negative when the reader already waits;
         0 without a pace and before the first text.
         """
-        if self._text_started_at is None:
+        if self._text_started_at == _UNKNOWN:
             return 0.0
         return self._text_started_at + self._tokens_pushed * self._token_s - now
 
@@ -451,7 +486,7 @@ class Playback:
 
         Shorter than `slack_s` by what is on the screen and not yet read; never negative.
         """
-        if self.pace is None or self._text_started_at is None:
+        if self.pace is None or self._text_started_at == _UNKNOWN:
             return 0.0
         due_at = max(min(self._due_at, self._text_started_at + self._tokens_released * self._token_s), now)
         return due_at + (self._tokens_pushed - self._tokens_released) * self._token_s - now

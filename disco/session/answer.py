@@ -61,6 +61,8 @@ class Answer:
         self._move: Move | None = None  # where the answer may go from the present writer
         self._moving: Handover | None = None
         self._margin = terms.margin
+        clocks = terms.timeouts
+        self._clocked = (clocks.first_content_s, clocks.gap_s, clocks.total_s) != (None, None, None)
         self._reconsider_at = 0.0
         self._text: list[str] = []  # what was pushed to playback
         self._tokens = 0  # content tokens pushed to playback
@@ -154,8 +156,7 @@ class Answer:
         """The writer's deltas: into the answer, or behind the cut while a move is under way."""
         moving = self._moving
         for delta in deltas:
-            kind = delta.kind
-            if kind is _ROLE:
+            if delta.kind is _ROLE:
                 if state.role is Role.STARTER and moving is None:
                     self.playback.push(now, delta)
                 continue
@@ -165,10 +166,10 @@ class Answer:
             if state.first_content_at is None:
                 state.first_content_at = now
             self.generated.append((now, tokens))
-            if moving is not None:
-                moving.beyond.append(delta)
-            else:
+            if moving is None:
                 self._push(state, delta, now)
+            else:
+                moving.beyond.append(delta)
 
     def _push(self, state: AttemptState, delta: Delta, now: float) -> None:
         self.playback.push(now, delta)
@@ -191,14 +192,17 @@ class Answer:
             return out
         deltas = self.playback.release(now)
         if deltas:
-            for delta in deltas:
-                if delta.kind is not _ROLE:
-                    self.released.append((now, delta.tokens))
-                    if delta.text:
-                        self.delivered.append(delta.text)
+            self._shown(deltas, now)
             out.append(Release(deltas))
         self._set_wake(now)
         return out
+
+    def _shown(self, deltas: list[Delta], now: float) -> None:
+        for delta in deltas:
+            if delta.kind is not _ROLE:
+                self.released.append((now, delta.tokens))
+                if delta.text:
+                    self.delivered.append(delta.text)
 
     def _take_back(self, position: int) -> list[Delta]:
         """Remove unreleased text after `position` from the answer."""
@@ -233,6 +237,10 @@ class Answer:
             vocabulary = source.vocabulary
         return Prefix(text=text, tokens=self._tokens, ids=ids, vocabulary=vocabulary, withheld=withheld)
 
+    def _can_go_back(self, moving: Handover) -> bool:
+        """Whether a move that takes too long is better given up: the source writes on and has more to show."""
+        return bool(moving.beyond) and self.attempts[moving.source].active
+
     def _deadline(self, state: AttemptState) -> float:
         clocks = self.terms.timeouts
         if state.first_content_at is None:
@@ -245,21 +253,29 @@ class Answer:
         An earlier `wake_at` that is still ahead is kept: waking too often costs less than computing every
         deadline anew for every token.
         """
-        release_at = self.playback.next_at if (self.terms.streams or self._ended) else None
-        at = inf if release_at is None or self._cancelled else release_at
+        at = inf
+        if (self.terms.streams or self._ended) and not self._cancelled:
+            release_at = self.playback.next_at
+            if release_at is not None:
+                at = release_at
         if self._ended:
             self.wake_at = at
             return
-        if now < self.wake_at <= at and self.wake_at != inf and self._moving is None and not self._pending:
-            return
+        if self._moving is None and not self._pending:
+            if not self._clocked:
+                self.wake_at = at
+                return
+            if now < self.wake_at <= at and self.wake_at != inf:
+                return
         for pending in self._pending:
             at = min(at, pending.at)
-        for state in self.attempts:
-            if state.active:
-                at = min(at, self._deadline(state))
-        total = self.terms.timeouts.total_s
-        if total is not None:
-            at = min(at, self.started_at + total)
-        if self._moving is not None and self.terms.streams:
+        if self._clocked:
+            for state in self.attempts:
+                if state.active:
+                    at = min(at, self._deadline(state))
+        total_s = self.terms.timeouts.total_s
+        if total_s is not None:
+            at = min(at, self.started_at + total_s)
+        if self._moving is not None and self.terms.streams and self._can_go_back(self._moving):
             at = min(at, max(now, now + self.playback.slack_s(now)))
         self.wake_at = at

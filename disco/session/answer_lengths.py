@@ -35,6 +35,7 @@ class AnswerLengths:
         cap_tokens: no answer is longer (the request's `max_tokens`); None for no cap.
         sums: `Σ_{j >= knot} S(j)` at each knot, without the cap.
         longest_remaining: the largest `E[L − m | L > m]` for any m from the knot on, without the cap.
+        beyond_cap: `Σ_{j >= cap} S(j)`; 0 without a cap.
     """
 
     knots: tuple[int, ...]
@@ -43,6 +44,7 @@ class AnswerLengths:
     cap_tokens: int | None
     sums: tuple[float, ...]
     longest_remaining: tuple[float, ...]
+    beyond_cap: float = 0.0
 
     @classmethod
     def _build(cls, knots: Sequence[int], survival_at: Sequence[float], tail_hazard: float) -> Self:
@@ -154,14 +156,17 @@ class AnswerLengths:
         """The same lengths, cut off at `max_tokens`: `min(L, max_tokens)`. O(1)."""
         if max_tokens is None:
             return self
-        limit = max_tokens if self.cap_tokens is None else min(max_tokens, self.cap_tokens)
+        if self.cap_tokens is not None and self.cap_tokens <= max_tokens:
+            return self
+        cap_tokens = max(max_tokens, 0)
         return type(self)(
             self.knots,
             self.survival_at,
             self.tail_hazard,
-            max(limit, 0),
+            cap_tokens,
             self.sums,
             self.longest_remaining,
+            self._at(cap_tokens)[1],
         )
 
     def _at(self, n: int) -> tuple[float, float]:
@@ -192,9 +197,7 @@ class AnswerLengths:
         here, total = self._at(max(n, 0))
         if here <= 0:
             return self._memoryless(left)
-        if self.cap_tokens is not None:
-            total -= self._at(self.cap_tokens)[1]
-        return min(total / here, left)
+        return min((total - self.beyond_cap) / here, left)
 
     def _memoryless(self, left: float) -> float:
         mean = 1 / self.tail_hazard

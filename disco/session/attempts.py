@@ -10,7 +10,7 @@ from disco.errors import FailureKind
 from disco.request import Prefix
 from disco.session.events import Delta, DeltaKind, Usage
 
-__all__ = ["AttemptState", "Outcome", "Role", "is_content"]
+__all__ = ["AttemptState", "Outcome", "Role", "is_content", "is_text"]
 
 
 class Role(StrEnum):
@@ -67,3 +67,8 @@ class AttemptState:
 def is_content(deltas: list[Delta]) -> bool:
     """Whether a batch holds content, the only thing that wins a race (design rule 1)."""
     return any(d.kind is not DeltaKind.ROLE for d in deltas)
+
+
+def is_text(deltas: list[Delta]) -> bool:
+    """Whether a target's batch continues a text; thinking or calling a tool in mid-sentence does not."""
+    return all(d.kind in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas)

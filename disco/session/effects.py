@@ -33,7 +33,7 @@ class ParkAttempt:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for nearly every token, and freezing triples its price
 class Release:
     """Give these deltas to the reader, in this order."""
 

@@ -139,12 +139,14 @@ class SurvivingAnswer(MovingAnswer):
         return True
 
     def _check_clocks(self, now: float, out: list[Effect]) -> None:
-        if self._ended:
+        if self._ended or not self._clocked:
             return
         clocks = self.terms.timeouts
         total = clocks.total_s
         if total is not None and now >= self.started_at + total:
-            error = AnswerTimeoutError(f"The answer was not complete after {total:g} s (timeouts.total_s).")
+            error = AnswerTimeoutError(
+                f"The answer was not complete after {total:g} s (timeouts.total_s, or the request's deadline_s)."
+            )
             self.error = self.error or error
             self._ended = True
             self._pending.clear()

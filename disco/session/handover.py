@@ -10,9 +10,9 @@ from math import inf
 
 from disco.playback import last_word_start
 from disco.session.answer import Answer
-from disco.session.attempts import AttemptState, Outcome, Role, is_content
+from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect
-from disco.session.events import Delta, DeltaKind
+from disco.session.events import Delta
 from disco.session.migration import Snapshot, Verdict, decide
 from disco.session.terms import Handover
 
@@ -102,8 +102,7 @@ class MovingAnswer(Answer):
         assert moving is not None
         if not is_content(deltas):
             return False
-        if any(d.kind not in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas):
-            # It thinks or calls a tool in the middle of a sentence: that is no continuation.
+        if not is_text(deltas):
             self._failed.add(target.candidate.name)
             self._abandon("not_text", now, out)
             return True

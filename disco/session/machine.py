@@ -10,11 +10,13 @@ and what every rule is made of, `handover` the moves, `failover` the failures.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
+from typing import Any
 
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.request import Prefix
-from disco.session.attempts import AttemptState, Outcome, Role, is_content
+from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect, Fail, Finish, ParkAttempt
 from disco.session.events import Delta, Ended, Usage
 from disco.session.failover import SurvivingAnswer
@@ -22,6 +24,8 @@ from disco.session.migration import Verdict, decide
 from disco.session.terms import Handover, Pending, Terms
 
 __all__ = ["Handover", "Session", "Terms"]
+
+_RUNNING = Outcome.RUNNING  # as in `attempts`: asked for every token
 
 
 class Session(SurvivingAnswer):
@@ -41,13 +45,19 @@ class Session(SurvivingAnswer):
         """An attempt wrote something (a non-empty batch)."""
         state = self.attempts[number]
         out: list[Effect] = []
-        if not state.active or self._ended:
+        if state.outcome is not _RUNNING or self._ended:
             return out
         state.last_at = now
         if state is self._writer:
             self._written(state, deltas, now)
         elif self._moving is not None and number == self._moving.target:
-            if not self._arrived(state, deltas, now, out):
+            if not is_text(deltas) and not self._source_of(self._moving).active:
+                # Its source was stopped at the cut: there is nobody to go back to.
+                error = IncompleteAnswerError(
+                    f"Endpoint {state.candidate.name!r} did not continue the text it was given."
+                )
+                self._fail_attempt(state, EndpointFailure(FailureKind.SEAM, error), now, out)
+            elif not self._arrived(state, deltas, now, out):
                 return out
         elif not is_content(deltas):
             state.held.extend(deltas)
@@ -59,6 +69,66 @@ class Session(SurvivingAnswer):
         if self._move is not None and self._moving is None:
             self._consider_move(now, out)
         return self._release(now, out)
+
+    def flows(self, number: int) -> bool:
+        """Whether nothing but the reader's pace stands between the packets of this attempt; then see `flow`."""
+        return (
+            self._move is None
+            and self._moving is None
+            and not self._clocked
+            and not self._pending
+            and self.terms.streams
+            and not self._ended
+            and self._writer is self.attempts[number]
+        )
+
+    def flow(
+        self,
+        number: int,
+        packets: Iterable[tuple[float, Any]],
+        offset_s: float,
+        until: float,
+        out: list[tuple[float, list[Delta]]] | None = None,
+    ) -> tuple[float, Any]:
+        """Take all that the writer writes in a row: what `deltas` and `woken` would do, packet by packet.
+
+        For drivers that know what comes. Nothing but releases can follow while an attempt `flows`.
+
+        Args:
+            number: the attempt; it flows.
+            packets: (seconds after `offset_s`, event) in order; taken up to the first event that is none of the
+                writer's packets, which is the last at the latest.
+            offset_s: see there.
+            until: packets of that time or later are not taken either.
+            out: where (time, deltas) is written down as the reader gets it, if anywhere.
+
+        Returns:
+            (time, event) of the one that was fetched and not taken.
+        """
+        state, playback, wake_at = self.attempts[number], self.playback, self.wake_at
+        for at, event in packets:
+            now = at + offset_s
+            if now >= until or type(event) is not list:
+                self.wake_at = wake_at
+                return now, event
+            while wake_at < now:
+                deltas = playback.release(wake_at)
+                if deltas:
+                    self._shown(deltas, wake_at)
+                    if out is not None:
+                        out.append((wake_at, deltas))
+                next_at = playback.next_at
+                wake_at = inf if next_at is None else next_at
+            state.last_at = now
+            self._written(state, event, now)
+            deltas = playback.release(now)
+            if deltas:
+                self._shown(deltas, now)
+                if out is not None:
+                    out.append((now, deltas))
+            next_at = playback.next_at
+            wake_at = inf if next_at is None else next_at
+        raise AssertionError("what an attempt does ends with Ended or a failure")
 
     def ended(self, number: int, ended: Ended, now: float) -> list[Effect]:
         """An attempt finished properly."""
@@ -110,10 +180,11 @@ class Session(SurvivingAnswer):
     def woken(self, now: float) -> list[Effect]:
         """The time `wake_at` has come."""
         out: list[Effect] = []
-        self._start_due(now, out)
+        if self._pending:
+            self._start_due(now, out)
         self._check_clocks(now, out)
         moving = self._moving
-        if moving is not None and moving.beyond and self._runs_dry(now):
+        if moving is not None and self._can_go_back(moving) and self._runs_dry(now):
             self._abandon("late", now, out)
         return self._settle(now, out)
 

@@ -232,7 +232,7 @@ def value_table(
     return value, moves
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which is slow to make, and one is made for every question
 class _Money:
     """What one move costs and saves; the source writes up to `wasted_tokens` behind the cut."""
 

@@ -3,6 +3,8 @@
 Enough to bill it, to explain it and to replay it; never text. That a moved answer is exactly what the source
 wrote up to the cut followed by what the target wrote is shown by two independent checksums per piece: one of
 what the attempt wrote, one of what the reader was given at that place.
+
+docs/recording.md says how records are kept and replayed.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from disco.cost import Ledger
@@ -18,9 +20,29 @@ from disco.playback import metrics
 from disco.session.attempts import AttemptState
 from disco.session.machine import Session
 
-__all__ = ["Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
+__all__ = ["Contender", "Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
 
-SCHEMA = 1
+SCHEMA = 2
+TIMELINE_DIGITS = 4  # of a timeline's seconds as written down: 0.1 ms, finer than any clock a reader has
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An endpoint that was there for the answer, whether or not it was started, as it was known at that moment.
+
+    Attributes:
+        name: what tries and charges call it.
+        place: "device" or "server".
+        cost_in, cost_out, cached_share: what a token cost there; see `cost.Rates`.
+        continues: it was known to continue half-written answers.
+    """
+
+    name: str
+    place: str
+    cost_in: float
+    cost_out: float
+    cached_share: float
+    continues: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +50,9 @@ class Try:
     """One attempt. Times are seconds since the request; None where it did not happen.
 
     Attributes:
-        endpoint, role, outcome, failure: who, why, what became of it, and the class of failure.
+        endpoint, place: who, and whether that is this machine ("device") or not ("server").
+        role, outcome, failure: why, what became of it, and the class of failure.
+        cold: its model had to be loaded first, as far as was known; such a start says nothing about warm ones.
         started_s, first_content_s, ended_s: its life.
         prefix_chars: length of the answer it continued from.
         tokens, kept_tokens: written, and of these in the answer.
@@ -37,9 +61,11 @@ class Try:
     """
 
     endpoint: str
+    place: str
     role: str
     outcome: str
     failure: str | None
+    cold: bool
     started_s: float
     first_content_s: float | None
     ended_s: float | None
@@ -110,12 +136,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class RouteRecord:
-    """See the module's docstring. `to_dict` and `to_json` leave out nothing but the two timelines.
+    """See the module's docstring. `to_dict` and `to_json` leave out nothing but, unless asked, the two timelines.
 
     Attributes:
+        created_s: when the request came, Unix time in seconds; None in virtual time.
         policy: name of the preset.
-        finish_reason: the API's, "cancelled", or None when the answer failed.
-        prompt_tokens, answer_tokens: of the request and of the answer.
+        finish_reason: the API's ("length" where the limit cut the answer short), "cancelled", or None when the
+            answer failed.
+        prompt_tokens, answer_tokens: of the request, as dispatch estimated it, and of the answer. What an endpoint
+            counted stands in its try.
+        max_tokens: the answer's limit; None for none.
+        endpoints: every endpoint there was, with its place and rates.
         starts: endpoint and delay in seconds of each planned start.
         tries, pieces, transfers, pace: see their classes.
         ledger: every charge.
@@ -123,10 +154,13 @@ class RouteRecord:
         generated, released: (seconds since the request, tokens) per delta, for replay.
     """
 
+    created_s: float | None
     policy: str
     finish_reason: str | None
     prompt_tokens: int
     answer_tokens: int
+    max_tokens: int | None
+    endpoints: tuple[Contender, ...]
     starts: tuple[tuple[str, float], ...]
     tries: tuple[Try, ...]
     pieces: tuple[Piece, ...]
@@ -156,17 +190,24 @@ class RouteRecord:
             for p, end in zip(self.pieces, ends, strict=False)
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, names and lists, ready for JSON."""
-        return {
+    def to_dict(self, *, timelines: bool = False) -> dict[str, Any]:
+        """Plain numbers, names and lists, ready for JSON.
+
+        Args:
+            timelines: with `generated` and `released`, as lists of [seconds, tokens].
+        """
+        record: dict[str, Any] = {
             "schema": SCHEMA,
+            "created_s": self.created_s,
             "policy": self.policy,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
             "answer_tokens": self.answer_tokens,
+            "max_tokens": self.max_tokens,
             "winner": self.winner,
             "seamless": self.seamless,
             "duration_s": _round(self.duration_s),
+            "endpoints": [asdict(e) for e in self.endpoints],
             "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
             "tries": [_plain(t) for t in self.tries],
             "pieces": [_plain(p) for p in self.pieces],
@@ -174,23 +215,39 @@ class RouteRecord:
             "pace": _plain(self.pace),
             "ledger": self.ledger.to_dict(),
         }
+        if timelines:
+            record["generated"] = _timeline(self.generated)
+            record["released"] = _timeline(self.released)
+        return record
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as JSON."""
-        return json.dumps(self.to_dict(), indent=indent)
+    def to_json(self, *, indent: int | None = None, timelines: bool = False) -> str:
+        """`to_dict` as JSON; on one line unless `indent` is given."""
+        return json.dumps(self.to_dict(timelines=timelines), indent=indent)
 
 
-def make_record(session: Session, ledger: Ledger, *, policy: str) -> RouteRecord:
-    """Write down a closed session."""
+def make_record(
+    session: Session, ledger: Ledger, *, policy: str, created_s: float | None = None
+) -> RouteRecord:
+    """Write down a closed session.
+
+    Args:
+        session: closed.
+        ledger: what was charged for it, with the rates of all its candidates.
+        policy: name of the preset.
+        created_s: when the request came, Unix time in seconds; the session itself has no clock.
+    """
     t0 = session.started_at
     generated = tuple((at - t0, tokens) for at, tokens in session.generated)
     released = tuple((at - t0, tokens) for at, tokens in session.released)
     pace_tps = session.terms.pace_tps
     return RouteRecord(
+        created_s=None if created_s is None else _round(created_s),
         policy=policy,
         finish_reason=session.finish_reason,
         prompt_tokens=session.terms.prompt_tokens,
         answer_tokens=session.tokens,
+        max_tokens=session.terms.max_tokens,
+        endpoints=_contenders(session, ledger),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
         tries=tuple(_try(state, ledger, t0) for state in session.attempts),
         pieces=_pieces(session),
@@ -203,13 +260,31 @@ def make_record(session: Session, ledger: Ledger, *, policy: str) -> RouteRecord
     )
 
 
+def _contenders(session: Session, ledger: Ledger) -> tuple[Contender, ...]:
+    known = ((candidate, ledger.rates.get(name)) for name, candidate in session.candidates.items())
+    return tuple(
+        Contender(
+            name=candidate.name,
+            place=candidate.place,
+            cost_in=rates.cost_in,
+            cost_out=rates.cost_out,
+            cached_share=rates.cached_share,
+            continues=candidate.continues,
+        )
+        for candidate, rates in known
+        if rates is not None
+    )
+
+
 def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
     usage = state.usage
     return Try(
         endpoint=state.candidate.name,
+        place=state.candidate.place,
         role=state.role.value,
         outcome=state.outcome.value,
         failure=state.failure.value if state.failure else None,
+        cold=state.candidate.load_s > 0,
         started_s=state.started_at - t0,
         first_content_s=None if state.first_content_at is None else state.first_content_at - t0,
         ended_s=None if state.ended_at is None else state.ended_at - t0,
@@ -291,6 +366,10 @@ def _pace(
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _timeline(entries: tuple[tuple[float, int], ...]) -> list[list[float]]:
+    return [[round(at, TIMELINE_DIGITS), tokens] for at, tokens in entries]
 
 
 def _round(value: float) -> float:
