@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import httpx2
@@ -17,7 +18,14 @@ import numpy as np
 import openai
 from numpy.typing import NDArray
 
-from disco.endpoints.simulated_text import canonical, fingerprint, foreign, prompt_pieces, tokenise
+from disco.endpoints.simulated_text import (
+    canonical,
+    fingerprint,
+    foreign,
+    prompt_pieces,
+    shared_prose,
+    tokenise,
+)
 from disco.errors import (
     ContextLengthError,
     EndpointFailure,
@@ -33,6 +41,8 @@ __all__ = [
     "Sampler",
     "Scripted",
     "SimulatedProfile",
+    "play",
+    "prose",
     "script",
     "simulated_failure",
     "swallowed_tokens",
@@ -138,7 +148,7 @@ def simulated_failure(
             error = status(openai.InternalServerError, 503)
         case FailureKind.AUTHENTICATION:
             error = status(openai.AuthenticationError, 401)
-        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER:
+        case FailureKind.BAD_REQUEST | FailureKind.CONTENT_FILTER | FailureKind.UNSERVED:
             error = status(openai.BadRequestError, 400)
         case FailureKind.CONTEXT_LENGTH:
             error = ContextLengthError(f"The prompt is longer than the context of endpoint {endpoint!r}.")
@@ -184,6 +194,69 @@ def _answer_length(profile: SimulatedProfile, request: Request) -> int:
     # Drawn from the request, not from the attempt's rng: source and target must agree on it.
     key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), profile.seed, "length")
     return max(0, round(_draw(profile.answer_tokens, np.random.default_rng(key))))
+
+
+@lru_cache(maxsize=8)
+def prose(tokens: int) -> tuple[list[Delta], ...]:
+    """At least `tokens` packets of one token each, of a text that all who simulate many answers may share.
+
+    Whoever continues after n tokens goes on with the packet of that number. Not to be written to.
+    """
+    size = 1 << max(tokens - 1, 0).bit_length()
+    return tuple([Delta(piece)] for piece in shared_prose(size)) if size == tokens else prose(size)
+
+
+def play(
+    packets: Sequence[list[Delta]],
+    at: float,
+    gaps: Iterator[float],
+    *,
+    size: int = 1,
+    fault: Fault | None = None,
+    endpoint: str = "simulated",
+) -> Generator[Scripted, None, float]:
+    """Packets in time, and what goes wrong among them.
+
+    Args:
+        packets: of `size` tokens each, the last perhaps of fewer.
+        at: when the first arrives, s.
+        gaps: seconds between each and the next; as many are taken as are needed.
+        size: see `packets`.
+        fault: what goes wrong for certain; None: nothing.
+        endpoint: name for error messages.
+
+    Returns:
+        The time of the last; NaN when it ended in a failure.
+    """
+    tokens = (len(packets) - 1) * size + len(packets[-1]) if packets else 0
+    if fault is not None and fault.after_tokens <= tokens:
+        whole, part = divmod(fault.after_tokens, size)
+        before, after = list(packets[:whole]), list(packets[whole:])
+        if part:
+            before.append(after[0][:part])
+            after[0] = after[0][part:]
+        at = yield from _spaced(before, at, gaps)
+        at += fault.silence_s
+        if fault.kind is not None:
+            yield at, simulated_failure(fault.kind, endpoint, retry_after_s=fault.retry_after_s)
+            return math.nan
+        packets = [packet for packet in after if packet]
+        if whole and not part and packets:
+            at += next(gaps)
+    return (yield from _spaced(packets, at, gaps))
+
+
+def _spaced(
+    packets: Sequence[list[Delta]], at: float, gaps: Iterator[float]
+) -> Generator[Scripted, None, float]:
+    coming = iter(packets)
+    for packet in coming:
+        yield at, packet
+        break
+    for packet, gap_s in zip(coming, gaps, strict=False):  # in this order, no gap is drawn for nothing
+        at += gap_s
+        yield at, packet
+    return at
 
 
 def swallowed_tokens(profile: SimulatedProfile, prefix: Prefix) -> int:
@@ -246,25 +319,12 @@ def script(
     at, gaps = first_at, _gaps(profile, rng)
     # What is swallowed takes its time, packet by packet, but nothing arrives.
     at += sum(itertools.islice(gaps, swallowed // profile.packet_tokens)) if writes else 0.0
-    packet: list[Delta] = []
-    for delivered in range(len(writes) + 1):
-        if fault and delivered == fault.after_tokens:
-            if packet:
-                yield at, packet
-                packet = []
-            at += fault.silence_s
-            if fault.kind is not None:
-                yield at, simulated_failure(fault.kind, endpoint, retry_after_s=fault.retry_after_s)
-                return
-        if delivered and delivered % profile.packet_tokens == 0 and delivered < len(writes):
-            if packet:
-                yield at, packet
-                packet = []
-            at += next(gaps)
-        if delivered < len(writes):
-            packet.append(Delta(writes[delivered]))
-    if packet:
-        yield at, packet
+    deltas = [Delta(piece) for piece in writes]
+    size = profile.packet_tokens
+    packets = [deltas[i : i + size] for i in range(0, len(deltas), size)]
+    at = yield from play(packets, at, gaps, size=size, fault=fault, endpoint=endpoint)
+    if math.isnan(at):
+        return
     # A model whose answer is exactly as long as its limit never gets to write its end token.
     reason = "length" if len(writes) >= limit else "stop"
     generated = len(writes) + (swallowed if writes else 0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from disco.request import Prefix, Request
 
-__all__ = ["canonical", "fingerprint", "foreign", "prompt_pieces", "tokenise"]
+__all__ = ["canonical", "fingerprint", "foreign", "prompt_pieces", "shared_prose", "tokenise"]
 
 # Everything from U+2E80 on (CJK, emoji) counts one token a character, whatever \w thinks of it.
 _TOKEN = re.compile(r"\s?(?:[^\W\u2e80-\U0010ffff]{1,8}|\S)|\s")
@@ -55,6 +55,11 @@ def _prose(key: int) -> Iterator[str]:
         if sentence % 4 == 0:
             yield "\n"
             space = "\n"
+
+
+def shared_prose(tokens: int) -> list[str]:
+    """The first `tokens` tokens of one text, for whom it does not matter what is said."""
+    return list(itertools.islice(_prose(0), tokens))
 
 
 def canonical(request: Request, seed: int, tokens: int) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import anyio
 
 from disco.endpoints.base import Attempt
 from disco.endpoints.llamacpp.generation import Generation
-from disco.endpoints.llamacpp.params import plain_messages, read_params
-from disco.endpoints.llamacpp.prompt import Render
+from disco.endpoints.llamacpp.messages import plain_messages
+from disco.endpoints.llamacpp.params import read_params
+from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import EndpointFailure
 from disco.request import Prefix, Request
@@ -27,12 +29,18 @@ class LlamaCppAttempt(Attempt):
     """
 
     def __init__(
-        self, request: Request, prefix: Prefix, *, worker: Worker, render: Render, name: str
+        self,
+        request: Request,
+        prefix: Prefix,
+        *,
+        worker: Worker,
+        renderer: Callable[[], Renderer],
+        name: str,
     ) -> None:
         self._request = request
         self._prefix = prefix
         self._worker = worker
-        self._render = render
+        self._renderer = renderer
         self._name = name
         self._job: Generation | None = None
         self._ready: deque[Delta | Ended | EndpointFailure] = deque()
@@ -86,7 +94,7 @@ class LlamaCppAttempt(Attempt):
         if limit is not None and limit <= self._prefix.tokens and not self._parking:
             self._ready.append(Ended("length", Usage()))
             return
-        job = Generation(messages, self._prefix, sampling, render=self._render, name=self._name)
+        job = Generation(messages, self._prefix, sampling, renderer=self._renderer, name=self._name)
         job.park = self._parking
         self._worker.submit(job)
         self._job = job

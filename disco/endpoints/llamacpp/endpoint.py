@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import anyio
 
@@ -21,7 +21,7 @@ from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppEndpoint"]
 
-_FEATURES = frozenset({"json_schema", "logit_bias", "logprobs"})
+_FEATURES = frozenset({"json_schema", "logit_bias", "logprobs", "tools"})
 
 
 def _usable_cores() -> int:
@@ -107,9 +107,9 @@ class LlamaCppEndpoint(Endpoint):
             raise
         return model
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _loaded_renderer(self) -> Renderer:
         assert self._renderer is not None
-        return self._renderer(messages)
+        return self._renderer
 
     # In the event loop
 
@@ -135,7 +135,9 @@ class LlamaCppEndpoint(Endpoint):
         return None if self._trained_tokens is None else min(self._trained_tokens, 4096)
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> LlamaCppAttempt:  # noqa: B008 - frozen
-        return LlamaCppAttempt(request, prefix, worker=self._worker, render=self._render, name=self.name)
+        return LlamaCppAttempt(
+            request, prefix, worker=self._worker, renderer=self._loaded_renderer, name=self.name
+        )
 
     @property
     def profile_name(self) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disco.endpoints.llamacpp.calls import CallWriter
+from disco.endpoints.llamacpp.gbnf import grammar_text
 from disco.endpoints.llamacpp.healing import Healer
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.endpoints.llamacpp.params import Sampling
-from disco.endpoints.llamacpp.prompt import Prompt, Render, build_prompt
+from disco.endpoints.llamacpp.prompt import Prompt, Renderer, build_prompt
 from disco.endpoints.llamacpp.sampler import Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.text import TextAssembler
 from disco.endpoints.llamacpp.worker import Job
@@ -26,10 +29,10 @@ class Generation(Job):
     `completion_tokens`. `park` is set by the event loop and read by the worker.
 
     Args:
-        messages: roles and plain strings.
+        messages: as `plain_messages` makes them.
         prefix: the answer so far.
         sampling: the request's parameters.
-        render: the model's chat template; called in the worker, once the model is loaded.
+        renderer: gives the model's chat template; called in the worker, once the model is loaded.
         name: the endpoint's, for messages.
     """
 
@@ -39,14 +42,14 @@ class Generation(Job):
         prefix: Prefix,
         sampling: Sampling,
         *,
-        render: Render,
+        renderer: Callable[[], Renderer],
         name: str,
     ) -> None:
         super().__init__()
         self._messages = messages
         self._prefix = prefix
         self._sampling = sampling
-        self._render = render
+        self._renderer = renderer
         self._name = name
         self.park = False
         self.prompt_tokens = 0
@@ -59,13 +62,28 @@ class Generation(Job):
         return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
     def run(self, model: NativeModel) -> None:
-        prompt = build_prompt(model, self._render, self._messages, self._prefix, name=self._name)
+        tools = self._sampling.tools
+        conversation = self._renderer()(self._messages, tools)
+        calls = None
+        if tools is not None:
+            calls = CallWriter(model, conversation.form, tools, behind_text=bool(self._prefix))
+        required = calls is not None and tools is not None and tools.required
+        opening = conversation.form.open if required else ""
+        prompt = build_prompt(model, conversation.text, self._prefix, opening=opening, name=self._name)
         self._prefill(model, prompt.ids)
         if self.park:
             self._end("parked")
             return
         with Sampler(model, self._sampling, prompt.answer) as sampler:
-            self._end(self._write(model, sampler, prompt))
+            if calls is not None and required:
+                sampler.constrain(calls.grammar)
+                room = model.context_tokens - len(prompt.ids)
+                self._end(self._write_calls(model, sampler, calls, room))
+                return
+            form = self._sampling.form
+            if form is not None:
+                sampler.constrain(grammar_text(*form) if calls is None else calls.grammar_beside(form))
+            self._end(self._write(model, sampler, prompt, calls))
 
     def _end(self, reason: str) -> None:
         self.mail.put(Ended(reason, self.usage))
@@ -81,13 +99,25 @@ class Generation(Job):
             model.decode(ids[done:end])
             self.prompt_tokens = done = end
 
-    def _write(self, model: NativeModel, sampler: Sampler, prompt: Prompt) -> str:
+    def _allowed(self) -> int:
+        """How many tokens may be written; the context may hold fewer."""
+        limit = self._sampling.max_tokens
+        return sys.maxsize if limit is None else limit - self._prefix.tokens
+
+    def _assembler(self, calls: CallWriter | None) -> TextAssembler:
+        stop, before = self._sampling.stop, self._prefix.text
+        if calls is None:
+            return TextAssembler(stop, before=before)
+        # Structured output may quote the opening; it begins calls only in place of the document.
+        only_first = calls.only_first or self._sampling.form is not None
+        opening = calls.opening
+        return TextAssembler((*stop, opening), before=before, only_first=opening if only_first else None)
+
+    def _write(self, model: NativeModel, sampler: Sampler, prompt: Prompt, calls: CallWriter | None) -> str:
         """Write until the answer ends; return the finish reason."""
-        text = TextAssembler(self._sampling.stop, before=self._prefix.text)
+        text = self._assembler(calls)
         room = model.context_tokens - len(prompt.ids)
-        allowed = room
-        if self._sampling.max_tokens is not None:
-            allowed = self._sampling.max_tokens - self._prefix.tokens
+        allowed = self._allowed()
         healer = Healer(model.index, self._prefix.withheld.encode())
         reason = "length"
         while room > 0:
@@ -97,25 +127,69 @@ class Generation(Job):
                     reason = "stop"
                     break
                 piece, exact = model.piece(token), True
+                if not piece and calls is not None:
+                    piece = calls.piece(token)
             else:
                 token = self._heal(model, sampler, healer)
                 piece, exact = healer.accept(model.piece(token)), False
             room -= 1
             if piece or exact:
                 self.completion_tokens += 1
-                self._send(text.push(token, piece, exact=exact, logprob=self._logprob(model, token)))
+                deltas = text.push(token, piece, exact=exact, logprob=self._logprob(model, token))
+                self._send(deltas if calls is None else calls.text(deltas))
             else:
                 self.prompt_tokens += 1  # it only wrote again what the prefix says
             if text.stopped:
-                return "stop"
+                if calls is None or text.stopped_by != calls.opening:
+                    break
+                if self.completion_tokens >= allowed:
+                    return "length"
+                self._open_calls(model, sampler, calls, token, piece, text.beyond)
+                return self._write_calls(model, sampler, calls, room)
             if self.completion_tokens >= allowed:
                 break
             self.check()
             if self.park:
                 return "parked"
             model.decode((token,))
-        self._send(text.flush())
-        return reason
+        deltas = text.flush()
+        self._send(deltas if calls is None else calls.text(deltas, last=True))
+        return "stop" if text.stopped else reason
+
+    def _open_calls(
+        self, model: NativeModel, sampler: Sampler, calls: CallWriter, token: int, piece: bytes, beyond: bytes
+    ) -> None:
+        """The model has written the opening of calls: make what follows one."""
+        self.check()
+        ids: Sequence[int] = (token,)
+        if sampler.constrained:  # and has been from the beginning, so what follows is part of a call
+            self._send(calls.push(beyond, 0))
+        else:
+            sampler.constrain(calls.grammar)
+            if beyond and piece.endswith(beyond) and piece != beyond:
+                # The last token says more than the opening: have it end there, and go on by the grammar.
+                # Where no token does, it stays, for several might not fit the context.
+                ids = model.index.spelling(piece[: -len(beyond)])[:1] or ids
+        model.decode(ids)
+
+    def _write_calls(self, model: NativeModel, sampler: Sampler, calls: CallWriter, room: int) -> str:
+        """Write calls until they end; return the finish reason."""
+        allowed = self._allowed()
+        while room > 0 and self.completion_tokens < allowed:
+            token = sampler.sample()
+            if model.ends_answer(token):
+                break
+            room -= 1
+            self.completion_tokens += 1
+            self._send(calls.push(calls.piece(token)))
+            if calls.over:
+                break
+            self.check()
+            if self.park:
+                return "parked"
+            if self.completion_tokens < allowed:
+                model.decode((token,))
+        return "tool_calls" if calls.whole else "length"
 
     def _heal(self, model: NativeModel, sampler: Sampler, healer: Healer) -> int:
         choices = healer.allowed()
@@ -123,8 +197,7 @@ class Generation(Job):
             message = f"The vocabulary of endpoint {self._name!r} cannot spell the last word."
             raise EndpointFailure(FailureKind.SEAM, IncompleteAnswerError(message))
         token = most_probable(model.logits(), choices)
-        if self._sampling.json_schema is None:
-            sampler.accept(token)
+        sampler.accept(token)
         return token
 
     def _logprob(self, model: NativeModel, token: int) -> dict[str, Any] | None:
@@ -132,6 +205,6 @@ class Generation(Job):
             return None
         return logprob_entry(model, model.logits(), token, self._sampling.top_logprobs)
 
-    def _send(self, deltas: list[Delta]) -> None:
+    def _send(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
             self.mail.put(delta)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.errors import EndpointFailure, FailureKind, NoEndpointError
+from disco.endpoints.llamacpp.json_schema import SchemaError, schema_rules
+from disco.endpoints.llamacpp.refusals import malformed, unserved
+from disco.endpoints.llamacpp.tools import Tools, read_tools
 from disco.request import Prefix, Request
 
-__all__ = ["Sampling", "plain_messages", "read_params", "refuse", "unserved_params"]
+__all__ = ["Sampling", "read_params", "unserved_params"]
+
+MOST_LOGPROBS = 20  # the API's own limit
 
 # Parameters that change how the answer is made; values that ask for nothing are served too.
 _SERVED = frozenset(
@@ -22,12 +25,15 @@ _SERVED = frozenset(
         "max_tokens",
         "min_p",
         "n",
+        "parallel_tool_calls",
         "presence_penalty",
         "repeat_penalty",
         "response_format",
         "seed",
         "stop",
         "temperature",
+        "tool_choice",
+        "tools",
         "top_k",
         "top_logprobs",
         "top_p",
@@ -37,7 +43,6 @@ _SERVED = frozenset(
 _WITHOUT_EFFECT = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -51,8 +56,7 @@ _NOTHING_ASKED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "tool_choice": ("none",),
-    "tools": ([],),
+    "reasoning_effort": ("none",),
 }
 
 
@@ -62,7 +66,8 @@ class Sampling:
 
     Attributes:
         temperature: 0 picks the most probable token.
-        grammar: GBNF the answer must follow, None for free text.
+        form: the grammar expression that the answer's text must match and its rules; None for free text.
+        tools: the functions that may be called; None where there are none.
         top_logprobs: alternatives reported for each token; None when log probabilities are not asked for.
         max_tokens: length of the whole answer, None for as long as the context lasts.
     """
@@ -76,58 +81,61 @@ class Sampling:
     presence_penalty: float = 0.0
     repeat_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    json_schema: str | None = field(default=None, repr=False)
+    form: tuple[str, Mapping[str, str]] | None = field(default=None, repr=False)
+    tools: Tools | None = None
     top_logprobs: int | None = None
     stop: tuple[str, ...] = field(default=(), repr=False)
     max_tokens: int | None = None
 
 
-def refuse(message: str, param: str | None = None) -> EndpointFailure:
-    """The failure for a request that this endpoint cannot serve as it is."""
-    return EndpointFailure(FailureKind.BAD_REQUEST, NoEndpointError(message, param=param))
-
-
 def unserved_params(params: Mapping[str, Any]) -> list[str]:
     """Names of the given parameters that the local model would have to ignore although they matter."""
-    unserved = []
+    unserved_names = []
     for name, value in params.items():
         if value is None or name in _WITHOUT_EFFECT or value in _NOTHING_ASKED.get(name, ()):
             continue
         if name not in _SERVED or (name == "n" and value != 1):
-            unserved.append(name)
-    return sorted(unserved)
+            unserved_names.append(name)
+    return sorted(unserved_names)
 
 
 def read_params(request: Request, prefix: Prefix, *, endpoint: str) -> Sampling:
     """Translate a request's parameters.
 
     Raises:
-        EndpointFailure: BAD_REQUEST for a parameter this endpoint does not serve, or a malformed one.
+        EndpointFailure: UNSERVED for what another endpoint may serve, BAD_REQUEST for what is malformed.
     """
     params = {name: value for name, value in request.params.items() if value is not None}
-    if unserved := unserved_params(params):
-        raise refuse(
-            f"Endpoint {endpoint!r} (llama.cpp) does not serve {', '.join(unserved)}: "
+    if names := unserved_params(params):
+        raise unserved(
+            f"Endpoint {endpoint!r} (llama.cpp) does not serve {', '.join(names)}: "
             "leave it out, or send this request to a server.",
-            unserved[0],
+            names[0],
         )
-    schema = _json_schema(params.get("response_format"), endpoint)
-    if schema is not None and prefix:
-        raise refuse(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
+    form = _form(params.get("response_format"), endpoint)
+    tools = read_tools(params, endpoint=endpoint)
+    if prefix and (form is not None or (tools is not None and tools.required)):
+        raise unserved(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
     try:
         given = _numbers(params)
         bias = tuple((int(token), float(value)) for token, value in params.get("logit_bias", {}).items())
         max_tokens = None if request.max_tokens is None else int(request.max_tokens)
+        top_logprobs = int(params.get("top_logprobs", 0))
     except (TypeError, ValueError, AttributeError) as exc:
-        raise refuse(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
-    stop = params.get("stop", ())
-    asked = bool(params.get("logprobs"))
+        raise malformed(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
+    if not 0 <= top_logprobs <= MOST_LOGPROBS:
+        raise malformed(f"top_logprobs lies between 0 and {MOST_LOGPROBS}.", "top_logprobs")
+    stop = params.get("stop") or ()
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(text, str) for text in stops):
+        raise malformed("stop is a text or a list of texts.", "stop")
     return Sampling(
         **given,
         logit_bias=bias,
-        json_schema=schema,
-        top_logprobs=int(params.get("top_logprobs", 0)) if asked else None,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        form=form,
+        tools=tools,
+        top_logprobs=top_logprobs if params.get("logprobs") else None,
+        stop=tuple(stops),
         max_tokens=max_tokens,
     )
 
@@ -139,40 +147,22 @@ def _numbers(params: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _json_schema(response_format: Any, endpoint: str) -> str | None:
+def _form(response_format: Any, endpoint: str) -> tuple[str, Mapping[str, str]] | None:
     if response_format is None:
         return None
     kind = response_format.get("type") if isinstance(response_format, Mapping) else None
     if kind == "text":
         return None
     if kind == "json_object":
-        return json.dumps({"type": "object"})
+        return schema_rules({"type": "object"}, "r")
     if kind == "json_schema":
         schema = (response_format.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping):
-            return json.dumps(schema)
-    raise refuse(f"Endpoint {endpoint!r} does not understand this response_format.", "response_format")
-
-
-def plain_messages(messages: Sequence[Mapping[str, Any]], *, endpoint: str) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: a role and one string.
-
-    Raises:
-        EndpointFailure: BAD_REQUEST for tool messages and for content that is not text.
-    """
-    plain = []
-    for message in messages:
-        role = message.get("role")
-        if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-            raise refuse(f"Endpoint {endpoint!r} (llama.cpp) does not serve tools.", "messages")
-        content = message.get("content")
-        if content is not None and not isinstance(content, str):
-            parts = []
-            for part in content:
-                if not isinstance(part, Mapping) or part.get("type") != "text":
-                    raise refuse(f"Endpoint {endpoint!r} (llama.cpp) reads text only.", "messages")
-                parts.append(str(part.get("text", "")))
-            content = "".join(parts)
-        # Templates know the older name of this role.
-        plain.append({"role": "system" if role == "developer" else role, "content": content or ""})
-    return plain
+            try:
+                return schema_rules(schema, "r")
+            except SchemaError as exc:
+                raise unserved(
+                    f"Endpoint {endpoint!r} (llama.cpp) cannot keep to this JSON schema: {exc}.",
+                    "response_format",
+                ) from exc
+    raise malformed(f"Endpoint {endpoint!r} does not understand this response_format.", "response_format")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from disco.endpoints.llamacpp.messages import as_text, for_template, mention_tools
 from disco.endpoints.llamacpp.native import NativeModel
-from disco.endpoints.llamacpp.params import refuse
+from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.tool_forms import GENERIC, Form, form_of
+from disco.endpoints.llamacpp.tools import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
 from disco.request import Prefix
 
-__all__ = ["Prompt", "Render", "Renderer", "build_prompt"]
+__all__ = ["Prompt", "Rendered", "Renderer", "build_prompt"]
 
-Render = Callable[[Sequence[Mapping[str, Any]]], str]
+_PROBE = "disco_probe"  # the name of a function that no conversation has
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation up to where the answer begins, and the form in which the model is to write calls."""
+
+    text: str
+    form: Form
 
 
 class Renderer:
@@ -40,18 +51,46 @@ class Renderer:
                 f"The chat template of {model.path} cannot be read ({type(exc).__name__}); "
                 "pass another one as chat_template=..."
             ) from exc
+        self.form = form_of(template)
+        if self.form.native and not self._writes_tools():
+            self.form = GENERIC
 
-    def __call__(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _writes_tools(self) -> bool:
+        """Whether the template really shows tools: some only mention them."""
+        function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
+        tools = [{"type": "function", "function": function}]
+        try:
+            return _PROBE in self._render([{"role": "user", "content": "?"}], tools)
+        except Exception:  # noqa: BLE001 - whatever it is, the template does not work with tools
+            return False
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
+        return str(self._format(messages=list(messages), tools=None if tools is None else list(tools)).prompt)
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None) -> Rendered:
         """The conversation up to where the answer begins.
+
+        Args:
+            messages: as `plain_messages` makes them.
+            tools: what the model may call.
 
         Raises:
             EndpointFailure: BAD_REQUEST where the template refuses the messages. Its own words may quote
                 them, so they are only in the cause.
         """
+        with_calls = mention_tools(messages)
+        if self.form.native and (with_calls or tools is not None):
+            try:
+                offered = None if tools is None else tools.offered
+                return Rendered(self._render(for_template(messages, self.form), offered), self.form)
+            except Exception:  # noqa: BLE001, S110 - such as two calls at once where it knows only one
+                pass
+        if with_calls or tools is not None:
+            messages = as_text(messages, tools)
         try:
-            return str(self._format(messages=list(messages)).prompt)
+            return Rendered(self._render(messages), GENERIC)
         except Exception as exc:
-            raise refuse(
+            raise malformed(
                 "The model's chat template refuses these messages: their roles or their order.", "messages"
             ) from exc
 
@@ -69,19 +108,26 @@ class Prompt:
         return [*self.head, *self.answer]
 
 
-def build_prompt(
-    model: NativeModel, render: Render, messages: Sequence[Mapping[str, Any]], prefix: Prefix, *, name: str
-) -> Prompt:
+def build_prompt(model: NativeModel, conversation: str, prefix: Prefix, *, opening: str, name: str) -> Prompt:
     """Tokenize the conversation and the answer so far.
 
     Control tokens are recognised in the template's text only: `<|im_end|>` that an answer quotes is text.
 
+    Args:
+        model: the tokenizer.
+        conversation: as its template writes it.
+        prefix: the answer so far.
+        opening: what the answer is made to begin with, as the template would write it.
+        name: the endpoint's, for messages.
+
     Raises:
         EndpointFailure: CONTEXT_LENGTH where no room is left for a single token.
     """
-    head = model.tokenize(render(messages), special=True)
+    head = model.tokenize(conversation, special=True)
     if model.wants_bos and head[:1] != [model.bos_token]:
         head.insert(0, model.bos_token)
+    if opening:
+        head += model.tokenize(opening, special=True)
     prompt = Prompt(head, _answer_ids(model, prefix))
     used = len(head) + len(prompt.answer)
     if used >= model.context_tokens:

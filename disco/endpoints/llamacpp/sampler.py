@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.native import NativeModel
-from disco.endpoints.llamacpp.params import Sampling, refuse
+from disco.endpoints.llamacpp.params import Sampling
+from disco.endpoints.llamacpp.refusals import unserved
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
 __all__ = ["Sampler", "logprob_entry", "most_probable"]
 
@@ -21,17 +23,23 @@ _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp then takes one from the system
 class Sampler:
     """A chain of llama.cpp samplers; a context manager, because llama.cpp must free it.
 
+    Mutable: `_grammar`, which may join later, and the tables of candidates it works on.
+
+    A grammar is asked about the one token that the chain has chosen, and about all of them only where it says no:
+    that takes longer than computing a token does with a small model, and models mostly keep to the grammar by
+    themselves. Without top-k, top-p and min-p the outcome has the same distribution as asking about all at once;
+    with them, what the chain would have cut off stays cut off.
+
     Args:
         model: the model whose logits it reads.
         sampling: the request's parameters.
         written: ids of the answer so far; penalties count them.
-
-    Raises:
-        EndpointFailure: BAD_REQUEST for a JSON schema that llama.cpp cannot turn into a grammar.
     """
 
     def __init__(self, model: NativeModel, sampling: Sampling, written: Sequence[int]) -> None:
         self._lib, self._context, self._vocab = model.handles
+        self._model = model
+        self._grammar: Any = None
         self._chain: Any = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
         try:
             for part in self._parts(model, sampling):
@@ -39,9 +47,8 @@ class Sampler:
         except BaseException:
             self.close()
             raise
-        if sampling.json_schema is None:
-            for token in written:
-                self.accept(token)
+        for token in written:
+            self.accept(token)
 
     def _parts(self, model: NativeModel, sampling: Sampling) -> Iterable[Any]:
         lib = self._lib
@@ -57,8 +64,6 @@ class Sampler:
         if penalties != (1.0, 0.0, 0.0):
             # Like the API's, they look at the whole answer.
             yield lib.llama_sampler_init_penalties(model.vocabulary_tokens, model.context_tokens, *penalties)
-        if sampling.json_schema is not None:
-            yield self._grammar(sampling.json_schema)
         if sampling.temperature <= 0:
             yield lib.llama_sampler_init_greedy()
             return
@@ -72,30 +77,81 @@ class Sampler:
         seed = _RANDOM_SEED if sampling.seed is None else sampling.seed % _RANDOM_SEED
         yield lib.llama_sampler_init_dist(seed)
 
-    def _grammar(self, json_schema: str) -> Any:
-        grammars = importlib.import_module("llama_cpp.llama_grammar")
-        try:
-            grammar = grammars.json_schema_to_gbnf(json_schema)
-        except Exception as exc:
-            raise refuse("This JSON schema cannot be turned into a grammar.", "response_format") from exc
-        part = self._lib.llama_sampler_init_grammar(self._vocab, grammar.encode(), b"root")
-        if not part:
-            raise refuse("llama.cpp does not accept this JSON schema's grammar.", "response_format")
-        return part
+    def constrain(self, grammar: str) -> None:
+        """From now on choose only what this grammar allows.
+
+        Raises:
+            EndpointFailure: UNSERVED for a grammar that llama.cpp does not accept.
+        """
+        made = self._lib.llama_sampler_init_grammar(self._vocab, grammar.encode(), b"root")
+        if not made:
+            raise unserved("llama.cpp does not accept the grammar of this JSON schema.")
+        self._release_grammar()
+        self._grammar = made
+        data = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+        self._numbers = np.arange(self._model.vocabulary_tokens, dtype=np.int32)
+        self._all = np.zeros(self._model.vocabulary_tokens, data)
+        self._single = np.zeros(1, data)
+
+    @property
+    def constrained(self) -> bool:
+        """There is a grammar."""
+        return bool(self._grammar)
 
     def sample(self) -> int:
         """Choose the next token and remember it."""
-        return int(self._lib.llama_sampler_sample(self._chain, self._context, -1))
+        if not self._grammar:
+            return int(self._lib.llama_sampler_sample(self._chain, self._context, -1))
+        token = self._choose(within_grammar=False)
+        if not self._allows(token):
+            token = self._choose(within_grammar=True)
+            # llama.cpp ends the whole process when a grammar gets a token that it does not allow.
+            if not self._allows(token):
+                message = (
+                    "The model's vocabulary has no token that the JSON schema or the form of a call allows."
+                )
+                raise EndpointFailure(FailureKind.CRASHED, LocalModelError(message))
+        self._lib.llama_sampler_accept(self._grammar, token)
+        self.accept(token)
+        return token
+
+    def _choose(self, *, within_grammar: bool) -> int:
+        candidates = self._all
+        candidates["id"] = self._numbers  # the chain sorts them
+        candidates["logit"] = self._model.logits()
+        candidates["p"] = 0.0
+        array = self._array(candidates)
+        if within_grammar:
+            self._lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        self._lib.llama_sampler_apply(self._chain, ctypes.byref(array))
+        return int(array.data[max(array.selected, 0)].id)
+
+    def _allows(self, token: int) -> bool:
+        self._single[0] = (token, 1.0, 0.0)
+        array = self._array(self._single)
+        self._lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        return bool(self._single["logit"][0] > 0)
+
+    def _array(self, candidates: npt.NDArray[Any]) -> Any:
+        lib = self._lib
+        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+        return lib.llama_token_data_array(pointer, len(candidates), -1, False)
 
     def accept(self, token: int) -> None:
         """Remember a token that was chosen elsewhere."""
         self._lib.llama_sampler_accept(self._chain, token)
+
+    def _release_grammar(self) -> None:
+        if self._grammar:
+            self._lib.llama_sampler_free(self._grammar)
+        self._grammar = None
 
     def close(self) -> None:
         """Free the chain. Idempotent."""
         if self._chain:
             self._lib.llama_sampler_free(self._chain)
         self._chain = None
+        self._release_grammar()
 
     def __enter__(self) -> Self:
         return self

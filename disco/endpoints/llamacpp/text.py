@@ -40,14 +40,24 @@ class TextAssembler:
 
     A delta ends where the tokens so far spell whole characters and where no stop string can have begun.
     Bytes that are no UTF-8, which a model may write, are dropped.
-    Mutable: `_decoder`, `_open`, `_held`, `_tail`, `stopped`.
+    Mutable: `_decoder`, `_open`, `_held`, `_tail`, `_stops`, `stopped`, `stopped_by`, `beyond`.
+
+    Attributes:
+        stopped: a stop string is complete.
+        stopped_by: which one.
+        beyond: the bytes behind it, of the tokens that completed it.
 
     Args:
         stops: the stop strings; none of them is ever released, whole or in part.
         before: the answer so far. A stop string may begin in it.
+        only_first: one of `stops` that counts only where nothing but blanks stands before it.
     """
 
-    def __init__(self, stops: Sequence[str] = (), before: str = "") -> None:
+    def __init__(self, stops: Sequence[str] = (), before: str = "", *, only_first: str | None = None) -> None:
+        if only_first is not None and before.strip():
+            stops = [stop for stop in stops if stop != only_first]
+            only_first = None
+        self._only_first = only_first
         self._stops = tuple(stop for stop in stops if stop)
         self._reach = max((len(stop) for stop in self._stops), default=1) - 1
         self._tail = before[-self._reach :] if self._reach else ""
@@ -55,6 +65,8 @@ class TextAssembler:
         self._open = _Group()
         self._held: list[_Group] = []
         self.stopped = False
+        self.stopped_by = ""
+        self.beyond = b""
 
     def push(
         self, token: int, piece: bytes, *, exact: bool = True, logprob: dict[str, Any] | None = None
@@ -104,10 +116,14 @@ class TextAssembler:
     def _release(self) -> list[Delta]:
         text = self._tail + "".join(group.text for group in self._held)
         shown = len(self._tail)
+        if self._only_first is not None:
+            self._forget_if_late(text)
         found = self._first_stop(text, shown)
         if found is not None:
+            at, self.stopped_by = found
             self.stopped = True
-            return self._cut(found, shown)
+            self.beyond = text[at + len(self.stopped_by) :].encode() + self._decoder.getstate()[0]
+            return self._cut(at, shown)
         safe = self._first_possible_stop(text)
         deltas = []
         end = shown
@@ -119,17 +135,24 @@ class TextAssembler:
             self._tail = text[max(0, end - self._reach) : end]
         return deltas
 
-    def _first_stop(self, text: str, shown: int) -> int | None:
-        """Where the stop string that is complete first begins; ties go to the longest.
+    def _forget_if_late(self, text: str) -> None:
+        # Until it is forgotten nothing but blanks is released, so `text` lacks nothing that matters.
+        begun, wanted = text.lstrip(), self._only_first or ""
+        if not begun.startswith(wanted) and not wanted.startswith(begun):
+            self._stops = tuple(stop for stop in self._stops if stop != wanted)
+            self._only_first = None
+
+    def _first_stop(self, text: str, shown: int) -> tuple[int, str] | None:
+        """Where the stop string that is complete first begins, and which it is; ties go to the longest.
 
         The same answer comes out whether the text arrives by characters or in long pieces.
         """
-        best: tuple[int, int] | None = None
+        best: tuple[int, int, str] | None = None
         for stop in self._stops:
             at = text.find(stop, max(0, shown - len(stop) + 1))
-            if at >= 0 and (best is None or (at + len(stop), at) < best):
-                best = (at + len(stop), at)
-        return None if best is None else best[1]
+            if at >= 0 and (best is None or (at + len(stop), at) < best[:2]):
+                best = (at + len(stop), at, stop)
+        return None if best is None else best[1:]
 
     def _first_possible_stop(self, text: str) -> int:
         for at in range(max(0, len(text) - self._reach), len(text)):

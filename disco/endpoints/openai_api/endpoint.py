@@ -73,6 +73,12 @@ class OpenAIEndpoint(Endpoint):
         return Capabilities(continues=continues, context_tokens=self._context_tokens, features=None)
 
     @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the API."""
+        url = self._client.base_url
+        return url.host, url.port or (80 if url.scheme == "http" else 443)
+
+    @property
     def probes(self) -> bool:
         """Whether it finds out how the server continues ("auto") rather than having been told."""
         return self._continuation.method == "auto"
