@@ -1,1 +1,52 @@
-"""Sessions in virtual time."""
+"""Replays traces of requests: which policy, budget and pace, what it saves, and how far it is from the best possible.
+
+Functions that bear the name of their module (`sweep`, `survey`, `tune`) are imported from there.
+"""
+
+from disco.replay.chunks import sweep_chunks
+from disco.replay.events import simulate
+from disco.replay.executors import open_executor
+from disco.replay.formats import Skipped, read_chunks, read_trace, write_trace
+from disco.replay.outcome import Outcome, Reading
+from disco.replay.recorded import is_recording, scenario_of_routes
+from disco.replay.report import Report, to_html, to_json
+from disco.replay.scenario import Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.summary import Cell, Figure, Summary, figures_of, summarise
+from disco.replay.sweep import Swept, run_sweep
+from disco.replay.synthetic import alpaca_like, synthetic_trace
+from disco.replay.trace import Gaps, Trace
+from disco.replay.vectorised import evaluate
+
+__all__ = [
+    "Arm",
+    "Cell",
+    "Figure",
+    "Gaps",
+    "Outcome",
+    "Reading",
+    "Report",
+    "Scenario",
+    "Skipped",
+    "Summary",
+    "Swept",
+    "Trace",
+    "Workload",
+    "alpaca_like",
+    "evaluate",
+    "figures_of",
+    "is_recording",
+    "open_executor",
+    "read_chunks",
+    "read_trace",
+    "resolve",
+    "run_sweep",
+    "scenario_for",
+    "scenario_of_routes",
+    "simulate",
+    "summarise",
+    "sweep_chunks",
+    "synthetic_trace",
+    "to_html",
+    "to_json",
+    "write_trace",
+]

@@ -1,0 +1,89 @@
+"""Opening text files, and saying in words what is wrong with one."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from disco.errors import ConfigurationError
+
+__all__ = ["existing_file", "open_text", "readable"]
+
+_MAGIC = {
+    b"PAR1": "a Parquet file; give it the suffix .parquet",
+    b"\x1f\x8b": "compressed with gzip; give it the suffix .gz",
+    b"PK\x03\x04": "a ZIP archive or a spreadsheet; unpack it, or export it as CSV",
+    b"\xff\xfe": "text in UTF-16; save it as UTF-8",
+    b"\xfe\xff": "text in UTF-16; save it as UTF-8",
+}
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path, if there is a file.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ConfigurationError(f"{file} is a folder; name one file in it")
+    if not file.exists():
+        raise ConfigurationError(f"there is no file {file}")
+    return file
+
+
+def open_text(path: Path) -> IO[str]:
+    """The file's text, unpacked where its name ends in .gz.
+
+    Raises:
+        ConfigurationError: it is not text.
+    """
+    with readable(path, lambda: 1):
+        packed: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 (handed on)
+        try:
+            head = packed.peek(4096)[:4096]
+            for magic, what in _MAGIC.items():
+                if head.startswith(magic):
+                    raise ConfigurationError(f"{path} is {what}")
+            if b"\0" in head:
+                raise ConfigurationError(
+                    f"{path} is a binary file, not text; see its source for how to export it"
+                )
+        except BaseException:
+            packed.close()
+            raise
+        return io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
+
+
+@contextmanager
+def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """What reading a damaged file raises becomes an error that names the file and where it broke off.
+
+    Args:
+        path: the file.
+        line: how many lines were read so far.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is cut off, damaged, or not UTF-8.
+    """
+    try:
+        yield
+    except EOFError as broken:
+        raise ConfigurationError(
+            f"{path} is cut off after line {line()}: the compressed data end too early; fetch the file again"
+        ) from broken
+    except (gzip.BadGzipFile, zlib.error) as broken:
+        raise ConfigurationError(
+            f"{path}: the compressed data are damaged behind line {line()} ({broken}); fetch the file again"
+        ) from broken
+    except UnicodeDecodeError as broken:
+        raise ConfigurationError(
+            f"{path} is not UTF-8 text, somewhere behind line {line()}; save it as UTF-8"
+        ) from broken
+    except OSError as broken:
+        raise ConfigurationError(f"{path} cannot be read: {broken.strerror or broken}") from broken

@@ -1,0 +1,109 @@
+"""Rows that cannot be used: said with file, place, column and remedy, or dropped and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from disco.errors import ConfigurationError
+
+__all__ = ["FAILED", "Problem", "SkipLog", "Skipped"]
+
+FAILED = "failed at the source"
+
+_PLACES_KEPT = 3
+# A longer value may be a prompt that slipped into the wrong column; those are never shown.
+_LONGEST_SHOWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why one row cannot be used.
+
+    Attributes:
+        place: line, row or entry, from 1.
+        reason: a few words that rows are counted by.
+        column: the source's name; None where it concerns the whole row.
+        value: as found there; None where nothing was.
+        remedy: what to do about it.
+    """
+
+    place: int
+    reason: str
+    remedy: str
+    column: str | None = None
+    value: Any = None
+
+    def error(self, path: Path, unit: str) -> ConfigurationError:
+        """The exception that says so; `unit` is "line", "row" or "entry"."""
+        where = f"{path}, {unit} {self.place}"
+        if self.column is not None:
+            where += f", column {self.column}"
+        found = "" if self.value is None else f"{_shown(self.value)} is "
+        return ConfigurationError(
+            f"{where}: {found}{self.reason}; {self.remedy} (or leave such rows out with --skip-invalid, "
+            "skip_invalid=True)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows that were left out.
+
+    Attributes:
+        rows: how many.
+        reasons: how many by reason.
+        places: the first few by reason, such as "line 7".
+    """
+
+    rows: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no rows were left out"
+        parts = []
+        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
+            first = ", ".join(self.places[reason])
+            parts.append(f"{count} {reason} ({first}{', …' if count > len(self.places[reason]) else ''})")
+        return f"{self.rows} rows were left out: {'; '.join(parts)}"
+
+
+class SkipLog:
+    """Counts what is left out. Mutable: `_reasons`, `_places`."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._reasons: dict[str, int] = {}
+        self._places: dict[str, list[str]] = {}
+
+    def add(self, reason: str, place: int) -> None:
+        """One row more."""
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        places = self._places.setdefault(reason, [])
+        if len(places) < _PLACES_KEPT:
+            places.append(f"{self._unit} {place}")
+
+    @property
+    def skipped(self) -> Skipped:
+        """What was left out so far."""
+        return Skipped(
+            rows=sum(self._reasons.values()),
+            reasons=dict(self._reasons),
+            places={reason: tuple(places) for reason, places in self._places.items()},
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | dict | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    if len(text) > _LONGEST_SHOWN:
+        return f"a text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
+    return text

@@ -1,0 +1,9 @@
+"""What a replay found: tables for a terminal, JSON for scripts, and one page with plots."""
+
+from disco.replay.report.data import Report
+from disco.replay.report.findings import findings
+from disco.replay.report.machine_readable import to_json
+from disco.replay.report.page import to_html
+from disco.replay.report.terminal import TableData, terminal_tables
+
+__all__ = ["Report", "TableData", "findings", "terminal_tables", "to_html", "to_json"]
