@@ -117,6 +117,7 @@ class FailureKind(StrEnum):
     BAD_REQUEST = "bad_request"  # 400, 404, 422: the same request would fail again
     CONTEXT_LENGTH = "context_length"  # prompt too long for this endpoint
     CONTENT_FILTER = "content_filter"  # refused for its content
+    UNSERVED = "unserved"  # beyond this endpoint, though the request may be right: another one may serve it
 
     @property
     def is_callers_fault(self) -> bool:

@@ -1,0 +1,114 @@
+"""Tells everybody who wants to know about an answer, and lets nobody harm it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
+
+from disco.errors import ConfigurationError
+from disco.session.record import RouteRecord
+from disco.telemetry.facts import Asked, facts
+from disco.telemetry.lines import is_logged, log_answer, log_callback
+
+if TYPE_CHECKING:
+    from disco.telemetry.otel import Traced
+
+__all__ = ["OnRoute", "Report", "Reporter"]
+
+OnRoute = Callable[[RouteRecord], object] | Sequence[Callable[[RouteRecord], object]]
+"""Who is called with every route record: one, or several in this order."""
+
+T = TypeVar("T")
+
+
+class Reporter:
+    """Of one client and its copies.
+
+    Args:
+        on_route: called with the route record of every finished answer.
+
+    Raises:
+        ConfigurationError: one of them cannot be called, or only awaited.
+    """
+
+    def __init__(self, on_route: OnRoute | None = None) -> None:
+        self.callbacks = _callbacks(on_route)
+
+    def begin(self, asked: Asked) -> Report:
+        """An answer begins. Starts its span where the application has set up OpenTelemetry."""
+        traced = None
+        # Who has set it up has imported it; where nobody has, nothing is imported and nothing is done.
+        if "opentelemetry" in sys.modules:
+            traced = _guarded("OpenTelemetry", _start, asked)
+        return Report(asked, self.callbacks, traced)
+
+
+class Report:
+    """One answer's. Its span is that of the context in which it is worked on."""
+
+    __slots__ = ("_asked", "_callbacks", "_traced")
+
+    def __init__(
+        self, asked: Asked, callbacks: Sequence[Callable[[RouteRecord], object]], traced: Traced | None
+    ) -> None:
+        self._asked = asked
+        self._callbacks = callbacks
+        self._traced = traced
+
+    def current(self) -> AbstractContextManager[object]:
+        """Makes the answer's span the current one, for tasks that are started within."""
+        return _NOTHING if self._traced is None else self._traced.current()
+
+    def finish(self, route: RouteRecord, error: Exception | None) -> None:
+        """The answer is complete and charged, or failed with `error`. Never raises."""
+        if self._traced is not None or is_logged():
+            row = facts(route, self._asked, error)
+            _guarded("Logging", log_answer, route, row)
+            if self._traced is not None:
+                _guarded("OpenTelemetry", self._traced.finish, route, row)
+        for callback in self._callbacks:
+            _guarded(f"on_route callback {_name(callback)}", callback, route)
+
+
+_NOTHING: AbstractContextManager[object] = nullcontext()
+
+
+def _start(asked: Asked) -> Traced | None:
+    from disco.telemetry.otel import start  # noqa: PLC0415 - only where OpenTelemetry is
+
+    return start(asked)
+
+
+def _guarded(name: str, function: Callable[..., T], *arguments: object) -> T | None:
+    try:
+        return function(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the answer stays as it is
+        log_callback(name, error)
+        return None
+
+
+def _callbacks(given: OnRoute | None) -> tuple[Callable[[RouteRecord], object], ...]:
+    if given is None:
+        return ()
+    callbacks = tuple(given) if isinstance(given, Sequence) else (given,)
+    for callback in callbacks:
+        if not callable(callback):
+            raise ConfigurationError(
+                "on_route takes a callable, or a sequence of callables, each called with a route record; "
+                f"got {type(callback).__name__}."
+            )
+        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
+            getattr(callback, "__call__", None)  # noqa: B004 - an object's own method, not whether it has one
+        ):
+            raise ConfigurationError(
+                f"on_route callback {_name(callback)} is a coroutine function, which nobody would await: make it an "
+                "ordinary function, and let it hand the record to a queue or a task of yours."
+            )
+    return callbacks
+
+
+def _name(callback: object) -> str:
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
