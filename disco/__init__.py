@@ -1,6 +1,8 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
 from disco.client.async_client import AsyncDisco
+from disco.client.route_log import RouteLog
+from disco.client.sync_client import Disco
 from disco.errors import (
     AnswerTimeoutError,
     ConfigurationError,
@@ -18,10 +20,12 @@ __all__ = [
     "AsyncDisco",
     "ConfigurationError",
     "ContextLengthError",
+    "Disco",
     "DiscoError",
     "IncompleteAnswerError",
     "LocalModelError",
     "ModelFileError",
     "NoEndpointError",
+    "RouteLog",
     "Timeouts",
 ]

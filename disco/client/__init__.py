@@ -1,5 +1,7 @@
 """Drop-in clients: the `openai` package's classes with a second model behind them."""
 
 from disco.client.async_client import AsyncDisco
+from disco.client.route_log import RouteLog
+from disco.client.sync_client import Disco
 
-__all__ = ["AsyncDisco"]
+__all__ = ["AsyncDisco", "Disco", "RouteLog"]

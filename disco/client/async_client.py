@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+import anyio
 import httpx2
 import openai
 from openai import AsyncOpenAI
+from openai.pagination import AsyncPage
+from openai.types import Model
 
-from disco.client.options import RequestOptions, take_options
+from disco.client.options import NO_OPTIONS, RequestOptions, merge_options, take_options
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.request import Timeouts
 
@@ -21,16 +26,19 @@ if TYPE_CHECKING:
 
     from disco.client.completions import DiscoChat
     from disco.client.router import Router
+    from disco.client.wire import Encoder
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
     from disco.endpoints.continuation import Continuation, Verdict
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.profiles import DeviceProfile, ServerProfile
-    from disco.session.record import RouteRecord
+    from disco.telemetry import OnRoute
 
 __all__ = ["AsyncDisco"]
 
 _UNSET: Any = openai.not_given
+CHAT, RESPONSES = "/chat/completions", "/responses"
+CLOSE_S = 10.0  # a model that is loading stops after that at the latest
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 
 
@@ -52,7 +60,11 @@ class AsyncDisco(AsyncOpenAI):
         server_profile: the server's profile, or its name or path: its TTFT distribution before any was seen.
         price: USD per million (input, output) tokens of the server's model; by default the price table's.
         timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
-        on_route: called with the route record of every finished answer, in the event loop; must not block.
+        default_options: options of every request, as a request gives them in `extra_body={"disco": {...}}`; those
+            of a request go before them. `with_options(default_options=...)` adds to them.
+        on_route: called with the route record of every finished answer, in the event loop; must not block. Several
+            may be given, in a list. What one of them raises is logged and harms no answer. A `disco.RouteLog`
+            writes the records to a file.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query,
             http_client: as for `AsyncOpenAI`. Retries are the session's: it goes to another endpoint first, and tries
             the only one there is again up to `max_retries` times.
@@ -73,7 +85,8 @@ class AsyncDisco(AsyncOpenAI):
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         timeouts: Timeouts | None = None,
-        on_route: Callable[[RouteRecord], None] | None = None,
+        default_options: Mapping[str, Any] | None = None,
+        on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
         organization: str | None = None,
@@ -86,6 +99,7 @@ class AsyncDisco(AsyncOpenAI):
         _router: Router | None = None,
         _verdicts: dict[tuple[str, str], Verdict] | None = None,
         _has_server: bool | None = None,
+        _inherited: RequestOptions = NO_OPTIONS,
         **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds
     ) -> None:
         from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
@@ -124,6 +138,9 @@ class AsyncDisco(AsyncOpenAI):
             price=price,
             on_route=on_route,
         )
+        self.default_options = _inherited
+        if default_options is not None:
+            self.default_options = merge_options(_inherited, default_options, where="default_options")
         self._continuation = continuation
         self._verdicts = {} if _verdicts is None else _verdicts
         self.server: OpenAIEndpoint | None = None
@@ -136,9 +153,9 @@ class AsyncDisco(AsyncOpenAI):
             self.server = OpenAIEndpoint(
                 client=self._plain(more), name="server", continuation=continuation, verdicts=self._verdicts
             )
-        self.router.check(self.server)
+        self.router.check(self.server, self.default_options)
         # WebSockets do not come through `request`; under this name they find nobody.
-        if self.server is None or self.router.preset.limits.local_only:
+        if self.server is None or self.router.is_local_only(self.default_options):
             self.websocket_base_url = NOWHERE
         elif self.websocket_base_url == NOWHERE:
             self.websocket_base_url = None
@@ -171,6 +188,11 @@ class AsyncDisco(AsyncOpenAI):
 
         return DiscoChat(self)
 
+    @property
+    def user_agent(self) -> str:
+        """The SDK's own, which it makes of the class's name: what passes through is sent as it would send it."""
+        return f"AsyncOpenAI/Python {self._version}"
+
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
@@ -188,6 +210,8 @@ class AsyncDisco(AsyncOpenAI):
     def copy(self, **changes: Any) -> Self:
         """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
         extra = {
+            "_inherited": self.default_options,
+            "default_options": changes.pop("default_options", None),
             "_router": self.router,
             "_verdicts": self._verdicts,
             "local": self.router.local,
@@ -205,17 +229,87 @@ class AsyncDisco(AsyncOpenAI):
 
     with_options = copy
 
+    def clocks(self, timeout: Any) -> Timeouts:
+        """The four clocks of one request. The SDK's `timeout` bounds the silence on the line: it sets those."""
+        base = self.timeouts
+        if isinstance(timeout, (openai.NotGiven, openai.Omit)):
+            return base
+        if isinstance(timeout, httpx2.Timeout):
+            return Timeouts(
+                connect_s=timeout.connect,
+                first_content_s=timeout.read,
+                gap_s=timeout.read,
+                total_s=base.total_s,
+            )
+        return Timeouts(
+            connect_s=timeout if timeout is None or base.connect_s is None else min(timeout, base.connect_s),
+            first_content_s=timeout,
+            gap_s=timeout,
+            total_s=base.total_s,
+        )
+
     async def request(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
-        """Every call that is not routed comes through here, and fails closed: what must stay, stays.
+        """Everything but the ordinary `chat.completions.create` comes through here.
+
+        A chat completion that somebody wants parsed, raw or streamed as bytes is answered by a session all the
+        same; what only the server can do fails closed: what must stay on this machine, stays.
 
         Raises:
             NoEndpointError: no server is configured, or the policy or the request keeps everything here.
         """
-        own, rest = take_options(options.extra_json)
-        if own != RequestOptions():
-            options.extra_json = rest
+        if is_model_list(options) and not self.may_ask_server(options):
+            return await self._process_response(
+                cast_to=self._maybe_override_cast_to(cast_to, options),
+                options=options,
+                response=self.model_list(),
+                stream=stream,
+                stream_cls=stream_cls,
+            )
+        routed = self.routed(options)
+        if routed is not None:
+            return await self._process_response(
+                cast_to=self._maybe_override_cast_to(cast_to, options),
+                options=options,
+                response=await self.respond(routed, options, stream=stream),
+                stream=stream,
+                stream_cls=stream_cls,
+            )
+        answer = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        if is_model_list(options) and isinstance(answer, AsyncPage):
+            answer.data[:0] = self.local_models()
+        return answer
+
+    def may_ask_server(self, options: FinalRequestOptions) -> bool:
+        """Whether there is a server, and policy and request let this go there."""
+        own, _ = take_options(options.extra_json, self.default_options)
+        return self.server is not None and not self.router.is_local_only(own)
+
+    def local_models(self) -> list[Model]:
+        """The model on this machine, as the API lists models; empty where there is none."""
+        name = self.router.local_model
+        return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
+
+    def model_list(self) -> httpx2.Response:
+        """What `GET /models` answers where no server may be asked."""
+        data = [model.model_dump() for model in self.local_models()]
+        asked = httpx2.Request("GET", self._prepare_url("/models"))
+        return httpx2.Response(200, request=asked, json={"object": "list", "data": data})
+
+    def routed(self, options: FinalRequestOptions) -> Routed | None:
+        """What a session has to answer; None for a request to pass on.
+
+        Takes disco's options out of `options`.
+
+        Raises:
+            NoEndpointError: it is one to pass on, and there is nobody, or nobody it may go to.
+        """
+        own, rest = take_options(options.extra_json, self.default_options)
+        options.extra_json = rest
+        routed = _routed(options, own, rest)
+        if routed is not None:
+            return routed
         if self.server is None:
             raise NoEndpointError(
                 f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
@@ -227,12 +321,98 @@ class AsyncDisco(AsyncOpenAI):
                 f"{self.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
                 "model answers, or another policy."
             )
-        return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        return None
+
+    async def respond(self, routed: Routed, options: FinalRequestOptions, *, stream: bool) -> httpx2.Response:
+        """The HTTP response that a routed answer would have come in."""
+        from disco.client.wire import (  # noqa: PLC0415 - numpy loads with it
+            RAW_RESPONSE_HEADER,
+            EventStream,
+            chat_request,
+            document,
+        )
+
+        headers = {} if isinstance(options.headers, openai.NotGiven) else dict(options.headers)
+        raw = {k: str(headers.pop(k)) for k in list(headers) if k.lower() == RAW_RESPONSE_HEADER.lower()}
+        request = chat_request(
+            routed.chat,
+            timeouts=self.clocks(options.timeout),
+            headers=cast("dict[str, str]", headers) or None,
+            query=options.params or None,
+        )
+        began_at = anyio.current_time()
+        live = await self.router.open(
+            request,
+            self.server,
+            stream=stream,
+            options=routed.own,
+            max_retries=options.get_max_retries(self.max_retries),
+        )
+        encoder = routed.encoder()
+        asked = httpx2.Request("POST", self._prepare_url(options.url), headers=raw)
+        if not stream:
+            kind = {"content-type": "application/json"}
+            content = await document(live, encoder)
+            response = httpx2.Response(200, request=asked, headers=kind, content=content)
+        else:
+            events = await EventStream.begin(live, encoder)
+            kind = {"content-type": "text/event-stream; charset=utf-8"}
+            response = httpx2.Response(200, request=asked, headers=kind, stream=events)
+        response.elapsed = timedelta(seconds=anyio.current_time() - began_at)
+        return response
 
     async def close(self) -> None:
         """Stop every answer in progress, free the model, close the connections. Idempotent."""
-        if self._owns_router:
-            await self.router.aclose()
-        if self.server is not None:
-            await self.server.aclose()
-        await super().close()
+        # Also where the application is being cancelled: nothing may be left running or open.
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+            if self._owns_router:
+                await self.router.aclose()
+            if self.server is not None:
+                await self.server.aclose()
+            await super().close()
+
+
+def is_model_list(options: FinalRequestOptions) -> bool:
+    """Whether this is `client.models.list()`."""
+    return options.method.lower() == "get" and options.url == "/models"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A request that a session answers.
+
+    Attributes:
+        url: the way of the API it came by.
+        body: as it came, without disco's options.
+        chat: the same as a chat request.
+        own: disco's options.
+    """
+
+    url: str
+    body: Mapping[str, Any]
+    chat: Mapping[str, Any]
+    own: RequestOptions
+
+    def encoder(self) -> Encoder:
+        """Writes the answer down in the way it was asked for."""
+        if self.url == RESPONSES:
+            from disco.client.responses_out import ResponsesEncoder  # noqa: PLC0415 - numpy loads with it
+
+            return ResponsesEncoder(self.body, self.chat["model"])
+        from disco.client.wire import ChatEncoder  # noqa: PLC0415 - as above
+
+        usage = bool((self.body.get("stream_options") or {}).get("include_usage"))
+        return ChatEncoder(self.chat["model"], include_usage=usage)
+
+
+def _routed(
+    options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
+) -> Routed | None:
+    if options.method.lower() != "post" or options.url not in (CHAT, RESPONSES):
+        return None
+    from disco.client.responses_in import chat_body  # noqa: PLC0415 - rarely needed
+    from disco.client.wire import is_routed  # noqa: PLC0415 - numpy loads with it
+
+    body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
+    chat = body if options.url == CHAT else chat_body(body)
+    return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None

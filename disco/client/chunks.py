@@ -61,9 +61,15 @@ class Chunks:
 
     def last(self, finish_reason: str) -> ChatCompletionChunk:
         """The chunk that says why the answer ended."""
-        role = None if self._role_sent else "assistant"
-        made = _choice(index=0, delta=_delta(role=role), finish_reason=finish_reason, logprobs=None)
+        delta = _delta() if self._role_sent else _delta(role="assistant")
+        made = _choice(index=0, delta=delta, finish_reason=finish_reason, logprobs=None)
         return self._envelope([made])
+
+    def text_frame(self) -> tuple[bytes, bytes]:
+        """What stands before and after the text, as a JSON string, in the event of a chunk with nothing else."""
+        made = _choice(index=0, delta=_delta(content="\0"), finish_reason=None, logprobs=None)
+        head, tail = self._envelope([made]).model_dump_json(exclude_unset=True).split('"\\u0000"')
+        return b"data: " + head.encode(), tail.encode() + b"\n\n"
 
     def usage(self, usage: CompletionUsage) -> ChatCompletionChunk:
         """The chunk without choices that `stream_options.include_usage` asks for."""
@@ -140,6 +146,7 @@ def assemble(
         usage=usage,
     )
     answer._route = route  # noqa: SLF001 - our own subclass
+    answer._request_id = None  # noqa: SLF001 - public in spite of its name; there may be several, or none
     return answer
 
 
@@ -152,6 +159,8 @@ def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
             _merge_calls(old, value)
         elif isinstance(old, dict) and isinstance(value, dict):
             _merge(old, value)
+        elif key == "name" and old == value:
+            pass  # some servers say in every piece which function it is
         elif isinstance(old, str) and isinstance(value, str) and key not in {"id", "type"}:
             into[key] = old + value
         elif isinstance(old, list) and isinstance(value, list):

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import anyio
-import httpx2
 from openai import NotGiven, Omit
 from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
+from openai.resources.chat.completions.completions import validate_response_format
+from pydantic import BaseModel
 
 from disco.client.chunks import Chunks, RoutedChatCompletion, assemble
 from disco.client.options import take_options
-from disco.client.stream import CLOSE_S, DiscoStream, answer_usage
+from disco.client.stream import DiscoStream, answer_usage
+from disco.client.wire import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed, stop
 from disco.errors import attach_evidence
-from disco.request import Request, Timeouts
+from disco.request import Request
 
 if TYPE_CHECKING:
     from disco.client.async_client import AsyncDisco
 
 __all__ = ["DiscoChat", "DiscoCompletions"]
 
-# Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want the server's bytes.
-RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
-# An answer with one of these is more than one text; the server gives it whole and untouched.
-NOT_ROUTED = ("n", "audio", "modalities")
+_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+_NOT_GIVEN = (Omit, NotGiven)
 
 
 class DiscoCompletions(AsyncCompletions):
@@ -69,11 +69,15 @@ class DiscoCompletions(AsyncCompletions):
         Raises:
             openai.OpenAIError: what the plain SDK would raise, and disco's own errors, which derive from it.
                 When text had been written, `partial_text` and `route` on the error keep it.
+            TypeError: an argument that the SDK does not know, or one that is missing.
         """
+        if not self.is_ordinary(given):
+            return await super().create(**given)  # goes on in `AsyncDisco.request`
+        for name in given.keys() - _arguments():
+            raise TypeError(f"AsyncCompletions.create() got an unexpected keyword argument {name!r}")
+        validate_response_format(given.get("response_format"))  # a class is for `parse`
         headers: Mapping[str, str] | None = _value(given.get("extra_headers"))
-        if self._passes_through(given, headers):
-            return await super().create(**given)  # `AsyncDisco.request` sees to what must not leave
-        options, extra_body = take_options(_value(given.get("extra_body")))
+        options, extra_body = take_options(_value(given.get("extra_body")), self._client.default_options)
         stream = bool(_value(given.pop("stream", None)))
         stream_options = _value(given.pop("stream_options", None)) or {}
         request = self._request(given, headers, extra_body)
@@ -98,21 +102,18 @@ class DiscoCompletions(AsyncCompletions):
             attach_evidence(error, partial_text=live.session.text, route=live.record)
             raise
         except BaseException:  # cancelled: leave nothing running behind
-            live.cancel()
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-                await live.wait_done()
+            await stop(live)
             raise
         reason = live.session.finish_reason or "stop"
         return assemble(chunks, deltas, reason, answer_usage(live), live.record)
 
-    def _passes_through(self, given: Mapping[str, Any], headers: Mapping[str, str] | None) -> bool:
-        if headers and any(name.lower() == RAW_RESPONSE_HEADER.lower() for name in headers):
-            return True
-        for name in NOT_ROUTED:
-            value = _value(given.get(name))
-            if value is not None and not (name == "n" and value == 1) and value != ["text"]:
-                return True
-        return False
+    @staticmethod
+    def is_ordinary(given: Mapping[str, Any]) -> bool:
+        """Whether a call wants a routed answer as typed objects, not an HTTP response or the server's own."""
+        headers = _value(given.get("extra_headers")) or {}
+        if any(name.lower() == RAW_RESPONSE_HEADER.lower() for name in headers):
+            return False
+        return is_routed({name: _value(given.get(name)) for name in NOT_ROUTED})
 
     def _request(
         self, given: dict[str, Any], headers: Mapping[str, str] | None, extra_body: dict[str, Any] | None
@@ -120,42 +121,9 @@ class DiscoCompletions(AsyncCompletions):
         for name in ("extra_body", "extra_headers"):
             given.pop(name, None)
         query = _value(given.pop("extra_query", None))
-        timeouts = self._timeouts(given.pop("timeout", NotGiven()))
-        params = {name: value for name, value in given.items() if not isinstance(value, (Omit, NotGiven))}
-        messages: Iterable[Any] | None = params.pop("messages", None)
-        model = params.pop("model", None)
-        if messages is None or model is None:
-            missing = "messages" if messages is None else "model"
-            raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
-        if extra_body:
-            params.update(extra_body)
-        return Request(
-            messages=list(messages),
-            model=model,
-            params=params,
-            extra_headers=headers,
-            extra_query=query,
-            timeouts=timeouts,
-        )
-
-    def _timeouts(self, timeout: Any) -> Timeouts:
-        """The SDK's `timeout` bounds the silence on the line, so it sets the clocks for silence."""
-        base = self._client.timeouts
-        if isinstance(timeout, (NotGiven, Omit)):
-            return base
-        if isinstance(timeout, httpx2.Timeout):
-            return Timeouts(
-                connect_s=timeout.connect,
-                first_content_s=timeout.read,
-                gap_s=timeout.read,
-                total_s=base.total_s,
-            )
-        return Timeouts(
-            connect_s=timeout if timeout is None or base.connect_s is None else min(timeout, base.connect_s),
-            first_content_s=timeout,
-            gap_s=timeout,
-            total_s=base.total_s,
-        )
+        timeouts = self._client.clocks(given.pop("timeout", NotGiven()))
+        body = {name: _plain(v) for name, v in given.items() if type(v) not in _NOT_GIVEN}
+        return chat_request({**body, **(extra_body or {})}, timeouts=timeouts, headers=headers, query=query)
 
 
 class DiscoChat(AsyncChat):
@@ -169,6 +137,31 @@ class DiscoChat(AsyncChat):
         return DiscoCompletions(self._client)
 
 
+@cache
+def _arguments() -> frozenset[str]:
+    """What the SDK's own `create` takes."""
+    return frozenset(inspect.signature(AsyncCompletions.create).parameters)
+
+
+def _plain(value: Any) -> Any:
+    """Only dicts, lists and what JSON has, as the SDK makes them of its own models and of any iterable.
+
+    A copy: an answer may be asked for again, when the application's own lists have long been changed.
+    """
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if type(item) not in _NOT_GIVEN}
+    if isinstance(value, BaseModel):
+        return value.model_dump(
+            exclude_unset=True, mode="json", exclude=getattr(value, "__api_exclude__", None)
+        )
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return [_plain(item) for item in value]
+    return value
+
+
 def _value(given: Any) -> Any:
     """The argument, with the SDK's two marks for "not given" as None."""
-    return None if isinstance(given, (Omit, NotGiven)) else given
+    return None if isinstance(given, _NOT_GIVEN) else given

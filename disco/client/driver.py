@@ -99,6 +99,11 @@ class LiveSession:
             self._cancel_requested = True
             self._poke.set()
 
+    @property
+    def buffered_tokens(self) -> float:
+        """Tokens of the answer that are written and not read yet: held for their pace, or waiting for `read`."""
+        return self.session.playback.banked_tokens + sum(delta.tokens for delta in self._out)
+
     async def wait_done(self) -> None:
         """Return once nothing of the answer runs any more."""
         while not self.done:

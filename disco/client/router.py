@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 from disco.client.driver import LiveSession
 from disco.client.host import Host
 from disco.client.knowledge import Knowledge, Speeds
-from disco.client.options import RequestOptions
+from disco.client.options import NO_OPTIONS, RequestOptions
 from disco.cost import ExchangeRate, Rates, device_rates, server_rates
 from disco.dispatch import Dispatcher, Features, Plan, Preset, features_of, load_preset
 from disco.dispatch.plan import Candidate
@@ -37,14 +38,14 @@ from disco.profiles import (
 from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import make_record
+from disco.telemetry import Asked, OnRoute, Reporter
+from disco.telemetry.lines import LOG, log_plan, log_probe
 
 if TYPE_CHECKING:
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
-
-log = logging.getLogger("disco")
 
 LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
 SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
@@ -76,7 +77,7 @@ class Router:
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
-        on_route: Callable[[RouteRecord], None] | None = None,
+        on_route: OnRoute | None = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
@@ -91,7 +92,7 @@ class Router:
         )
         self._price = None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
         self._prices: PriceTable = load_prices()
-        self._on_route = on_route
+        self._reporter = Reporter(on_route)
         self._rng = np.random.default_rng(seed)
         prior = load_lengths(LENGTHS)
         self.knowledge = Knowledge(prompts=prior.prompt(weight=50.0), prior=prior)
@@ -99,23 +100,43 @@ class Router:
         self._dispatchers: dict[tuple[int, str], Dispatcher] = {}  # by the preset's identity and model
         self._host = Host()
 
-    def check(self, server: Endpoint | None) -> None:
-        """Refuse a configuration under which no request could ever be served."""
+    def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
+        """Refuse a configuration under which no request could ever be served.
+
+        Args:
+            server: the client's, if it has one.
+            defaults: the options of requests that say nothing else.
+
+        Raises:
+            ConfigurationError: it is one, or the preset in `defaults` is unknown.
+        """
         if self.local is None and server is None:
             raise ConfigurationError(
                 "Neither a local model nor a server is configured: pass local=..., or api_key=..."
             )
-        limits, policy = self.preset.limits, self.preset.dispatch.policy
-        if self.local is None and (limits.local_only or policy == "device_only"):
+        preset = self._preset(defaults)
+        policy = preset.dispatch.policy
+        if self.local is None and (self.is_local_only(defaults) or policy == "device_only"):
+            chosen = "local_only = True" if defaults.local_only else f"The policy {preset.name!r}"
             raise ConfigurationError(
-                f"The policy {self.preset.name!r} keeps every answer on this machine, but no local model is "
+                f"{chosen} keeps every answer on this machine, but no local model is "
                 'configured: pass local="smollm2-135m", or the path of a GGUF file.'
             )
         if server is None and policy in ("server_only", "race"):
             raise ConfigurationError(
-                f"The policy {self.preset.name!r} needs a server, but none is configured: pass api_key=... "
+                f"The policy {preset.name!r} needs a server, but none is configured: pass api_key=... "
                 "(and base_url=...), or choose another policy."
             )
+
+    @property
+    def local_model(self) -> str | None:
+        """What the model on this machine is called in a list of models; None where there is none.
+
+        With a prefix, because the server may hold a model of the same name.
+        """
+        if self.local is None:
+            return None
+        return f"local/{getattr(self.local, 'profile_name', self.local.name)}"
 
     def is_local_only(self, options: RequestOptions) -> bool:
         """Whether a request with these options must stay on this machine."""
@@ -138,24 +159,45 @@ class Router:
             NoEndpointError: nothing configured may serve it (a ContextLengthError where only that is why).
             ConfigurationError: an unknown preset in the options.
         """
+        created_s = time.time()
         preset = self._preset(options)
-        features = features_of(request, stream=stream, local_only=self.is_local_only(options))
+        if options.deadline_s is not None:
+            request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
+        local_only = self.is_local_only(options) or (
+            self.local is not None and request.model == self.local_model  # asked for by its name
+        )
+        features = features_of(request, stream=stream, local_only=local_only)
         endpoints, speeds, candidates = self._field(request.model, server, preset)
         served = {name: e.capabilities(request.model).features for name, e in endpoints.items()}
         dispatcher = self._dispatcher(preset, request.model, speeds)
-        plan = dispatcher.plan(features, list(candidates.values()), served)
+        plan = dispatcher.plan(
+            features, list(candidates.values()), served, budget_class=options.budget_class or "standard"
+        )
+        log_plan(plan, policy=preset.name, model=request.model, prompt_tokens=features.prompt_tokens)
         session = self._session(plan, candidates, features, preset, request, options, max_retries)
+        report = self._reporter.begin(
+            Asked(
+                model=request.model,
+                stream=stream,
+                params=request.params,
+                created_s=created_s,
+                local_model=self.local_model,
+                address=getattr(server, "address", None),
+            )
+        )
 
         def done(finished: Session) -> None:
             rates = {name: s.rates for name, s in speeds.items()}
-            live.record = make_record(finished, settle_accounts(finished, rates), policy=preset.name)
+            live.record = make_record(
+                finished, settle_accounts(finished, rates), policy=preset.name, created_s=created_s
+            )
             if self.knowledge.learn(finished, speeds):
                 self._refit()
-            if self._on_route is not None:
-                self._on_route(live.record)
+            report.finish(live.record, live.error)
 
         live = LiveSession(session, endpoints, request, on_done=done)
-        await self._host.start(live.run)
+        with report.current():
+            await self._host.start(live.run)
         return live
 
     async def warm_up(self, server: OpenAIEndpoint | None, model: str | None = None) -> None:
@@ -166,6 +208,7 @@ class Router:
                 await server.warm_up()
                 if model is not None and server.probes:
                     await server.probe(model)
+                log_probe(model, server.continuation(model).method)
 
         error: Exception | None = None
         async with anyio.create_task_group() as group:
@@ -240,7 +283,7 @@ class Router:
         price = self._price or self._prices.models.get(model)
         if price is None:
             price = self._prices.models[UNPRICED]
-            log.warning(
+            LOG.warning(
                 "No price is known for the server's model; costs are counted at %s's until you pass "
                 "price=(usd_per_million_in, usd_per_million_out).",
                 UNPRICED,

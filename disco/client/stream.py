@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 import anyio
 import httpx2
@@ -38,8 +41,10 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         self._chunks = chunks
         self._first = first
         self._include_usage = include_usage
+        # --- mutable from here on
         self._chars = 0
-        self._iterator = self.__stream__()
+        self._complete = False
+        self._waiting: deque[ChatCompletionChunk] = deque()
 
     @property
     def route(self) -> RouteRecord:
@@ -60,39 +65,105 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         return self._live.session.writer_at(max(0, self._chars - 1))
 
     @property
+    def buffered_tokens(self) -> int:
+        """How full the playback buffer is: tokens that are written and that the application has not been given yet.
+
+        What is kept back for a steady pace, and what nobody has read so far; a chunk counts as one token at least.
+        """
+        unread = sum(delta.tokens for delta in self._first) + len(self._waiting)
+        return round(self._live.buffered_tokens) + unread
+
+    @cached_property
     def response(self) -> httpx2.Response:  # type: ignore[override]
-        """A stand-in for the HTTP response of the plain SDK: an answer here may have several, or none."""
-        return httpx2.Response(200, request=httpx2.Request("POST", "disco://session/chat/completions"))
+        """A stand-in for the HTTP response of the plain SDK: an answer here may have several, or none.
 
-    def __aiter__(self) -> AsyncIterator[ChatCompletionChunk]:
-        return self._iterator
+        Closing it stops the answer: the SDK's helpers around a stream close it in this way.
+        """
+        request = httpx2.Request("POST", "disco://session/chat/completions")
+        kind = {"content-type": "text/event-stream; charset=utf-8"}
+        response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self))
+        response.is_closed = self._complete or self._live.done
+        return response
 
-    async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
-        live, make = self._live, self._chunks.of
-        batch = self._first
-        self._first = []
+    # Plain methods, not a generator: one that is left early would have to be closed by its owner under trio.
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ChatCompletionChunk:
+        if not self._waiting:
+            self._waiting = deque(await self.next_batch())
+            if not self._waiting:
+                raise StopAsyncIteration
+        chunk = self._waiting.popleft()
+        self.hand_out(chunk)
+        return chunk
+
+    def hand_out(self, chunk: ChatCompletionChunk) -> None:
+        """Note that the application gets this chunk now, which is what `writer` is about."""
+        if chunk.choices:
+            self._chars += len(chunk.choices[0].delta.content or "")
+
+    async def next_batch(self) -> list[ChatCompletionChunk]:
+        """All chunks that wait to be read, at least one; none at the end. For readers in other threads.
+
+        Raises:
+            Exception: what ended the answer, with `partial_text` and `route` on it.
+        """
+        live, chunks = self._live, self._chunks
+        if self._complete:
+            return []
         try:
-            while batch:
-                for delta in batch:
-                    self._chars += len(delta.text)
-                    yield make(delta)
-                batch = await live.read()
-            reason = live.session.finish_reason or "stop"
-            if reason != "cancelled":
-                yield self._chunks.last(reason)
-                if self._include_usage:
-                    yield self._chunks.usage(answer_usage(live))
+            batch = self._first or await live.read()
+            self._first = []
         except Exception as error:
+            self._complete = True
+            self._close_response()
             attach_evidence(error, partial_text=live.session.text, route=live.record)
             raise
-        finally:
-            live.cancel()
+        if batch:
+            return [chunks.of(delta) for delta in batch]
+        self._complete = True
+        self._close_response()
+        reason = live.session.finish_reason or "stop"
+        if reason == "cancelled":
+            return []
+        last = [chunks.last(reason)]
+        if self._include_usage:
+            last.append(chunks.usage(answer_usage(live)))
+        return last
+
+    def _close_response(self) -> None:
+        if "response" in self.__dict__:
+            self.response.is_closed = True
+
+    def __del__(self) -> None:
+        # Forgotten in the middle: nobody will read on, so nothing needs to write on.
+        live = getattr(self, "_live", None)
+        if live is not None and not live.done:
+            with contextlib.suppress(Exception):  # the loop it belongs to may be gone
+                live.cancel()
 
     async def close(self) -> None:
         """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
         self._live.cancel()
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
             await self._live.wait_done()
+        self._close_response()
+
+
+class _Closes(httpx2.AsyncByteStream):
+    """The body of the stand-in: nothing to read, and closing it closes the stream."""
+
+    def __init__(self, stream: DiscoStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for part in nothing:
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.close()
 
 
 def answer_usage(live: LiveSession) -> CompletionUsage:

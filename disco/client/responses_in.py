@@ -1,0 +1,171 @@
+"""The Responses API's requests as chat requests: text, images, function tools and structured output.
+
+What has no counterpart in a chat (a stored conversation, a tool that runs at the vendor's, files) is not translated:
+such a request goes to the server untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disco.errors import NoEndpointError
+
+__all__ = ["RESPONSE_ID", "chat_body"]
+
+RESPONSE_ID = "resp_disco_"
+"""Begins the id of every response made here, so that a later reference to it is recognised."""
+
+# Parameters that mean the same in a chat, under the same name.
+_SAME = frozenset(
+    """
+    metadata model parallel_tool_calls prompt_cache_key prompt_cache_retention safety_identifier service_tier stream
+    temperature top_logprobs top_p user
+    """.split()  # noqa: SIM905 - a line each otherwise
+)
+# Values of other parameters that ask for nothing a chat cannot do.
+_HARMLESS: Mapping[str, Sequence[object]] = {
+    "store": (None, False, True),  # nothing is kept here; what is kept nowhere cannot be referred to later
+    "truncation": (None, "disabled"),
+    "background": (None, False),
+    "include": (None, [], ["message.output_text.logprobs"], ["reasoning.encrypted_content"]),
+    "previous_response_id": (None,),
+    "conversation": (None,),
+    "prompt": (None,),
+    "max_tool_calls": (None,),
+}
+_PARTS = {"input_text": "text", "output_text": "text", "text": "text"}
+
+
+class _NotAChat(Exception):
+    """Only the server can do this."""
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `/chat/completions` body that asks for the same; None when there is none.
+
+    Raises:
+        NoEndpointError: it goes on from a response that was made here, which nobody has kept.
+    """
+    earlier = body.get("previous_response_id")
+    if isinstance(earlier, str) and earlier.startswith(RESPONSE_ID):
+        raise NoEndpointError(
+            "previous_response_id names a response that disco made, and disco keeps no conversations. Pass the "
+            "earlier items in input (response.output can be appended to it as it is)."
+        )
+    try:
+        return _chat_body(body)
+    except _NotAChat:
+        return None
+
+
+def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    chat: dict[str, Any] = {"messages": _messages(body.get("instructions"), body.get("input"))}
+    for name, value in body.items():
+        if name in ("instructions", "input", "stream_options") or value is None:
+            continue
+        if name in _SAME:
+            chat[name] = value
+        elif name == "max_output_tokens":
+            chat["max_completion_tokens"] = value
+        elif name == "reasoning" and set(value) <= {"effort", "summary"}:
+            if value.get("effort") is not None:
+                chat["reasoning_effort"] = value["effort"]
+        elif name == "text":
+            chat.update(_text(value))
+        elif name == "tools":
+            if value:
+                chat["tools"] = [_tool(tool) for tool in value]
+        elif name == "tool_choice":
+            chat["tool_choice"] = _tool_choice(value)
+        elif value not in _HARMLESS.get(name, ()):
+            raise _NotAChat
+    if body.get("top_logprobs") or body.get("include") == ["message.output_text.logprobs"]:
+        chat["logprobs"] = True
+    return chat
+
+
+def _messages(instructions: object, given: object) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if isinstance(instructions, str):
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    if not isinstance(given, Sequence):
+        raise _NotAChat
+    for item in given:
+        if not isinstance(item, Mapping):
+            raise _NotAChat
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append({"role": item.get("role", "user"), "content": _content(item.get("content"))})
+        elif kind == "function_call":
+            _add_call(messages, item)
+        elif kind == "function_call_output":
+            output = item.get("output")
+            text = output if isinstance(output, str) else _content(output)
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        elif kind != "reasoning":  # what it thought is not sent back in a chat either
+            raise _NotAChat
+    return messages
+
+
+def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
+    """Calls of one turn belong to one message of the assistant's."""
+    function = {"name": item.get("name"), "arguments": item.get("arguments")}
+    call = {"id": item.get("call_id"), "type": "function", "function": function}
+    last = messages[-1] if messages else None
+    if last is not None and last["role"] == "assistant":
+        last.setdefault("tool_calls", []).append(call)
+    else:
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def _content(content: object) -> Any:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise _NotAChat
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _PARTS:
+            parts.append({"type": "text", "text": part.get("text", "")})
+        elif kind == "refusal":
+            parts.append({"type": "refusal", "refusal": part.get("refusal", "")})
+        elif kind == "input_image" and part.get("image_url"):
+            image = {"url": part["image_url"], **({"detail": part["detail"]} if part.get("detail") else {})}
+            parts.append({"type": "image_url", "image_url": image})
+        else:
+            raise _NotAChat
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _text(value: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if value.get("verbosity") is not None:
+        out["verbosity"] = value["verbosity"]
+    wanted = value.get("format")
+    if wanted is not None and wanted.get("type") == "json_schema":
+        schema = {k: v for k, v in wanted.items() if k != "type" and v is not None}
+        out["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif wanted is not None and wanted.get("type") == "json_object":
+        out["response_format"] = {"type": "json_object"}
+    return out
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise _NotAChat
+    function = {k: v for k, v in tool.items() if k != "type" and v is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(value: object) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and value.get("type") == "function":
+        return {"type": "function", "function": {"name": value.get("name")}}
+    raise _NotAChat

@@ -1,0 +1,217 @@
+"""A routed answer as the API would send it over HTTP: one JSON document, or server-sent events.
+
+Everything of the SDK that wants a response (`parse`, `with_raw_response`, `with_streaming_response`, the Responses
+API) gets one made here, and so does the local HTTP server. The ordinary `create` hands out typed objects without
+this detour.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import anyio
+import httpx2
+from openai.types.chat import ChatCompletionChunk
+
+from disco.client.chunks import Chunks, assemble
+from disco.client.driver import LiveSession
+from disco.client.stream import CLOSE_S, answer_usage
+from disco.errors import NoEndpointError, attach_evidence
+from disco.request import Request, Timeouts
+from disco.session.events import Delta
+
+__all__ = [
+    "NOT_ROUTED",
+    "RAW_RESPONSE_HEADER",
+    "ChatEncoder",
+    "Encoder",
+    "EventStream",
+    "chat_request",
+    "document",
+    "is_routed",
+    "stop",
+]
+
+# An answer with one of these is more than one text; the server gives it whole and untouched.
+NOT_ROUTED = ("n", "audio", "modalities")
+# Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want an HTTP response.
+RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
+
+
+def is_routed(body: Mapping[str, Any]) -> bool:
+    """Whether a chat request is answered by a session; otherwise it is the server's, untouched."""
+    for name in NOT_ROUTED:
+        value = body.get(name)
+        if value is not None and not (name == "n" and value == 1) and value != ["text"]:
+            return False
+    return True
+
+
+def chat_request(
+    body: Mapping[str, Any],
+    *,
+    timeouts: Timeouts,
+    headers: Mapping[str, str] | None = None,
+    query: Mapping[str, object] | None = None,
+) -> Request:
+    """The request that a `/chat/completions` body asks for; `stream` and `stream_options` are left out.
+
+    Raises:
+        TypeError: `messages` or `model` is missing.
+        NoEndpointError: `messages` is not what any endpoint could read.
+    """
+    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
+    messages, model = body.get("messages"), body.get("model")
+    if messages is None or model is None:
+        missing = "messages" if messages is None else "model"
+        raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
+    _check(messages)
+    return Request(
+        messages=list(messages),
+        model=model,
+        params=params,
+        extra_headers=headers,
+        extra_query=query,
+        timeouts=timeouts,
+    )
+
+
+def _check(messages: Any) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        raise _wrong_type("messages", "an array of objects")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise _wrong_type(f"messages[{number}]", "an object")
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list, tuple)):
+            raise _wrong_type(f"messages[{number}].content", "a string or an array of objects")
+
+
+def _wrong_type(param: str, wanted: str) -> NoEndpointError:
+    return NoEndpointError(
+        f"Invalid type for {param!r}: expected {wanted}.", code="invalid_type", param=param
+    )
+
+
+async def stop(live: LiveSession) -> None:
+    """End an answer wherever it is and return once nothing of it runs, at most a few seconds later."""
+    live.cancel()
+    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+        await live.wait_done()
+
+
+class Encoder(Protocol):
+    """One API's way of writing an answer down. Stateful: one encoder, one answer."""
+
+    def batch(self, deltas: Sequence[Delta]) -> bytes:
+        """The events for what was just released; the first call also writes what comes before."""
+        ...
+
+    def end(self, live: LiveSession) -> bytes:
+        """The events behind the last text of a complete answer."""
+        ...
+
+    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+        """The whole answer as one JSON document, for those who did not want a stream."""
+        ...
+
+
+async def document(live: LiveSession, encoder: Encoder) -> bytes:
+    """Wait for the whole answer and write it down.
+
+    Raises:
+        Exception: what ended the answer, with `partial_text` and `route` on it.
+    """
+    deltas: list[Delta] = []
+    try:
+        while batch := await live.read():
+            deltas.extend(batch)
+    except Exception as error:
+        attach_evidence(error, partial_text=live.session.text, route=live.record)
+        raise
+    except BaseException:  # cancelled: leave nothing running behind
+        await stop(live)
+        raise
+    return encoder.document(deltas, live)
+
+
+class EventStream(httpx2.AsyncByteStream):
+    """The answer as server-sent events. Closing it stops the answer."""
+
+    # Mutable: _batch.
+    def __init__(self, live: LiveSession, encoder: Encoder, first: list[Delta]) -> None:
+        self.live = live
+        self._encoder = encoder
+        self._batch = first
+
+    @classmethod
+    async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
+        """Wait for the first text: an error that comes before it is raised here, not inside the stream."""
+        try:
+            first = await live.read()
+        except Exception as error:
+            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            raise
+        except BaseException:
+            await stop(live)
+            raise
+        return cls(live, encoder, first)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        live, encoder = self.live, self._encoder
+        try:
+            while self._batch:
+                yield encoder.batch(self._batch)
+                self._batch = await live.read()
+            if live.session.finish_reason != "cancelled":
+                yield encoder.end(live)
+        except Exception as error:
+            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            raise
+        finally:
+            live.cancel()
+
+    async def aclose(self) -> None:
+        """Stop the answer; see `stop`."""
+        await stop(self.live)
+
+
+class ChatEncoder:
+    """`chat.completion` and `chat.completion.chunk`."""
+
+    # Mutable: _frame, the constant parts around a text; known after the first chunk, which sets the identity.
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self._chunks = Chunks(model)
+        self._include_usage = include_usage
+        self._frame: tuple[bytes, bytes] | None = None
+
+    def batch(self, deltas: Sequence[Delta]) -> bytes:
+        """A `data:` line for each delta."""
+        chunks, out = self._chunks, []
+        for delta in deltas:
+            if self._frame is not None and delta.raw is None and delta.logprobs is None:
+                head, tail = self._frame
+                out.append(head + json.dumps(delta.text).encode() + tail)
+                continue
+            out.append(_event(chunks.of(delta)))
+            self._frame = self._frame or chunks.text_frame()
+        return b"".join(out)
+
+    def end(self, live: LiveSession) -> bytes:
+        """The finish reason, the usage where it was asked for, and `[DONE]`."""
+        out = [_event(self._chunks.last(live.session.finish_reason or "stop"))]
+        if self._include_usage:
+            out.append(_event(self._chunks.usage(answer_usage(live))))
+        return b"".join([*out, b"data: [DONE]\n\n"])
+
+    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+        """The `chat.completion`."""
+        reason = live.session.finish_reason or "stop"
+        answer = assemble(self._chunks, deltas, reason, answer_usage(live), live.record)
+        return answer.model_dump_json(exclude_unset=True).encode()
+
+
+def _event(chunk: ChatCompletionChunk) -> bytes:
+    return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
