@@ -1,0 +1,179 @@
+"""The server as an ASGI application: a thin shell around a client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Final
+
+import anyio
+import openai
+from openai.types import Model
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from disco.client import AsyncDisco
+from disco.errors import ConfigurationError
+from disco.server.desk import Desk
+from disco.server.errors import INVALID, Refusal, refusal_of
+from disco.server.guards import Guards, check_exposure, check_key, check_origins, is_loopback
+from disco.server.metrics import CONTENT_TYPE_LATEST, Metrics
+from disco.server.relay import Relay
+from disco.server.reply import JSON, Reply
+
+__all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "make_app"]
+
+MAX_BODY_BYTES: Final = 32 * 2**20
+MAX_CONCURRENT: Final = 256
+_ANSWERS: Final = ("/chat/completions", "/responses", "/completions", "/embeddings")
+_LABELS: Final = frozenset({"/health", "/metrics", "/v1/models", *("/v1" + path for path in _ANSWERS)})
+
+
+def make_app(
+    client: AsyncDisco,
+    *,
+    key: str | None = None,
+    host: str = "127.0.0.1",
+    max_body_bytes: int = MAX_BODY_BYTES,
+    max_concurrent: int = MAX_CONCURRENT,
+    allow_origins: Collection[str] = (),
+    allow_hosts: Collection[str] = (),
+    metrics: Metrics | None = None,
+) -> Starlette:
+    """The application to hand to an ASGI server.
+
+    `app.state.desk` is what is being answered; its `close()` breaks that off.
+
+    Args:
+        client: answers; stays yours to close.
+        key: what requests have to bring as `Authorization: Bearer`; None lets in all of this machine's users.
+        host: the address it is going to listen on. On loopback, requests must name a loopback host.
+        max_body_bytes: the longest body that is read.
+        max_concurrent: answers at once; further ones are asked to come back later.
+        allow_origins: web pages that may ask, such as "http://localhost:3000".
+        allow_hosts: further names that requests may use on loopback, for a proxy that passes its own on.
+        metrics: what `/metrics` shows; the client's `on_route` has to be its `answer`. None: no `/metrics`.
+
+    Raises:
+        ConfigurationError: `host` can be reached from other machines and there is no good key, or an argument is
+            none.
+    """
+    check_key(key)
+    check_exposure(host, key)
+    if max_body_bytes < 1 or max_concurrent < 1:
+        raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
+    desk = Desk(max_concurrent)
+    relays = [
+        Route("/v1" + path, Relay(client, path, desk=desk, max_body_bytes=max_body_bytes), methods=["POST"])
+        for path in _ANSWERS
+    ]
+    routes = [
+        *relays,
+        Route("/v1/models", _Models(client), methods=["GET"]),
+        Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
+        Route("/health", _health, methods=["GET"]),
+    ]
+    if metrics is not None:
+        metrics.watch(lambda: desk.busy)
+        routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
+    names = (
+        frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None
+    )
+    guards = Middleware(
+        Guards,
+        key=key,
+        names=names,
+        origins=check_origins(allow_origins),
+        label=_label,
+        metrics=metrics,
+    )
+    app = Starlette(routes=routes, middleware=[guards], exception_handlers={HTTPException: _no_such})
+    app.router.redirect_slashes = False
+    app.state.desk = desk
+    return app
+
+
+class _Models:
+    """`/v1/models` and `/v1/models/{name}`: the server's models and the one on this machine."""
+
+    def __init__(self, client: AsyncDisco) -> None:
+        self._client = client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        reply = Reply(send)
+        name = scope["path_params"].get("name")
+        try:
+            answer = await (self._all() if name is None else self._one(name))
+        except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
+            await reply.refuse(refusal_of(error, secret=self._client.api_key))
+        else:
+            await reply.whole(200, json.dumps(answer).encode())
+
+    async def _all(self) -> dict[str, Any]:
+        try:
+            models = list((await self._client.models.list()).data)
+        except openai.APIConnectionError:
+            # The model on this machine is there without a network, which is what it is for.
+            models = self._client.local_models()
+            if not models:
+                raise
+        return {"object": "list", "data": [_plain(model) for model in models]}
+
+    async def _one(self, name: str) -> dict[str, Any]:
+        for model in self._client.local_models():
+            if model.id == name:
+                return _plain(model)
+        client = self._client
+        if client.server is None or client.router.is_local_only(client.default_options):
+            raise Refusal(
+                404, f"The model {name[:80]!r} does not exist here.", param="model", code="model_not_found"
+            )
+        return _plain(await client.models.retrieve(name))
+
+
+class _MetricsPage:
+    """`/metrics`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await Reply(send).whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
+
+
+async def _health(request: Request) -> Response:
+    """Says nothing but that it is there, so it needs no key."""
+    del request
+    await anyio.lowlevel.checkpoint()
+    return Response(b'{"status":"ok"}', media_type=JSON)
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    """What the API says to a path it does not know, or a method it does not take there."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path[:80]}"
+    if error.status_code == 405:
+        refusal = Refusal(405, f"Not allowed: {where}.", kind=INVALID, code="method_not_supported")
+    else:
+        refusal = Refusal(error.status_code, f"Invalid URL ({where}).", code="unknown_url")
+    await anyio.lowlevel.checkpoint()
+    headers = dict(error.headers or {})
+    return Response(refusal.body(), refusal.status, headers=headers, media_type=JSON)
+
+
+def _label(path: str) -> str:
+    """The path as metrics know it: what clients make up must not become a label each."""
+    if path in _LABELS:
+        return path
+    return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
+
+
+def _plain(model: Model) -> dict[str, Any]:
+    return model.model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,111 @@
+"""From a request for an answer to the client, and its bytes back as they come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import httpx2
+from starlette.types import Receive, Scope, Send
+
+from disco.client import AsyncDisco
+from disco.server.body import CHAT, RESPONSES, Asked, Gone, parse, read_body
+from disco.server.desk import Desk, closing
+from disco.server.errors import Refusal, refusal_of
+from disco.server.reply import EVENTS, Reply
+
+__all__ = ["Relay"]
+
+CLOSE_S = 5.0
+LAST_WORD_S = 1.0  # for telling a client that may not read any more why it ends
+# Of what the server behind said; an answer made here has only the first.
+_PASSED = frozenset({"content-type", "x-request-id", "openai-processing-ms", "openai-version"})
+_LIMITS = "x-ratelimit-"
+
+
+class Relay:
+    """The ASGI application of one path of the API that is asked for answers.
+
+    Args:
+        client: who answers, or asks the server.
+        path: of the API, below `/v1`.
+        desk: admits requests.
+        max_body_bytes: the longest body that is read.
+    """
+
+    def __init__(self, client: AsyncDisco, path: str, *, desk: Desk, max_body_bytes: int) -> None:
+        self._client = client
+        self._path = path
+        self._desk = desk
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = Reply(send)
+        try:
+            with self._desk.admit() as work:
+                asked = parse(self._path, await read_body(scope, receive, self._max_body_bytes))
+                await self._while_connected(asked, receive, reply)
+            if work.cancelled_caught:
+                with anyio.move_on_after(LAST_WORD_S):
+                    await reply.refuse(closing(), named=self._path == RESPONSES)
+        except Gone:
+            pass
+        except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
+            await reply.refuse(refusal_of(error, secret=self._client.api_key), named=self._path == RESPONSES)
+
+    async def _while_connected(self, asked: Asked, receive: Receive, reply: Reply) -> None:
+        """Answer; a client that closes the connection cancels the work."""
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            try:
+                await self._answer(asked, reply)
+            except Exception as error:  # noqa: BLE001 - carried out of the group as itself
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _answer(self, asked: Asked, reply: Reply) -> None:
+        if self._client.server is None and self._path not in (CHAT, RESPONSES):
+            raise Refusal(
+                400,
+                f"/v1{self._path} needs a server behind disco, and none is configured: set OPENAI_API_KEY (and "
+                "OPENAI_BASE_URL) for `disco serve`. The local model answers /v1/chat/completions and /v1/responses.",
+                code="no_eligible_endpoint",
+            )
+        options: Any = {} if asked.disco is None else {"extra_json": {"disco": asked.disco}}
+        response: httpx2.Response = await self._client.post(
+            self._path, cast_to=httpx2.Response, body=asked.body, options=options, stream=asked.stream
+        )
+        if not asked.stream:
+            body = response.content
+            await reply.begin(response.status_code, [*_headers(response), ("content-length", str(len(body)))])
+            await reply.end(body)
+            return
+        # What came compressed is handed on as text: this client may not know the coding.
+        coded = "content-encoding" in response.headers
+        pieces = response.aiter_bytes() if coded else response.aiter_raw()
+        try:
+            await reply.begin(response.status_code, _headers(response))
+            async for piece in pieces:
+                await reply.piece(piece)
+        except BaseException:  # read to the end, it has closed itself
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+                await pieces.aclose()
+                await response.aclose()
+            raise
+        await reply.end()
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _headers(response: httpx2.Response) -> list[tuple[str, str]]:
+    headers = [(n, v) for n, v in response.headers.items() if n in _PASSED or n.startswith(_LIMITS)]
+    if response.headers.get("content-type", "").startswith(EVENTS):
+        headers.append(("cache-control", "no-cache"))
+    return headers
