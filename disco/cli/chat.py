@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -10,41 +11,58 @@ import anyio.to_thread
 from openai import OpenAIError
 
 from disco.cli.screen import Screen
-from disco.client import AsyncDisco
+from disco.client import AsyncDisco, RouteLog
 
 __all__ = ["run_chat"]
 
 
-async def run_chat(screen: Screen, *, local: str, policy: str, model: str) -> int:
+async def run_chat(
+    screen: Screen, *, local: str, policy: str, model: str, record: str | os.PathLike[str] | None = None
+) -> int:
     """Read questions from the terminal until an empty line or Ctrl-D, and stream the answers.
 
     The server is the one that OPENAI_API_KEY and OPENAI_BASE_URL name; without a key the local model is alone.
+
+    Args:
+        screen: where to.
+        local: see `AsyncDisco`.
+        policy: likewise.
+        model: the server's.
+        record: a file that route records are appended to, for `disco replay`; None: they are not kept.
+
+    Raises:
+        ConfigurationError: the file for records cannot be written to.
     """
     if not os.environ.get("OPENAI_API_KEY"):
         screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
+    with nullcontext() if record is None else RouteLog(record) as routes:
+        async with AsyncDisco(local=local, policy=policy, on_route=routes) as client:
+            return await _converse(screen, client, local, model)
+
+
+async def _converse(screen: Screen, client: AsyncDisco, local: str, model: str) -> int:
     messages: list[dict[str, Any]] = []
-    async with AsyncDisco(local=local, policy=policy) as client:
-        with screen.step(f"Loading {local}"):
-            await client.warm_up()
-        screen.legend(["device", "server"])
-        screen.line("An empty line ends the conversation.", style="dim")
-        while True:
-            try:
-                question = await anyio.to_thread.run_sync(input, "\nyou: ", abandon_on_cancel=True)
-            except EOFError:
-                return 0
-            if not question.strip():
-                return 0
-            messages.append({"role": "user", "content": question})
-            try:
-                answer = await _answer(screen, client, model, messages)
-            except OpenAIError as error:
-                answer = str(getattr(error, "partial_text", ""))
-                screen.line(f"{type(error).__name__}: {error}", style="red")
-            if answer:
-                messages.append({"role": "assistant", "content": answer})
-            else:
-                messages.pop()
+    with screen.step(f"Loading {local}"):
+        await client.warm_up()
+    screen.legend(["device", "server"])
+    screen.line("An empty line ends the conversation.", style="dim")
+    while True:
+        try:
+            question = await anyio.to_thread.run_sync(input, "\nyou: ", abandon_on_cancel=True)
+        except EOFError:
+            return 0
+        if not question.strip():
+            return 0
+        messages.append({"role": "user", "content": question})
+        try:
+            answer = await _answer(screen, client, model, messages)
+        except OpenAIError as error:
+            answer = str(getattr(error, "partial_text", ""))
+            screen.line(f"{type(error).__name__}: {error}", style="red")
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+        else:
+            messages.pop()
 
 
 async def _answer(screen: Screen, client: AsyncDisco, model: str, messages: list[dict[str, Any]]) -> str:

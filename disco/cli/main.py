@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from inspect import iscoroutinefunction
 
 import anyio
 from openai import OpenAIError
 
+from disco.cli.options import add_replay, add_tune
 from disco.cli.screen import Screen
+from disco.cli.serve import add_serve
 
 __all__ = ["main"]
 
@@ -19,10 +22,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     screen = Screen()
     try:
-        status: int = anyio.run(arguments.run, screen, arguments)
+        # What only computes runs without an event loop, and Ctrl-C ends it at once.
+        run = arguments.run
+        status: int = (
+            anyio.run(run, screen, arguments) if iscoroutinefunction(run) else run(screen, arguments)
+        )
         return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stdout = None  # nor is there anything to flush
+        return 141
     except OpenAIError as error:
         print(f"disco: {error}", file=sys.stderr)
         return 2
@@ -46,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--local", default="smollm2-135m", help="a name, a GGUF file or hf:owner/repo/file")
     chat.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
     chat.add_argument("--model", default="gpt-4o-mini", help="the server's model (default: gpt-4o-mini)")
+    chat.add_argument(
+        "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
+    )
     chat.set_defaults(run=_chat)
 
     profile = commands.add_parser("profile", help="measure how fast this machine runs a model")
@@ -57,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--no-save", action="store_true", help="show the figures and forget them")
     profile.set_defaults(run=_profile)
+
+    add_serve(commands).set_defaults(run=_serve)
+    add_replay(commands).set_defaults(run=_replay)
+    add_tune(commands).set_defaults(run=_tune)
     return parser
 
 
@@ -70,10 +87,34 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.chat import run_chat  # noqa: PLC0415 - as above
 
-    return await run_chat(screen, local=arguments.local, policy=arguments.policy, model=arguments.model)
+    return await run_chat(
+        screen,
+        local=arguments.local,
+        policy=arguments.policy,
+        model=arguments.model,
+        record=arguments.record,
+    )
 
 
 async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.measure import run_profile  # noqa: PLC0415 - as above
 
     return await run_profile(screen, arguments.local, threads=arguments.threads, save=not arguments.no_save)
+
+
+async def _serve(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.serve import run_serve  # noqa: PLC0415 - as above
+
+    return await run_serve(screen, arguments)
+
+
+def _replay(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.replay import run_replay  # noqa: PLC0415 - as above
+
+    return run_replay(screen, arguments)
+
+
+def _tune(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.tune import run_tune  # noqa: PLC0415 - as above
+
+    return run_tune(screen, arguments)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -90,17 +91,49 @@ class Screen:
             yield lambda _seconds, _phrase: None
         self.line(f"{what}: {time.monotonic() - started_at:.1f} s", style="dim")
 
+    @contextmanager
+    def bar(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show how far something is: a progress bar, then one line with the seconds it took.
+
+        Yields:
+            A progress callback `(done, total)`.
+        """
+        started_at = time.monotonic()
+        if self.is_terminal:
+            with Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            ) as progress:
+                task = progress.add_task(what, total=None)
+                yield lambda done, total: progress.update(task, completed=done, total=total)
+        else:
+            yield lambda _done, _total: None
+        self.line(f"{what}: {time.monotonic() - started_at:.1f} s", style="dim")
+
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print a table; a column whose cells are all numbers is set to the right."""
         cells = [[str(cell) for cell in row] for row in rows]
         table = Table(title=title or None, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
             numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
-            table.add_column(Text(column), justify="right" if numeric else "left")
+            table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         self.flush_line()
+        if self.is_terminal:
+            self._console.print(table)
+            return
+        # A file has no edge, and figures that are cut off would be worth nothing there.
+        width = self._console.width
+        self._console.width = max(
+            width, self._console.measure(table, options=_endless(self._console)).maximum
+        )
         self._console.print(table)
+        self._console.width = width
 
     def flush_line(self) -> None:
         """End the line that is being streamed, if there is one."""
@@ -112,5 +145,9 @@ class Screen:
         self._console.print(text, end=end, soft_wrap=True)
 
 
+def _endless(console: Console) -> ConsoleOptions:
+    return console.options.update(max_width=10_000)
+
+
 def _is_number(cell: str) -> bool:
-    return bool(re.fullmatch(r"[-+]?[\d,.]*\d\s*(%|×|s|ms|µs)?|–|-|", cell.strip()))
+    return bool(re.fullmatch(r"[-+]?[\d,.]*\d(±[\d,.]+)?\s*(%|×|s|ms|µs)?|–|-|", cell.strip()))

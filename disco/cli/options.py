@@ -1,0 +1,176 @@
+"""The options of `disco replay` and `disco tune`; nothing here needs more than argparse."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+__all__ = ["DEFAULT_EXCHANGE_RATE", "add_replay", "add_tune"]
+
+DEFAULT_EXCHANGE_RATE: Final = (
+    "4e-12"  # USD per 10⁶ FLOPs: a laptop on the mains, as the preset "balanced" has it
+)
+OBJECTIVES: Final = ("p99-ttft", "mean-ttft", "cost", "qoe")
+
+Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+
+def add_replay(commands: Commands) -> argparse.ArgumentParser:
+    """`disco replay`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "replay",
+        help="what policies and budgets would have done with a trace of requests",
+        description="Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
+        "under several policies and budgets, and compares them with each other and with the best possible.",
+    )
+    parser.add_argument(
+        "trace",
+        metavar="TRACE",
+        help="a file; `synthetic` for made-up requests; `paper` for the paper's evaluation beside its printed figures",
+    )
+    _add_situation(parser)
+    what = parser.add_argument_group("what is compared")
+    what.add_argument(
+        "--policy",
+        action="append",
+        metavar="P",
+        help="may be given several times, `oracle` and, for recorded routes, `recorded` included (default: what `auto` "
+        "comes to, optimal_wait where the device is dear, random, server_only, device_only, oracle)",
+    )
+    what.add_argument(
+        "--budget",
+        metavar="B",
+        help="share of prompt tokens that the dear side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
+        "(default: 0.1:0.9:0.1; with --events 0.5)",
+    )
+    what.add_argument(
+        "--tail", type=float, default=0.05, metavar="A", help="share kept for slow servers (default: 0.05)"
+    )
+    what.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="draw what the trace leaves open N times (default: 1)",
+    )
+    events = parser.add_argument_group("token by token")
+    events.add_argument(
+        "--events",
+        action="store_true",
+        help="run every answer through the real session (slower, sees the reader)",
+    )
+    events.add_argument(
+        "--migrate",
+        action="store_true",
+        help="let answers move in mid-sentence, beside not; implies --events",
+    )
+    events.add_argument(
+        "--pace", type=float, metavar="R", help="the reader's pace in tokens/s; 0: none (default: 4.8)"
+    )
+    events.add_argument(
+        "--device-slots",
+        type=int,
+        metavar="N",
+        help="answers the device works on at once (default: no limit)",
+    )
+    events.add_argument(
+        "--idle-unload", type=float, metavar="S", help="the device unloads its model after S idle seconds"
+    )
+    synthetic = parser.add_argument_group("synthetic requests")
+    synthetic.add_argument(
+        "--requests", type=int, default=10_000, metavar="N", help="how many (default: 10000)"
+    )
+    synthetic.add_argument(
+        "--arrivals",
+        default="poisson",
+        help="`poisson`, `gamma` or `per-client` (default: poisson)",
+    )
+    synthetic.add_argument(
+        "--mean-interval",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds between arrivals (default: 30)",
+    )
+    paper = parser.add_argument_group("the paper's evaluation")
+    paper.add_argument("--runs", type=int, metavar="N", help="per cell (default: 10, as printed)")
+    paper.add_argument("--quick", action="store_true", help="fewer runs and budgets: a look, not a result")
+    paper.add_argument("--lengths", metavar="FILE", help="prompt lengths to use instead of the shipped ones")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="figures as JSON; - is standard output"
+    )
+    output.add_argument("--html", metavar="FILE", help="one self-contained page with the plots")
+    output.add_argument(
+        "--chunk-rows",
+        type=int,
+        metavar="N",
+        help="hold only N requests in memory at a time (long Parquet traces)",
+    )
+    return parser
+
+
+def add_tune(commands: Commands) -> argparse.ArgumentParser:
+    """`disco tune`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "tune",
+        help="find the policy preset that serves an objective best on a trace",
+        description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few through "
+        "the real session, and writes a preset that AsyncDisco(policy=FILE) loads.",
+    )
+    parser.add_argument("trace", metavar="TRACE", help="a file, as for `disco replay`")
+    _add_situation(parser)
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="p99-ttft", help="what is to be best (default: p99-ttft)"
+    )
+    parser.add_argument(
+        "--max-cost",
+        metavar="C",
+        help='limit per request, bill and energy: "0.8x" of what server_only costs, or USD (default: none)',
+    )
+    parser.add_argument(
+        "--max-p99", type=float, metavar="S", help="limit of the P99 of TTFT, s (default: none)"
+    )
+    parser.add_argument(
+        "--verify-requests",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="that the best few run on (default: 1000)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="where the preset goes (default: tuned.toml)")
+    return parser
+
+
+def _add_situation(parser: argparse.ArgumentParser) -> None:
+    trace = parser.add_argument_group("the trace")
+    trace.add_argument("--format", default="auto", metavar="F", help="of the file (default: by its columns)")
+    trace.add_argument(
+        "--skip-invalid", action="store_true", help="leave unusable rows out, and say how many and why"
+    )
+    where = parser.add_argument_group("what it is replayed on")
+    where.add_argument(
+        "--device",
+        action="append",
+        metavar="NAME",
+        help="device profile, by name or path; may be given several times (default: the one that `disco profile` "
+        "measured last, else a shipped one)",
+    )
+    where.add_argument(
+        "--server", action="append", metavar="NAME", help="server profile, likewise (default: a shipped one)"
+    )
+    where.add_argument(
+        "--price", metavar="IN,OUT", help="the server's, USD per million tokens (default: by its profile)"
+    )
+    where.add_argument(
+        "--exchange-rate",
+        metavar="X",
+        help="what the device's work is worth: USD per 10^6 FLOPs, or `device-constrained` or "
+        f"`server-constrained` for the paper's two (default: {DEFAULT_EXCHANGE_RATE}, a laptop on the mains)",
+    )
+    where.add_argument("--max-tokens", type=int, metavar="N", help="limit of every answer (default: none)")
+    who = parser.add_argument_group("who works")
+    who.add_argument(
+        "--jobs", type=int, metavar="N", help="processes (default: one, or one per core where that pays)"
+    )
+    who.add_argument("--scheduler", metavar="ADDRESS", help="the workers of this Dask scheduler")

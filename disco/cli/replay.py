@@ -1,0 +1,237 @@
+"""`disco replay`: a trace under several policies and budgets, as a table, as JSON and as a page with plots."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from disco.cli.output import check_output, write
+from disco.cli.parse import parse_budgets, parse_policies
+from disco.cli.screen import Screen
+from disco.cli.situation import auto_policy, described, read, situation_of
+from disco.errors import ConfigurationError
+from disco.profiles import LengthsProfile, load_lengths
+from disco.replay.arms import ORACLE, RECORDED
+from disco.replay.chunks import sweep_chunks
+from disco.replay.executors import open_executor
+from disco.replay.recorded import is_recording
+from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
+from disco.replay.scenario import Arm, Scenario
+from disco.replay.survey import Survey, survey
+from disco.replay.sweep import BUDGETLESS, EvaluatorName, Swept, run_sweep
+from disco.replay.synthetic import Arrivals, synthetic_trace
+from disco.replay.trace import Trace
+
+__all__ = ["run_replay"]
+
+BUDGETS = "0.1:0.9:0.1"
+EVENT_BUDGETS = "0.5"
+DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
+LENGTHS = "lengths-azure-conv-2023"
+# Requests × arms × seeds × scenarios from which on processes save more time than their start takes.
+WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
+PAPER, SYNTHETIC = "paper", "synthetic"
+
+
+def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Replay and report; returns the exit status."""
+    _check(arguments)
+    if arguments.json == "-":
+        screen = Screen(sys.stderr)  # standard output is the JSON's alone
+    if arguments.trace == PAPER:
+        from disco.cli.paper import replay_paper  # noqa: PLC0415 - much that no other replay needs
+
+        return replay_paper(screen, arguments)
+    run = _replay if arguments.chunk_rows is None else _replay_in_chunks
+    report = run(screen, arguments)
+    for note in report.notes:
+        screen.line(note, style="dim")
+    for table in terminal_tables(report):
+        screen.table(table.title, table.header, table.rows)
+    for sentence in findings(report):
+        screen.line(sentence, style="bold")
+    if arguments.json is not None:
+        write(screen, arguments.json, to_json(report), "Figures")
+    if arguments.html is not None:
+        write(screen, arguments.html, to_html(report), "Page with the plots")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is run on what."""
+
+    scenarios: list[Scenario]
+    arms: list[Arm]
+    evaluator: EvaluatorName
+    notes: list[str]
+
+
+def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
+    source: Trace | partial[Trace]
+    if arguments.trace == SYNTHETIC:
+        lengths = load_lengths(arguments.lengths or LENGTHS)
+        source = partial(_made_up, arguments.requests, arguments.arrivals, arguments.mean_interval, lengths)
+        notes = [f"{described(source(0))} Lengths: {lengths.name}."]
+        task, requests = _task(arguments, None), arguments.requests
+    else:
+        _task(arguments, None)  # mistakes in the options come before minutes of reading
+        source, notes = read(screen, arguments)
+        task, requests = _task(arguments, source), len(source)
+    work = requests * len(task.arms) * len(task.scenarios) * arguments.seeds
+    jobs = arguments.jobs
+    if jobs is None and arguments.scheduler is None and work < WORTH_PROCESSES[task.evaluator]:
+        jobs = 1
+    with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
+        swept = run_sweep(
+            source,
+            task.scenarios,
+            task.arms,
+            seeds=arguments.seeds,
+            evaluator=task.evaluator,
+            executor=executor,
+            progress=tell,
+        )
+    return _report(arguments, [*notes, *task.notes], swept)
+
+
+def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Report:
+    if arguments.trace == SYNTHETIC or _asks_for_events(arguments):
+        raise ConfigurationError("--chunk-rows is for trace files and the vectorised evaluator")
+    _task(arguments, None)
+    path = Path(arguments.trace)
+    how: dict[str, Any] = {
+        "chunk_rows": arguments.chunk_rows,
+        "format": arguments.format,
+        "skip_invalid": arguments.skip_invalid,
+    }
+    with screen.step(f"Surveying {path.name}"):
+        surveyed = survey(path, **how)
+    task = _task(arguments, surveyed)
+    notes = [
+        described(surveyed),
+        f"Replayed {arguments.chunk_rows:,} requests at a time; without the oracle, which needs them all at once.",
+    ]
+    if surveyed.skipped:
+        notes.append(f"{path.name}: {surveyed.skipped}.")
+    # Reading is most of the work, and every process would read for itself: one of them unless asked for more.
+    jobs = arguments.jobs or (None if arguments.scheduler else 1)
+    with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
+        cells = sweep_chunks(
+            path,
+            task.scenarios,
+            [arm for arm in task.arms if arm.policy != ORACLE],
+            surveyed=surveyed,
+            seeds=arguments.seeds,
+            executor=executor,
+            progress=tell,
+            **how,
+        )
+    return _report(arguments, [*notes, *task.notes], Swept(cells))
+
+
+def _report(arguments: argparse.Namespace, notes: Sequence[str], swept: Swept) -> Report:
+    title = f"Replay of {Path(arguments.trace).name}"
+    return Report(title=title, notes=tuple(notes), cells=tuple(swept.cells), example=swept.example)
+
+
+def _made_up(
+    requests: int, arrivals: Arrivals, mean_interval_s: float, lengths: LengthsProfile, seed: int
+) -> Trace:
+    return synthetic_trace(
+        requests=requests, seed=seed, prompts=lengths, arrivals=arrivals, mean_interval_s=mean_interval_s
+    )
+
+
+def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Task:
+    """What the options ask for.
+
+    Raises:
+        ConfigurationError: something that cannot be.
+    """
+    events = _asks_for_events(arguments)
+    situation = situation_of(arguments, workload, pace_tps=DEFAULT_PACE)
+    changes: dict[str, Any] = {
+        "device_slots": arguments.device_slots,
+        "idle_unload_s": arguments.idle_unload,
+    }
+    if arguments.pace is not None:
+        changes["pace_tps"] = _pace(arguments.pace)
+    scenarios = [replace(scenario, **changes) for scenario in situation.scenarios]
+    recorded = [RECORDED] if isinstance(workload, Trace) and is_recording(workload) else []
+    arms = _arms(arguments, scenarios, recorded)
+    return _Task(scenarios, arms, "events" if events else "vectorised", situation.notes)
+
+
+def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded: list[str]) -> list[Arm]:
+    policies = arguments.policy or [
+        *recorded,
+        auto_policy(scenarios),
+        # Where the server is dear there is no wait to be chosen.
+        *(["optimal_wait"] if any(scenario.constrained == "device" for scenario in scenarios) else []),
+        "random",
+        "server_only",
+        "device_only",
+        ORACLE,
+    ]
+    budgets = parse_budgets(arguments.budget or (EVENT_BUDGETS if _asks_for_events(arguments) else BUDGETS))
+    arms = []
+    for policy in parse_policies(policies):
+        mine = [_budget_of(policy, scenarios)] if policy in (*BUDGETLESS, RECORDED) else budgets
+        # The oracle is a bound on TTFT; nobody reads its answers.
+        for migrate in (False, True) if arguments.migrate and policy != ORACLE else (False,):
+            arms += [Arm(policy, budget, arguments.tail, migrate) for budget in mine]
+    return arms
+
+
+def _budget_of(policy: str, scenarios: Sequence[Scenario]) -> float:
+    """What a policy that keeps to no budget comes to: the oracle it is measured against may use as much."""
+    constrained = {scenario.constrained for scenario in scenarios}
+    spares = {"server_only": {"device"}, "device_only": {"server"}}
+    return 0.0 if spares.get(policy) == constrained else 1.0
+
+
+def _asks_for_events(arguments: argparse.Namespace) -> bool:
+    asked: bool = arguments.events or arguments.migrate
+    for name in ("pace", "device_slots", "idle_unload"):
+        if not asked and getattr(arguments, name) is not None:
+            raise ConfigurationError(
+                f"--{name.replace('_', '-')} needs --events: only that evaluator sees it"
+            )
+    return asked
+
+
+def _pace(pace_tps: float) -> float | None:
+    if not 0 <= pace_tps < math.inf:
+        raise ConfigurationError(f"--pace is tokens per second, 0 for none, not {pace_tps}")
+    return pace_tps or None
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """What is said before hours of work rather than after.
+
+    Raises:
+        ConfigurationError: an option that belongs elsewhere, a number that cannot be, or output that could not be
+            written.
+    """
+    belongs = {"runs": (PAPER,), "quick": (PAPER,), "lengths": (PAPER, SYNTHETIC)}
+    for name, traces in belongs.items():
+        if getattr(arguments, name) and arguments.trace not in traces:
+            raise ConfigurationError(f"--{name} belongs to `disco replay {traces[0]}`")
+    for name, least in (
+        ("seeds", 1),
+        ("device_slots", 1),
+        ("idle_unload", 0),
+        ("chunk_rows", 1),
+        ("runs", 1),
+    ):
+        value = getattr(arguments, name)
+        if value is not None and not value >= least:
+            raise ConfigurationError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
+    check_output(arguments)

@@ -1,0 +1,139 @@
+"""`disco serve`: the models behind an OpenAI-compatible HTTP server on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from disco.cli.screen import Screen
+from disco.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from disco.client import AsyncDisco
+
+__all__ = ["KEY_VARIABLE", "add_serve", "run_serve"]
+
+KEY_VARIABLE: Final = "DISCO_SERVER_KEY"
+_MIB: Final = 2**20
+
+Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+
+def add_serve(commands: Commands) -> argparse.ArgumentParser:
+    """`disco serve`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "serve",
+        help="an OpenAI-compatible HTTP server for apps in any language",
+        description="Serves both models at one base URL. The server behind it is the one that OPENAI_API_KEY and "
+        f"OPENAI_BASE_URL name; without a key the local model is alone. Callers bring the key in {KEY_VARIABLE} or "
+        "--key-file, where one is set.",
+    )
+    parser.add_argument(
+        "--local",
+        default="smollm2-135m",
+        help="a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
+    )
+    parser.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8642, help="port; 0 picks a free one (default: 8642)")
+    parser.add_argument("--key-file", metavar="FILE", help="a file that holds nothing but the callers' key")
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="URL", help="a web page's origin that may ask"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further name of this server's"
+    )
+    parser.add_argument(
+        "--max-concurrent", type=int, default=256, metavar="N", help="answers at once (default: 256)"
+    )
+    parser.add_argument(
+        "--max-body", type=float, default=32.0, metavar="MIB", help="longest request, MiB (default: 32)"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=10.0, metavar="S", help="for answers to end in, s (default: 10)"
+    )
+    parser.add_argument(
+        "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
+    )
+    return parser
+
+
+async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        ConfigurationError: the extra is not installed, or what the arguments ask for cannot be.
+    """
+    _require_extra()
+    from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
+
+    key = _key(arguments.key_file)
+    metrics = Metrics()
+    with nullcontext() if arguments.record is None else RouteLog(arguments.record) as log:
+
+        def on_route(route: Any) -> None:
+            metrics.answer(route)
+            if log is not None:
+                log(route)
+
+        local = None if arguments.local == "none" else arguments.local
+        async with AsyncDisco(local=local, policy=arguments.policy, on_route=on_route) as client:
+            await serve(
+                client,
+                host=arguments.host,
+                port=arguments.port,
+                key=key,
+                allow_origins=arguments.allow_origin,
+                allow_hosts=arguments.allow_host,
+                max_body_bytes=int(arguments.max_body * _MIB),
+                max_concurrent=arguments.max_concurrent,
+                grace_s=arguments.grace,
+                metrics=metrics,
+                on_ready=lambda base_url: _announce(screen, client, base_url, with_key=key is not None),
+            )
+    return 0
+
+
+def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bool) -> None:
+    # What is loaded now stays until the end: searching it for garbage again and again would hold up every stream.
+    gc.collect()
+    gc.freeze()
+    here = client.router.local_model
+    there = None if client.server is None else str(client.base_url).rstrip("/")
+    parts = [f"local model: {here or 'none'}", f"server: {there or 'none'}"]
+    parts.append(f"policy: {client.router.preset.name}")
+    screen.line(base_url)
+    screen.line("; ".join(parts), style="dim")
+    callers = "the key you set" if with_key else "any text as the key"
+    screen.line(f"Give clients this base URL and {callers}. Ctrl-C ends it.", style="dim")
+
+
+def _key(file: str | None) -> str | None:
+    """The callers' key; None when none was set.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    if file is None:
+        return os.environ.get(KEY_VARIABLE)
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigurationError(f"The key file {file} cannot be read: {why}.") from error
+
+
+def _require_extra() -> None:
+    try:
+        import prometheus_client  # noqa: F401, PLC0415 - only whether they are there
+        import starlette  # noqa: F401, PLC0415
+        import uvicorn  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f'`disco serve` needs the package {error.name!r}: pip install "disco-llm[server]"'
+        ) from error

@@ -1,0 +1,132 @@
+"""`disco tune`: the preset that serves an objective best on a trace."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from disco.cli.options import DEFAULT_EXCHANGE_RATE
+from disco.cli.parse import parse_exchange_rate
+from disco.cli.screen import Screen
+from disco.cli.situation import read, situation_of
+from disco.errors import ConfigurationError
+from disco.replay.aim import Aim, Trial, parse_max_cost
+from disco.replay.choice import write_preset
+from disco.replay.executors import open_executor
+from disco.replay.tune import Tuned, tune
+
+__all__ = ["run_tune"]
+
+DEFAULT_OUT = "tuned.toml"
+
+
+def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Search, show the trade-off, write the preset; returns the exit status."""
+    exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
+    max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
+    out = Path(arguments.out or DEFAULT_OUT)
+    Aim(arguments.objective, max_cost, arguments.max_p99)
+    _check(arguments, out)
+    situation_of(arguments, None)  # mistakes before minutes of reading
+    trace, notes = read(screen, arguments)
+    situation = situation_of(arguments, trace)
+    (scenario,) = situation.scenarios
+    for note in [*notes, *situation.notes]:
+        screen.line(note, style="dim")
+    with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.step("Tuning") as tell:
+        tuned = tune(
+            trace,
+            scenario,
+            objective=arguments.objective,
+            exchange_rate=exchange_rate.usd_per_mflop or 0.0,
+            max_cost=max_cost,
+            max_p99_s=arguments.max_p99,
+            verify_requests=arguments.verify_requests,
+            executor=executor,
+            progress=lambda what, done, total: tell(done, f"{what}, {done} of {total}"),
+        )
+    _show(screen, tuned)
+    write_preset(
+        tuned.chosen.choice, out, summary=_summary(tuned), comment=_comment(tuned, trace.name, scenario.name)
+    )
+    screen.line(f'Preset: {out}. Use it with AsyncDisco(policy="{_as_policy(out)}", ...).')
+    return 0
+
+
+def _check(arguments: argparse.Namespace, out: Path) -> None:
+    for option in ("device", "server"):
+        if len(getattr(arguments, option) or []) > 1:
+            raise ConfigurationError(f"tune for one --{option} at a time: a preset is for one pair")
+    if out.suffix != ".toml":
+        raise ConfigurationError(f"--out {out}: a preset is a .toml file")
+    if not out.absolute().parent.is_dir():
+        raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if arguments.verify_requests < 1:
+        raise ConfigurationError(f"--verify-requests must be at least 1, not {arguments.verify_requests}")
+
+
+def _show(screen: Screen, tuned: Tuned) -> None:
+    """The trade-off: from cheap to dear, and what was chosen."""
+    reference = tuned.reference
+    rows = [_row("server_only, as it is", reference, reference)]
+    rows += [
+        _row(("▶ " if trial is tuned.chosen else "") + trial.choice.label, trial, reference)
+        for trial in tuned.verified
+    ]
+    header = ("policy", "α", "λ", "pace", "mean s", "P99 s", "$/1000", "bill", "× server", "QoE", "late")
+    requests = f"{reference.requests:,} requests, token by token"
+    screen.table(f"The best of {tuned.searched} settings, {requests}", header, rows)
+    screen.line(_summary(tuned), style="bold")
+
+
+def _row(name: str, trial: Trial, reference: Trial) -> tuple[str, ...]:
+    choice = trial.choice
+    return (
+        name,
+        f"{choice.arm.tail:g}" if trial.verified else "–",
+        f"{choice.exchange_rate:.2g}",
+        "–" if choice.pace_tps is None or not trial.verified else f"{choice.pace_tps:g}",
+        f"{trial.ttft_mean_s:.3f}",
+        f"{trial.ttft_p99_s:.3f}",
+        f"{trial.cost_usd * 1000:.4g}",
+        f"{trial.server_usd * 1000:.4g}",
+        f"{trial.cost_usd / reference.cost_usd:.2f}×" if reference.cost_usd else "–",
+        "–" if trial.qoe is None else f"{trial.qoe:.3f}",
+        "–" if trial.late_tokens is None else f"{trial.late_tokens:.2f}",
+    )
+
+
+def _summary(tuned: Tuned) -> str:
+    chosen, reference = tuned.chosen, tuned.reference
+    cost = f", {chosen.cost_usd / reference.cost_usd:.2f}x its cost" if reference.cost_usd else ""
+    return (
+        f"{chosen.choice.label}: P99 of TTFT {chosen.ttft_p99_s:.2f} s, mean {chosen.ttft_mean_s:.2f} s; "
+        f"server_only: {reference.ttft_p99_s:.2f} s and {reference.ttft_mean_s:.2f} s{cost}."
+    )
+
+
+def _comment(tuned: Tuned, trace: str, scenario: str) -> str:
+    limits = []
+    if tuned.max_cost_usd is not None:
+        limits.append(f"cost at most {tuned.max_cost_usd:.3g} USD per request")
+    if tuned.max_p99_s is not None:
+        limits.append(f"P99 of TTFT at most {tuned.max_p99_s:g} s")
+    kept = f", with {' and '.join(limits)}" if limits else ""
+    return f"""Written by `disco tune`: objective {tuned.objective}{kept}.
+
+Trace: {trace}. Endpoints: {scenario}. {tuned.chosen.requests} requests were run token by token.
+This preset: {_figures(tuned.chosen)}
+server_only: {_figures(tuned.reference)}
+For other requests, another server or another price, tune again."""
+
+
+def _figures(trial: Trial) -> str:
+    return (
+        f"TTFT mean {trial.ttft_mean_s:.3f} s, P99 {trial.ttft_p99_s:.3f} s; {trial.server_usd:.3g} USD for the "
+        f"server, {trial.device_usd:.3g} USD of energy here."
+    )
+
+
+def _as_policy(path: Path) -> str:
+    text = str(path)
+    return text if path.is_absolute() or len(path.parts) > 1 else f"./{text}"
