@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from disco.dispatch import available_presets, load_preset
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS_SERVER = "<!-- test: needs a server -->"
+NEEDS_PACKAGE = re.compile(r"<!-- test: needs the package (\w+) -->")  # by the name it is imported by
 RUN_S = 90.0
 
 
@@ -27,6 +29,7 @@ class Block:
     line: int
     code: str
     needs_server: bool
+    needs_package: str | None = None
 
     @property
     def where(self) -> str:
@@ -42,8 +45,17 @@ def blocks_of(page: Path) -> list[Block]:
             start = number + 1
         elif start is not None and line.strip() == "```":
             before = [text.strip() for text in lines[: start - 1] if text.strip()]
-            marked = bool(before) and before[-1] == NEEDS_SERVER
-            blocks.append(Block(page, start + 1, "\n".join(lines[start:number]) + "\n", marked))
+            mark = before[-1] if before else ""
+            package = NEEDS_PACKAGE.fullmatch(mark)
+            blocks.append(
+                Block(
+                    page,
+                    start + 1,
+                    "\n".join(lines[start:number]) + "\n",
+                    needs_server=mark == NEEDS_SERVER,
+                    needs_package=package[1] if package else None,
+                )
+            )
             start = None
     assert start is None, f"{page}: a code block is not closed"
     return blocks
@@ -82,6 +94,8 @@ def test_the_readme_shows_how_to_use_it():
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if not b.needs_server], ids=lambda block: block.where)
 def test_code_runs(block, tmp_path):
+    if block.needs_package is not None and importlib.util.find_spec(block.needs_package) is None:
+        pytest.skip(f"{block.needs_package} is not installed: make test-frameworks")
     run(block.code, tmp_path)
 
 

@@ -83,3 +83,26 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     assert {attempt["endpoint"] for attempt in record["attempts"]} == {"device", "server"}
     assert sorted(attempt["outcome"] for attempt in record["attempts"]) == ["finished", "lost"]
     assert record["cost_usd"] == pytest.approx(sum(attempt["cost"] for attempt in record["attempts"]))
+
+
+def test_record_and_replay_gives_back_what_was_measured(tmp_path):
+    printed = run("record_and_replay.py", tmp_path)
+    rows = re.findall(r"^(\S+|\(as measured\)) +([0-9.]+) s +([0-9.]+) µ\$$", printed, flags=re.MULTILINE)
+    ttft_s = {name: float(seconds) for name, seconds, _ in rows}
+    assert set(ttft_s) == {"recorded", "race", "device_only", "server_only", "oracle", "(as measured)"}
+    assert ttft_s["recorded"] == ttft_s["(as measured)"]
+    assert ttft_s["race"] <= min(ttft_s["device_only"], ttft_s["server_only"])
+    assert len((tmp_path / "routes.jsonl").read_text(encoding="utf-8").splitlines()) == 16
+
+
+def test_notebook_style_runs_from_cell_to_cell(tmp_path):
+    printed = run("notebook_style.py", tmp_path)
+    answer, _, rest = printed.partition("\ndevice, ")
+    assert len(answer) > 3
+    figures, story, both = (
+        rest.strip().split("\n\n", 1)[0],
+        *rest.strip().split("\n\n", 1)[1].rsplit("\n\n", 1),
+    )
+    assert re.fullmatch(r"[0-9.]+ s, [0-9.]+ µ\$", figures)
+    assert len(story) > 20
+    assert re.match(r"0\.0: .+\n1\.0: .+", both, flags=re.DOTALL)

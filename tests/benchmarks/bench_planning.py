@@ -20,10 +20,15 @@ from disco.dispatch import (
     Dispatcher,
     Features,
     LengthThreshold,
+    OptimalWait,
     Policy,
+    Race,
+    RandomSplit,
+    VectorPolicy,
     WaitTime,
     features_of,
     load_preset,
+    plan_optimal_waits,
     plan_threshold,
     plan_threshold_samples,
     plan_waits,
@@ -37,7 +42,7 @@ PAPER_MS = {
     "wait time": {1_000: 0.486, 10_000: 1.741, 100_000: 14.856},
 }
 BUDGET = 0.5
-DEVICE = Candidate("device", "device", cost_in=1e-9, cost_out=1e-9, continues=True)
+DEVICE = Candidate("device", "device", cost_in=1e-9, cost_out=1e-9, prefill_tps=50.0, continues=True)
 SERVER = Candidate("server", "server", cost_in=1e-7, cost_out=6e-7, continues=True)
 
 
@@ -118,6 +123,38 @@ def replanning() -> None:
         print(f"{n:>8}{times[0]:>12.4f}{times[1]:>9.4f}{times[2]:>14.4f}{times[3]:>27.4f}")
 
 
+def optimal() -> None:
+    print("\nOptimal wait, from raw samples (ms, median; goal 50 at 10,000), budget 0.1")
+    print(f"{'n':>8}{'lengths':>9}{'mean':>9}{'mean, P99':>11}{'sort ms':>9}")
+    for n in (1_000, 10_000, 100_000):
+        lengths, ttft_s = samples(n)
+
+        def plan(tail: float, lengths: np.ndarray = lengths, ttft_s: np.ndarray = ttft_s) -> None:
+            kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s)
+            plan_optimal_waits(kept, ttft, DEVICE, 0.1, tail)
+
+        times = median_ms(partial(plan, 0.0)), median_ms(partial(plan, 0.05))
+        yardstick = median_ms(partial(np.sort, ttft_s))
+        print(f"{n:>8}{np.unique(lengths).size:>9}{times[0]:>9.2f}{times[1]:>11.2f}{yardstick:>9.4f}")
+
+
+def many() -> None:
+    lengths, ttft_s = samples(1_000_000)
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s[:10_000])
+    rng = np.random.default_rng(1)
+    policies: list[tuple[str, VectorPolicy]] = [
+        ("race", Race()),
+        ("random", RandomSplit(budget=BUDGET, constrained="device", rng=rng)),
+        ("length_threshold", LengthThreshold.fitted(kept, budget=BUDGET, rng=rng)),
+        ("wait_time", WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng)),
+        ("wait_time, slope", WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng, form="slope")),
+        ("optimal_wait", OptimalWait(kept, ttft, DEVICE, budget=BUDGET, rng=rng)),
+    ]
+    print("\nA million decisions at once (million requests/s; goal 20)")
+    for name, policy in policies:
+        print(f"  {name:<42}{1e3 / median_ms(lambda p=policy: p.delays(lengths)):>7.0f}")
+
+
 def decisions() -> None:
     lengths, ttft_s = samples(10_000)
     kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s)
@@ -126,6 +163,7 @@ def decisions() -> None:
     policies: list[Policy] = [
         LengthThreshold.fitted(kept, budget=BUDGET, rng=rng),
         WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng),
+        OptimalWait(kept, ttft, DEVICE, budget=BUDGET, rng=rng),
     ]
     print("\nOne decision (µs; goal 5)")
     for policy in policies:
@@ -148,4 +186,6 @@ if __name__ == "__main__":
     gc.disable()  # a collection is not part of any of these
     planning()
     replanning()
+    optimal()
     decisions()
+    many()

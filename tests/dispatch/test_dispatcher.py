@@ -134,7 +134,7 @@ features = st.builds(
     may_migrate=st.booleans(),
 )
 policies = st.sampled_from(
-    ["auto", "wait_time", "length_threshold", "race", "random", "device_only", "server_only"]
+    ["auto", "wait_time", "optimal_wait", "length_threshold", "race", "random", "device_only", "server_only"]
 )
 budgets = st.sampled_from([0.0, 0.05, 0.5, 1.0])
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from disco.dispatch import Preset, available_presets, build_policy, known_policies, load_preset
+from disco.dispatch import Candidate, Preset, available_presets, build_policy, known_policies, load_preset
 from disco.dispatch.presets import DispatchSection
 from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Lengths
@@ -100,8 +100,8 @@ def test_installed_packages_add_policies(tmp_path, monkeypatch, rng):
     """A package that declares an entry point of the group disco.policies can be named in a preset."""
     (tmp_path / "coin_policy.py").write_text(
         "from disco.dispatch import ServerOnly\n"
-        "def make(*, lengths, ttft, budget, tail, rng):\n"
-        "    return ServerOnly(name=f'coin:{budget}')\n"
+        "def make(*, lengths, ttft, device, budget, tail, rng):\n"
+        "    return ServerOnly(name=f'coin:{budget}:{device.name}')\n"
     )
     info = tmp_path / "coin_policy-1.0.dist-info"
     info.mkdir()
@@ -115,12 +115,13 @@ def test_installed_packages_add_policies(tmp_path, monkeypatch, rng):
     arguments = {
         "lengths": Lengths.from_samples([1]),
         "ttft": Empirical.from_samples([1.0]),
+        "device": Candidate("d", "device"),
         "budget": preset.dispatch.budget,
         "tail": 0.0,
         "rng": rng,
         "server_constrained": True,
     }
-    assert build_policy("coin", **arguments).name == "coin:0.25"
+    assert build_policy("coin", **arguments).name == "coin:0.25:d"
     with pytest.raises(ConfigurationError, match="cannot be imported"):
         build_policy("broken", **arguments)
     monkeypatch.delitem(sys.modules, "coin_policy")

@@ -29,7 +29,7 @@ FORMS = ["boundary", "slope"]
 lengths_lists = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
 # Few distinct values, so that ties are the rule.
 times_lists = st.lists(
-    st.sampled_from([0.05, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=40
+    st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=40
 ) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=40)
 shares = st.floats(0.0, 1.0)
 forms = st.sampled_from(FORMS)
@@ -79,8 +79,8 @@ def test_hand_computed_slope():
     plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.7, 0.2, form="slope")
     assert plan.boundary_tokens == 10
     assert plan.edge.p_early == pytest.approx(0.625)
-    assert plan.slope.early_s == pytest.approx(0.12, rel=5e-3)
-    assert plan.slope.late_s == pytest.approx(0.12, rel=5e-3)
+    assert plan.slope.early == pytest.approx(0.12, rel=5e-3)
+    assert plan.slope.late == pytest.approx(0.12, rel=5e-3)
     assert plan.use_probability([50], ONE_TO_TEN) == pytest.approx(
         0.4 + 0.1 * (0.3875 - 0.36875) / (0.41875 - 0.36875)
     )

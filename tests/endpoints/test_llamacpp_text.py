@@ -17,7 +17,8 @@ from disco.endpoints.gguf import read_header
 from disco.endpoints.llamacpp import resolve_model, unserved_params
 from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.healing import Healer, PieceIndex
-from disco.endpoints.llamacpp.params import plain_messages, read_params
+from disco.endpoints.llamacpp.messages import plain_messages
+from disco.endpoints.llamacpp.params import read_params
 from disco.endpoints.llamacpp.text import TextAssembler
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, ModelFileError
 from disco.request import Prefix, Request
@@ -163,20 +164,27 @@ def read(params, prefix=NOTHING):
 
 
 def test_parameters_are_never_silently_dropped():
-    assert unserved_params({"tools": [{}], "n": 2, "verbosity": "low", "user": "u", "seed": 1}) == [
+    assert unserved_params({"functions": [{}], "n": 2, "verbosity": "low", "user": "u", "seed": 1}) == [
+        "functions",
         "n",
-        "tools",
         "verbosity",
     ]
-    assert unserved_params({"tools": [], "n": 1, "modalities": ["text"], "audio": None}) == []
+    nothing = {"functions": [], "n": 1, "modalities": ["text"], "audio": None, "reasoning_effort": "none"}
+    assert unserved_params(nothing) == []
     with pytest.raises(EndpointFailure) as caught:
-        read({"tools": [{}]})
-    assert caught.value.kind is FailureKind.BAD_REQUEST
-    assert "tools" in str(caught.value.error)
+        read({"functions": [{}]})
+    assert caught.value.kind is FailureKind.UNSERVED  # a server may serve it
+    assert "functions" in str(caught.value.error)
 
 
 @pytest.mark.parametrize(
-    "params", [{"temperature": "hot"}, {"logit_bias": [1]}, {"response_format": {"type": "xml"}}]
+    "params",
+    [
+        {"temperature": "hot"},
+        {"logit_bias": [1]},
+        {"response_format": {"type": "xml"}},
+        {"logprobs": True, "top_logprobs": 21},
+    ],
 )
 def test_malformed_parameters_are_the_callers_fault(params):
     with pytest.raises(EndpointFailure) as caught:
@@ -200,14 +208,13 @@ def test_messages_become_plain_text_or_are_refused():
     assert plain_messages([{"role": "developer", "content": parts}], endpoint="here") == [
         {"role": "system", "content": "ab"}
     ]
-    for message in (
-        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-        {"role": "tool", "content": "x", "tool_call_id": "1"},
-        {"role": "assistant", "content": None, "tool_calls": [{}]},
-    ):
-        with pytest.raises(EndpointFailure) as caught:
-            plain_messages([message], endpoint="here")
-        assert caught.value.kind is FailureKind.BAD_REQUEST
+    refusal = [{"type": "refusal", "refusal": "No."}]
+    assert plain_messages([{"role": "assistant", "content": refusal}], endpoint="here")[0]["content"] == "No."
+    with pytest.raises(EndpointFailure) as caught:
+        plain_messages(
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], endpoint="here"
+        )
+    assert caught.value.kind is FailureKind.UNSERVED
 
 
 # Files

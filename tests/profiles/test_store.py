@@ -36,6 +36,7 @@ SERVERS = {
     "gpt-4o-mini-2024": (0.57, None, 1.49, 63),
     "llama-2-70b-together-2023": (0.62, None, 0.87, 150),
     "llama-2-70b-replicate-2023": (5.08, None, 63.6, 145),
+    "llama-2-70b-anyscale-2023": (0.25, None, 0.47, 150),
 }
 # prefill and decode tokens/s, GFLOPs per token at 32, 64, 128 prompt tokens and for decode, as printed.
 DEVICES = {

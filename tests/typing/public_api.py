@@ -23,6 +23,7 @@ from disco import (
     LocalModelError,
     ModelFileError,
     NoEndpointError,
+    RouteLog,
     Timeouts,
 )
 from disco.client.chunks import RoutedChatCompletion
@@ -69,6 +70,15 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
             default_headers={"X-App": "1"},
         ),
     ]
+
+
+def records() -> AsyncDisco:
+    """Route records in a file."""
+    with RouteLog(Path("routes.jsonl"), timelines=False) as log:
+        assert_type(log, RouteLog)
+        assert_type(log.path, Path)
+        assert_type(log.failed, int)
+        return AsyncDisco(on_route=log)
 
 
 def takes_the_sdks_client(client: AsyncOpenAI) -> None:

@@ -1,0 +1,110 @@
+"""Long traces: peak memory and speed of a replay in chunks, over traces of 1, 4 and 16 million requests.
+
+Run `python tests/benchmarks/bench_replay_chunks.py [MILLIONS ...]`. The traces are written first, as Parquet, chunk by
+chunk; then each is replayed in a process of its own, whose peak resident memory is what the operating system says it
+was. Memory is flat when the last column does not grow with the first. Nothing here decides by time: it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED
+from disco.profiles import load_device, load_server
+from disco.replay import Arm, scenario_for, sweep_chunks
+from disco.replay.survey import survey
+
+MILLIONS = (1, 4, 16)
+CHUNK_ROWS = 1 << 18
+ARMS = [Arm("wait_time", 0.3), Arm("random", 0.3), Arm("server_only", 0.0)]
+
+
+def write(path: Path, requests: int) -> None:
+    """A trace of that many requests, half of which know the server's time to first token."""
+    schema = pa.schema(
+        [
+            ("arrival_s", pa.float64()),
+            ("prompt_tokens", pa.int64()),
+            ("output_tokens", pa.int64()),
+            ("ttft_s", pa.float64()),
+        ]
+    )
+    rng = np.random.default_rng(1)
+    at_s = 0.0
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, requests, CHUNK_ROWS):
+            n = min(CHUNK_ROWS, requests - start)
+            arrival_s = at_s + rng.exponential(0.01, n).cumsum()
+            at_s = float(arrival_s[-1])
+            ttft_s = 0.25 + 0.15 * rng.pareto(2.2, n)
+            columns = [
+                pa.array(arrival_s),
+                pa.array(np.clip(rng.lognormal(4.0, 1.0, n), 1, 8_000).astype(np.int64)),
+                pa.array(np.clip(rng.lognormal(4.5, 0.8, n), 1, 2_000).astype(np.int64)),
+                pa.array(ttft_s, mask=rng.random(n) < 0.5),
+            ]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=CHUNK_ROWS)
+
+
+def replay(path: str) -> None:
+    """In the child process: survey, replay, and print what it took as JSON."""
+    scenario = scenario_for(
+        load_device("pixel7pro-bloom-1.1b"),
+        load_server("gpt-4o-mini-2024"),
+        exchange_rate=PAPER_DEVICE_CONSTRAINED,
+    )
+    began_at = time.perf_counter()
+    surveyed = survey(path, chunk_rows=CHUNK_ROWS)
+    surveyed_at = time.perf_counter()
+    cells = sweep_chunks(path, [scenario], ARMS, chunk_rows=CHUNK_ROWS, surveyed=surveyed)
+    took_s = time.perf_counter() - surveyed_at
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        json.dumps(
+            {
+                "requests": cells[0].summary.requests,
+                "survey_s": surveyed_at - began_at,
+                "replay_s": took_s,
+                "peak_mib": peak_kib / 1024,
+            }
+        )
+    )
+
+
+def main() -> None:
+    """Write, replay, print."""
+    millions = [float(text) for text in sys.argv[1:]] or MILLIONS
+    print(f"{len(ARMS)} arms, chunks of {CHUNK_ROWS:,} requests, Parquet, one process\n")
+    print(
+        f"{'requests':>12} {'file MiB':>9} {'survey s':>9} {'replay s':>9} {'arms × requests/s':>17} {'peak MiB':>9}"
+    )
+    with tempfile.TemporaryDirectory(prefix="disco-bench-") as folder:
+        path = Path(folder) / "trace.parquet"
+        for million in millions:
+            write(path, int(million * 1_000_000))
+            ran = subprocess.run(
+                [sys.executable, __file__, "--replay", str(path)], capture_output=True, text=True, check=True
+            )
+            found = json.loads(ran.stdout)
+            speed = found["requests"] * len(ARMS) / found["replay_s"]
+            print(
+                f"{found['requests']:>12,} {path.stat().st_size / 2**20:>9.0f} {found['survey_s']:>9.2f} "
+                f"{found['replay_s']:>9.2f} {speed:>17,.0f} {found['peak_mib']:>9.0f}"
+            )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--replay"]:
+        replay(sys.argv[2])
+    else:
+        main()

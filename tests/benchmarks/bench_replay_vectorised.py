@@ -1,0 +1,196 @@
+"""How many requests a second the vectorised evaluator replays on one core.
+
+Run `python tests/benchmarks/bench_replay_vectorised.py [--requests N]`. Included for every policy: planning on the
+trace's own prompt lengths, every request's delays, race, budget and cost by endpoint and phase, then mean, P50,
+P90, P99 and 202 quantiles of TTFT (by sorting all of them). Not included: reading the trace and drawing what it
+leaves open. Beside it, in the same run, a plain Python loop over the same rule: the policy's own `starts`, a race,
+charges, and `sorted`. "CPU" is the processor time of all threads over the time on the clock: 1 means one core;
+"spread" is the slowest round over the fastest. Nothing here decides by time: it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
+from disco.dispatch import Features, build_policy
+from disco.playback.metrics import quantile
+from disco.profiles import load_device, load_server
+from disco.replay.arms import policy_name
+from disco.replay.figures import SeedFigures, figures_of
+from disco.replay.scenario import DEVICE, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.tally import Tally
+from disco.replay.trace import Trace
+from disco.replay.vectorised import evaluate
+
+LOOP_REQUESTS = 100_000
+GOAL = 5e6
+ARMS = (
+    ("server", Arm("length_threshold", 0.5)),
+    ("device", Arm("wait_time", 0.5)),
+    ("device", Arm("optimal_wait", 0.5)),
+    ("server", Arm("random", 0.5)),
+    ("server", Arm("race")),
+    ("server", Arm("server_only")),
+    ("device", Arm("oracle", 0.5)),
+)
+
+
+def scenarios() -> dict[str, Scenario]:
+    """By the side that the budget limits."""
+    device, server = load_device("pixel7pro-bloom-1.1b"), load_server("deepseek-v3-2025")
+    return {
+        "server": scenario_for(device, server, exchange_rate=PAPER_SERVER_CONSTRAINED),
+        "device": scenario_for(device, server, exchange_rate=PAPER_DEVICE_CONSTRAINED),
+    }
+
+
+def trace(n: int) -> Trace:
+    """Prompt lengths like a chat's (log-normal, median 55 tokens)."""
+    rng = np.random.default_rng(7)
+    return Trace.of(
+        arrival_s=np.arange(n) * 0.1,
+        prompt_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 8_000).astype(np.int64),
+        output_tokens=rng.integers(1, 400, n),
+    )
+
+
+def vectorised(workload: Workload, scenario: Scenario, arm: Arm) -> SeedFigures:
+    return figures_of(evaluate(workload, scenario, arm, seed=0), scenario.constrained)
+
+
+def plain_loop(workload: Workload, scenario: Scenario, arm: Arm) -> dict[str, float]:
+    """The same rule, request by request."""
+    device, server = scenario.candidates()
+    policy = build_policy(
+        policy_name(scenario, arm),
+        lengths=scenario.planning_lengths(workload.prompt_tokens),
+        ttft=scenario.ttft,
+        device=device,
+        budget=arm.budget,
+        tail=arm.tail,
+        rng=np.random.default_rng([0, 7]),
+        server_constrained=scenario.constrained == "server",
+    )
+    times, cost, on_device, on_server, prompts, won = [], 0.0, 0, 0, 0, 0
+    d, s = scenario.device_rates, scenario.server_rates
+    columns = (workload.prompt_tokens, workload.answer_tokens, workload.device_ttft_s, workload.server_ttft_s)
+    for prompt, answer, device_ttft_s, server_ttft_s in zip(*(c.tolist() for c in columns), strict=True):
+        device_s = server_s = math.inf
+        for start in policy.starts(Features(prompt_tokens=prompt), device, server):
+            if start.endpoint == DEVICE:
+                device_s = start.after_s
+            else:
+                server_s = start.after_s
+        device_at, server_at = device_s + device_ttft_s, server_s + server_ttft_s
+        if device_s < server_at:
+            on_device += prompt
+            cost += prompt * d.cost_in
+        if server_s < device_at:
+            on_server += prompt
+            cost += prompt * s.cost_in
+        if device_at < server_at:
+            won += 1
+            cost += answer * d.cost_out
+            times.append(device_at)
+        else:
+            cost += answer * s.cost_out
+            times.append(server_at)
+        prompts += prompt
+    times.sort()
+    used = on_device if scenario.constrained == "device" else on_server
+    return {
+        "ttft_mean_s": sum(times) / len(times),
+        "ttft_p50_s": quantile(times, 0.5),
+        "ttft_p90_s": quantile(times, 0.9),
+        "ttft_p99_s": quantile(times, 0.99),
+        "budget_used": used / prompts,
+        "cost_usd": cost / len(times),
+        "device_won": won / len(times),
+    }
+
+
+def rounds_s(run: Callable[[], object], rounds: int) -> tuple[list[float], float]:
+    """Seconds of each call, after one that does not count; and processor time over time."""
+    run()
+    spans = []
+    processor_s = time.process_time()
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        spans.append(time.perf_counter() - begin)
+    return spans, (time.process_time() - processor_s) / sum(spans)
+
+
+def table(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
+    whole = trace(n)
+    print(f"{n:,} requests, one core; medians of 7 rounds; the loop: {LOOP_REQUESTS:,} requests, once")
+    print(
+        f"{'policy':<18}{'constrained':<13}{'ms':>8}{'ns/req':>8}{'Mreq/s':>8}{'goal 5':>8}{'CPU':>6}{'spread':>8}"
+        f"{'of it figures':>15}{'loop req/s':>13}{'ratio':>8}"
+    )
+    for constrained, arm in arms:
+        scenario = scenarios()[constrained]
+        workload = resolve(whole, scenario, seed=0)
+        spans, cpu = rounds_s(partial(vectorised, workload, scenario, arm), 7)
+        seconds = statistics.median(spans)
+        outcome = evaluate(workload, scenario, arm, seed=0)
+        figures_s = statistics.median(rounds_s(partial(figures_of, outcome, scenario.constrained), 5)[0])
+        loop, ratio = "–", "–"
+        if arm.policy != "oracle":
+            few = workload.take(0, LOOP_REQUESTS)
+            begin = time.perf_counter()
+            plain = plain_loop(few, scenario, arm)
+            loop_s = (time.perf_counter() - begin) / len(few)
+            loop, ratio = f"{1 / loop_s:,.0f}", f"{loop_s / (seconds / n):.0f}x"
+            check(plain, vectorised(few, scenario, arm))
+        print(
+            f"{arm.policy:<18}{constrained:<13}{seconds * 1e3:>8.1f}{seconds / n * 1e9:>8.1f}"
+            f"{n / seconds / 1e6:>8.1f}{'met' if n / seconds >= GOAL else 'MISS':>8}{cpu:>6.2f}"
+            f"{max(spans) / min(spans):>8.2f}{figures_s / seconds:>15.0%}{loop:>13}{ratio:>8}"
+        )
+
+
+def check(plain: dict[str, float], found: SeedFigures) -> None:
+    """Both must have computed the same, or their speeds mean nothing."""
+    for name, value in plain.items():
+        assert math.isclose(getattr(found, name), value, rel_tol=1e-9), (name, value, getattr(found, name))
+
+
+def chunks(n: int) -> None:
+    scenario = scenarios()["server"]
+    workload = resolve(trace(n), scenario, seed=0)
+    size = 100_000
+
+    def by_chunks() -> SeedFigures:
+        tally = Tally(scenario.constrained)
+        for start in range(0, n, size):
+            tally.add(evaluate(workload.take(start, start + size), scenario, Arm("race"), seed=0))
+        return tally.figures()
+
+    seconds = statistics.median(rounds_s(by_chunks, 5)[0])
+    whole_s = statistics.median(rounds_s(partial(vectorised, workload, scenario, Arm("race")), 5)[0])
+    print(
+        f"\nrace, in chunks of {size:,} into a Tally: {n / seconds / 1e6:.1f} Mreq/s; whole: {n / whole_s / 1e6:.1f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    gc.disable()  # a collection is not part of any of these
+    table(arguments.requests, ARMS)
+    chunks(arguments.requests)
+
+
+if __name__ == "__main__":
+    main()

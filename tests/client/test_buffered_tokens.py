@@ -1,0 +1,50 @@
+"""`stream.buffered_tokens`: how far the writing is ahead of what the application was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from disco import AsyncDisco, Disco
+from disco.dispatch import Preset
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import SimulatedProfile
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Tell me about the sea."}], "stream": True}
+
+
+def device(**profile) -> SimulatedEndpoint:
+    return SimulatedEndpoint("device", SimulatedProfile(**profile), place="device")
+
+
+@pytest.mark.anyio
+async def test_what_came_together_is_counted_down_as_it_is_read():
+    burst = device(answer_tokens=12, packet_tokens=12)
+    async with AsyncDisco(local=burst, policy="private") as client:
+        stream = await client.chat.completions.create(**ASKED)
+        before = stream.buffered_tokens
+        left = [stream.buffered_tokens async for chunk in stream if chunk.choices[0].delta.content]
+    assert before == 12
+    assert left == list(range(11, -1, -1))
+
+
+@pytest.mark.anyio
+async def test_what_is_held_for_a_steady_pace_is_counted():
+    slow = Preset(
+        name="slow", dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4}
+    )
+    async with AsyncDisco(local=device(answer_tokens=40, decode_tps=200.0), policy=slow) as client:
+        stream = await client.chat.completions.create(**ASKED)
+        levels = [stream.buffered_tokens async for _ in stream]
+    assert 5 < max(levels) <= 40
+    assert levels[-1] == 0
+
+
+def test_the_synchronous_stream_has_it_too():
+    slow = Preset(
+        name="slow", dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4}
+    )
+    with Disco(local=device(answer_tokens=40, decode_tps=200.0), policy=slow) as client:
+        stream = client.chat.completions.create(**ASKED)
+        levels = [stream.buffered_tokens for _ in stream]
+    assert 5 < max(levels) <= 40
+    assert levels[-1] == 0

@@ -1,0 +1,115 @@
+"""What disco does not route reaches the server as the plain client would have sent it, or does not leave at all."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+import disco
+from disco import AsyncDisco, Disco
+from disco.endpoints.simulated import SimulatedEndpoint
+
+pytestmark = pytest.mark.anyio
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+CHAT = {"model": "m", "messages": SEA}
+
+CALLS = {
+    "n": lambda c: c.chat.completions.create(**CHAT, n=2, temperature=0.5),
+    "n, streamed": lambda c: c.chat.completions.create(**CHAT, n=2, stream=True),
+    "audio": lambda c: c.chat.completions.create(
+        **CHAT, modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}
+    ),
+    "stored chats": lambda c: c.chat.completions.retrieve("chatcmpl-1"),
+    "stored response": lambda c: c.responses.retrieve("resp_1"),
+    "conversation": lambda c: c.responses.create(model="m", input="x", previous_response_id="resp_1"),
+    "hosted tool": lambda c: c.responses.create(model="m", input="x", tools=[{"type": "web_search"}]),
+    "completions": lambda c: c.completions.create(model="m", prompt="sea", extra_body={"own": 1}),
+    "embeddings": lambda c: c.embeddings.create(model="m", input=["sea"], encoding_format="float"),
+    "one model": lambda c: c.models.retrieve("m"),
+    "moderations": lambda c: c.moderations.create(input="sea"),
+    "images": lambda c: c.images.generate(prompt="sea", model="m"),
+    "speech": lambda c: c.audio.speech.create(model="m", voice="alloy", input="sea"),
+    "files": lambda c: c.files.list(limit=3),
+    "upload": lambda c: c.files.create(file=("a.txt", io.BytesIO(b"sea")), purpose="assistants"),
+    "batches": lambda c: c.batches.retrieve("batch_1"),
+    "fine-tuning": lambda c: c.fine_tuning.jobs.retrieve("job_1"),
+    "vector stores": lambda c: c.vector_stores.retrieve("vs_1"),
+    "conversations": lambda c: c.conversations.create(extra_headers={"X-Own": "1"}),
+    "raw": lambda c: c.with_raw_response.embeddings.create(model="m", input="sea"),
+    "an address of its own": lambda c: c.post("/own/way", body={"a": 1}, cast_to=httpx2.Response),
+}
+
+
+class Recorder:
+    """Answers everything alike and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[httpx2.Request] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.sent.append(request)
+        return httpx2.Response(200, json={"id": "x", "data": [], "choices": []})
+
+    async def later(self, request: httpx2.Request) -> httpx2.Response:
+        await request.aread()
+        return self(request)
+
+    def client(self, kind: type) -> Any:
+        if issubclass(kind, openai.AsyncOpenAI):
+            return httpx2.AsyncClient(transport=httpx2.MockTransport(self.later))
+        return httpx2.Client(transport=httpx2.MockTransport(self))
+
+
+async def ask(kind: type, call, **settings) -> tuple[httpx2.Request, Any]:
+    recorder = Recorder()
+    client = kind(
+        base_url="http://server.test/v1", api_key="k", http_client=recorder.client(kind), **settings
+    )
+    answer = call(client)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    closed = client.close()
+    if inspect.isawaitable(closed):
+        await closed
+    (request,) = recorder.sent
+    return request, answer
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "kinds", [(openai.AsyncOpenAI, AsyncDisco), (openai.OpenAI, Disco)], ids=["async", "sync"]
+)
+async def test_it_is_sent_as_the_plain_client_sends_it(kinds, name):
+    plain, ours = kinds
+    expected, answer = await ask(plain, CALLS[name])
+    sent, same = await ask(ours, CALLS[name], default_options={"pace_tps": 5, "budget_class": "urgent"})
+    assert (sent.method, sent.url) == (expected.method, expected.url)
+    assert type(same) is type(answer)
+    varying = {"content-type", "content-length"} if name == "upload" else set()  # a random boundary
+    for header in (sent.headers.keys() | expected.headers.keys()) - varying:
+        if header != "x-stainless-raw-response":
+            assert sent.headers.get(header) == expected.headers.get(header), header
+    if name != "upload":
+        assert sent.read() == expected.read()
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco], ids=["async", "sync"])
+async def test_it_does_not_leave_this_machine_when_it_must_not(kind, name):
+    recorder = Recorder()
+    local = SimulatedEndpoint("device", place="device")
+    client = kind(local=local, policy="private", api_key="k", http_client=recorder.client(kind))
+    with pytest.raises(disco.NoEndpointError):  # noqa: PT012 - of either kind
+        answer = CALLS[name](client)
+        if inspect.isawaitable(answer):
+            await answer
+    assert recorder.sent == []
+    closed = client.close()
+    if inspect.isawaitable(closed):
+        await closed

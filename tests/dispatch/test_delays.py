@@ -1,0 +1,129 @@
+"""Decisions on many requests at once are those on one after the other, to the last bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disco.dispatch import (
+    Candidate,
+    DeviceOnly,
+    Diffusion,
+    Features,
+    LengthThreshold,
+    OptimalWait,
+    Race,
+    RandomSplit,
+    ServerOnly,
+    WaitTime,
+)
+from disco.dispatch.base import VectorPolicy
+from disco.profiles import Empirical, Lengths
+
+DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.1), Candidate("s", "server")
+# Few distinct values, so that requests tie at a boundary again and again.
+TOKENS = st.lists(st.sampled_from([0, 1, 5, 7, 30, 400]) | st.integers(0, 50), min_size=1, max_size=60)
+TIMES = st.lists(
+    st.sampled_from([0.05, 0.2, 0.25, 1.0, 3.0]) | st.floats(0.01, 60.0), min_size=1, max_size=30
+)
+SHARES = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0])
+
+MAKERS = {
+    "device_only": lambda lengths, ttft, budget, tail, rng: DeviceOnly(),
+    "server_only": lambda lengths, ttft, budget, tail, rng: ServerOnly(),
+    "race": lambda lengths, ttft, budget, tail, rng: Race(),
+    "stoch-s": lambda lengths, ttft, budget, tail, rng: RandomSplit(
+        budget=budget, constrained="server", rng=rng
+    ),
+    "stoch-d": lambda lengths, ttft, budget, tail, rng: RandomSplit(
+        budget=budget, constrained="device", rng=rng
+    ),
+    "stoch-s, racing": lambda lengths, ttft, budget, tail, rng: RandomSplit(
+        budget=budget, constrained="server", rng=rng, joins=True
+    ),
+    "length_threshold": lambda lengths, ttft, budget, tail, rng: LengthThreshold.fitted(
+        lengths, budget=budget, rng=rng
+    ),
+    "wait_time": lambda lengths, ttft, budget, tail, rng: WaitTime.fitted(
+        lengths, ttft, budget=budget, tail=tail, rng=rng
+    ),
+    "wait_time, slope": lambda lengths, ttft, budget, tail, rng: WaitTime.fitted(
+        lengths, ttft, budget=budget, tail=tail, rng=rng, form="slope"
+    ),
+    "optimal_wait": lambda lengths, ttft, budget, tail, rng: OptimalWait(
+        lengths, ttft, DEVICE, budget=budget, tail=tail, rng=rng
+    ),
+    "optimal_wait, mean": lambda lengths, ttft, budget, tail, rng: OptimalWait(
+        lengths, ttft, DEVICE, budget=budget, rng=rng
+    ),
+}
+
+
+def one_by_one(policy, tokens):
+    after = {"d": [], "s": []}
+    for n in tokens:
+        starts = {start.endpoint: start.after_s for start in policy.starts(Features(n), DEVICE, SERVER)}
+        for name, waits in after.items():
+            waits.append(starts.get(name, float("inf")))
+    return after["d"], after["s"]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(
+    seen=TOKENS.filter(any),
+    times=TIMES,
+    budget=SHARES,
+    tail=SHARES,
+    tokens=TOKENS,
+    more=TOKENS,
+    seed=st.integers(0, 9),
+)
+def test_the_same_as_one_after_the_other(name, seen, times, budget, tail, tokens, more, seed):
+    """Also when decisions were made before, one by one or together."""
+
+    def fresh():
+        lengths, ttft = Lengths.from_samples(seen), Empirical.from_samples(times)
+        return MAKERS[name](lengths, ttft, budget, tail, np.random.default_rng(seed))
+
+    at_once, alone = fresh(), fresh()
+    assert isinstance(at_once, VectorPolicy)
+    for piece in (tokens, more):
+        delays = at_once.delays(np.array(piece))
+        assert delays.device_s.dtype == delays.server_s.dtype == np.float64
+        assert (delays.device_s.tolist(), delays.server_s.tolist()) == one_by_one(alone, piece)
+    assert one_by_one(at_once, more) == one_by_one(alone, more)
+
+
+def test_no_request_no_delay():
+    for name, make in MAKERS.items():
+        policy = make(
+            Lengths.from_samples([3]), Empirical.from_samples([1.0]), 0.5, 0.1, np.random.default_rng(0)
+        )
+        delays = policy.delays(np.array([], dtype=np.int64))
+        assert delays.device_s.shape == delays.server_s.shape == (0,), name
+
+
+@given(
+    st.lists(st.tuples(SHARES, st.integers(0, 500), st.integers(0, 40)), max_size=20),
+    st.integers(0, 99),
+)
+def test_a_run_taken_at_once_equals_one_by_one(runs, seed):
+    """Runs of equal prompts, each with its share and length, as a plan that is refitted asks for them."""
+    many, single = (Diffusion(np.random.default_rng(seed)) for _ in range(2))
+    taken = planned = 0.0
+    for share, tokens, n in runs:
+        at_once = many.take_many(share, tokens, n).tolist()
+        assert at_once == [single.take(share, tokens) for _ in range(n)]
+        taken += tokens * sum(at_once)
+        planned += share * tokens * n
+        assert abs(taken - planned) <= max(t for _, t, _ in runs) + 1e-6
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 500)), max_size=200), st.integers(0, 99))
+def test_whatever_the_order_less_than_the_longest_prompt_is_owed(asked, seed):
+    diffusion = Diffusion(np.random.default_rng(seed))
+    taken = planned = 0.0
+    for share, tokens in asked:
+        taken += tokens * diffusion.take(share, tokens)
+        planned += share * tokens
+        assert abs(taken - planned) <= max(t for _, t in asked) + 1e-6

@@ -1,0 +1,339 @@
+"""Optimal wait: never worse than the paper's wait time, at exactly the same budget, and truly optimal."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from disco.dispatch import (
+    Candidate,
+    Dispatcher,
+    Features,
+    OptimalWait,
+    Start,
+    load_preset,
+    plan_optimal_waits,
+    plan_waits,
+)
+from disco.dispatch.optimal_plan import _Problem, device_times_s
+from disco.dispatch.server_times import ServerTimes, ttft_quantile_s
+from disco.dispatch.waits import JUST_AFTER_0_S, EmpiricalWaits
+from disco.profiles import Empirical, Lengths, available_profiles, load_device, load_lengths, load_server
+
+DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.05), Candidate("s", "server")
+CHAT = np.clip(np.random.default_rng(3).lognormal(3.3, 1.0, 3_000), 4, 900).astype(np.int64)
+BUDGETS = [round(0.1 * i, 1) for i in range(11)]
+
+LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=12)
+TIMES = st.lists(
+    st.sampled_from([0.0, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]) | st.floats(0.01, 20.0), min_size=1, max_size=20
+)
+SHARES = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.5, 1.0])
+DEVICES = st.builds(
+    Candidate,
+    name=st.just("d"),
+    place=st.just("device"),
+    prefill_tps=st.sampled_from([5.0, 40.0, 900.0, float("inf")]),
+    overhead_s=st.sampled_from([0.0, 0.1, 2.0]),
+)
+# A quantile table with an atom, and one that begins with answers that are there at once.
+TABLES = st.sampled_from(
+    [
+        Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5, 8.0]),
+        Empirical.from_quantiles([0.0, 0.2, 0.7, 1.0], [0.0, 0.0, 0.3, 2.0]),
+        Empirical.from_quantiles([0.0, 1.0], [0.5, 1.5]),
+    ]
+)
+SERVERS = st.builds(Empirical.from_samples, TIMES) | TABLES
+
+
+def mean_s(times, lengths, device, shares, waits_s):
+    arrives_s = waits_s + device_times_s(device, lengths.lengths)
+    return float((shares * times.mean_until_s(arrives_s)).sum(axis=0) @ lengths.p)
+
+
+def use(ttft, lengths, shares, waits_s):
+    by_length = (shares * EmpiricalWaits(ttft).use(waits_s)).sum(axis=0)
+    tokens = lengths.lengths * lengths.p
+    return float(by_length @ tokens / tokens.sum())
+
+
+def p99_s(ttft, lengths, device, shares, waits_s):
+    arrives_s = waits_s + device_times_s(device, lengths.lengths)
+    return ttft_quantile_s(ttft, 0.99, arrives_s.ravel(), (shares * lengths.p).ravel())
+
+
+def devices():
+    for name in available_profiles("device"):
+        line = load_device(name).line
+        yield pytest.param(
+            Candidate(name, "device", prefill_tps=1.0 / line.k_s_per_token, overhead_s=line.c_s), id=name
+        )
+
+
+@pytest.mark.parametrize("server", available_profiles("server"))
+@pytest.mark.parametrize("device", list(devices()))
+def test_never_worse_than_the_paper_on_any_shipped_pair(device, server):
+    """In expectation: the mean always, P99 too where the tail is asked for; and the budget is the same."""
+    ttft = load_server(server).ttft()
+    times = ServerTimes(ttft)
+    workloads = [Lengths.from_samples(CHAT), load_lengths("lengths-azure-conv-2023").prompt()]
+    for lengths, budget, tail in itertools.product(workloads, BUDGETS, (0.0, 0.05)):
+        plan = plan_optimal_waits(lengths, ttft, device, budget, tail)
+        assert plan.budget_used <= budget + 1e-9
+        for alpha in (tail,) if tail else (0.0, 0.05, 0.2):
+            paper = plan_waits(lengths, ttft, budget, alpha).waits(lengths.lengths)
+            assert plan.mean_ttft_s <= mean_s(times, lengths, device, *paper) * (1 + 1e-9)
+        if tail:
+            late_s = p99_s(ttft, lengths, device, *paper)
+            assert p99_s(ttft, lengths, device, plan.shares, plan.waits_s) <= late_s * (1 + 1e-9)
+
+
+@given(LENGTHS, SERVERS, DEVICES, SHARES, st.sampled_from([0.0, 0.05, 0.3]))
+def test_never_worse_than_the_paper_on_anything(lengths, ttft, device, budget, tail):
+    kept, times = Lengths.from_samples(lengths), ServerTimes(ttft)
+    plan = plan_optimal_waits(kept, ttft, device, budget, tail)
+    paper = plan_waits(kept, ttft, budget, tail).waits(kept.lengths)
+    assert plan.mean_ttft_s <= mean_s(times, kept, device, *paper) * (1 + 1e-9)
+    if tail:
+        late_s = p99_s(ttft, kept, device, *paper)
+        assert p99_s(ttft, kept, device, plan.shares, plan.waits_s) <= late_s * (1 + 1e-9)
+
+
+@given(LENGTHS, SERVERS, DEVICES, SHARES, st.sampled_from([0.0, 0.05, 0.3]))
+def test_budget_is_met_exactly_unless_the_device_cannot_help(lengths, ttft, device, budget, tail):
+    kept = Lengths.from_samples(lengths)
+    plan = plan_optimal_waits(kept, ttft, device, budget, tail)
+    assert plan.shares.sum(axis=0) == pytest.approx(1.0)
+    spent = use(ttft, kept, plan.shares, plan.waits_s)
+    assert plan.budget_used == pytest.approx(spent, abs=1e-12)
+    assert spent <= budget + 1e-9
+    helped = device_times_s(device, kept.lengths) < ttft.values[-1]
+    tokens = kept.lengths * kept.p
+    # An answer that is there at once needs no help either.
+    useful = float(tokens[helped].sum() / tokens.sum()) * ttft.survival(0.0)
+    assert spent >= min(budget, useful) - 1e-9
+
+
+def all_waits(ttft):
+    """Every wait that can matter with a step function: none, the times that occur, and never."""
+    return np.unique(np.concatenate([[0.0, JUST_AFTER_0_S], ttft.values]))
+
+
+def solve_exactly(lengths, ttft, device, budget, late_s=None, exposed=None):
+    """The linear program, all waits of all lengths at once: the smallest mean."""
+    waits_s = all_waits(ttft)
+    arrives_s = device_times_s(device, lengths.lengths)[:, None] + waits_s
+    samples, weights = ttft.values[1::2], np.diff(np.append(0.0, ttft.levels[1::2]))
+    gain = (np.minimum(samples, arrives_s[..., None]) * weights).sum(axis=2)
+    tokens = lengths.lengths * lengths.p / lengths.mean()
+    limits, rooms = [np.outer(tokens, EmpiricalWaits(ttft).use(waits_s)).ravel()], [budget]
+    if late_s is not None:
+        limits.append((lengths.p[:, None] * (arrives_s > late_s)).ravel())
+        rooms.append(exposed)
+    each = np.kron(np.eye(lengths.lengths.size), np.ones(waits_s.size))
+    found = linprog(
+        (lengths.p[:, None] * gain).ravel(),
+        A_ub=np.array(limits),
+        b_ub=np.array(rooms),
+        A_eq=each,
+        b_eq=np.ones(lengths.lengths.size),
+    )
+    return found.fun if found.success else None
+
+
+@given(
+    st.lists(st.integers(1, 200), min_size=1, max_size=5),
+    st.lists(st.integers(0, 60).map(lambda tenths: tenths / 10), min_size=1, max_size=5),
+    DEVICES,
+    SHARES,
+)
+@settings(deadline=None)
+def test_nothing_has_a_smaller_mean(lengths, times, device, budget):
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    plan = plan_optimal_waits(kept, ttft, device, budget)
+    assert plan.mean_ttft_s == pytest.approx(solve_exactly(kept, ttft, device, budget), abs=1e-7)
+
+
+@given(
+    st.lists(st.integers(1, 200), min_size=1, max_size=5),
+    st.lists(st.integers(0, 60).map(lambda tenths: tenths / 10), min_size=1, max_size=5),
+    DEVICES,
+    SHARES,
+    st.floats(0.0, 7.0),
+)
+@settings(deadline=None)
+def test_nothing_with_as_good_a_p99_has_a_smaller_mean(lengths, times, device, budget, limit_s):
+    """Of plans that keep P99 to a limit, whatever the limit; and where none can, none is made up."""
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    problem = _Problem(kept, ttft, device)
+    plan = problem.shielded(problem.tried(all_waits(ttft), limit_s), budget, limit_s)
+    exposed = 0.01 / ttft.survival(limit_s) if ttft.survival(limit_s) > 0.0 else 1.0
+    if plan is None:  # a plan that only just keeps to both limits may be passed over
+        assert solve_exactly(kept, ttft, device, budget, limit_s, exposed - 1e-6) is None
+        return
+    best_s = solve_exactly(kept, ttft, device, budget, limit_s, exposed)
+    assert plan.mean_ttft_s == pytest.approx(best_s, abs=1e-6)
+    assert p99_s(ttft, kept, device, plan.shares, plan.waits_s) <= limit_s + 1e-9
+
+
+@given(SERVERS, st.floats(0.0, 30.0), st.floats(0.0, 30.0))
+def test_only_corner_waits_can_be_best(ttft, device_s, price):
+    """Whatever a token costs and however slow the device is, no wait at all beats the best corner."""
+    times, source = ServerTimes(ttft), EmpiricalWaits(ttft)
+
+    def cost(waits_s):
+        return times.mean_until_s(waits_s + device_s) + price * source.use(waits_s)
+
+    everywhere = np.concatenate([all_waits(ttft), np.linspace(0.0, 25.0, 501)])
+    assert cost(times.corner_waits_s()).min() <= cost(everywhere).min() + 1e-9
+
+
+@given(TIMES, st.lists(st.floats(0.0, 30.0), min_size=1))
+def test_mean_until_is_the_mean_of_the_shorter(times, limits):
+    of_samples = ServerTimes(Empirical.from_samples(times)).mean_until_s(np.array([*limits, np.inf]))
+    assert of_samples == pytest.approx([np.minimum(times, limit).mean() for limit in [*limits, np.inf]])
+
+
+@given(TABLES, st.floats(0.0, 10.0))
+def test_mean_until_of_a_table(ttft, limit):
+    levels = (np.arange(100_000) + 0.5) / 100_000
+    drawn = np.minimum(ttft.quantile(levels), limit).mean()
+    assert ServerTimes(ttft).mean_until_s(np.array([limit]))[0] == pytest.approx(drawn, abs=1e-4)
+
+
+@given(
+    SERVERS,
+    st.lists(st.just(0.0) | st.floats(0.001, 20.0), min_size=1, max_size=8),
+    st.sampled_from([0.5, 0.9, 0.99]),
+)
+def test_quantile_is_the_smallest_time_with_that_level(ttft, device_s, level):
+    device_s = np.array(device_s)
+    mass = np.full(device_s.size, 1.0 / device_s.size)
+
+    def reached(t):
+        return 1.0 - ttft.survival(float(t)) * float((device_s > t).mean())
+
+    at_s = ttft_quantile_s(ttft, level, device_s, mass)
+    assert reached(at_s) >= level - 1e-9
+    assert at_s == 0.0 or reached(at_s * (1 - 1e-9)) < level + 1e-6
+
+
+@given(LENGTHS, SERVERS, DEVICES, SHARES)
+def test_longer_prompts_never_wait_less(lengths, ttft, device, budget):
+    plan = plan_optimal_waits(Lengths.from_samples(lengths), ttft, device, budget)
+    latest_s = np.where(plan.shares > 0.0, plan.waits_s, -1.0).max(axis=0)
+    soonest_s = np.where(plan.shares > 0.0, plan.waits_s, np.inf).min(axis=0)
+    assert (latest_s[:-1] <= soonest_s[1:]).all()
+
+
+def test_hand_computed():
+    """Half of the tokens may use the device, which reads one prompt length, 10 tokens, in 1 s; T is 1 or 9 s.
+
+    No wait for half of the prompts: they gain E[T − min(T, 1)] = 4 s each, 2 s in the mean. A wait of 1 s uses the
+    device on half of the occasions, too, for every prompt, and gains 9 − 2 = 7 s on each of them: 3.5 s.
+    """
+    device = Candidate("d", "device", prefill_tps=10.0)
+    plan = plan_optimal_waits(Lengths.from_samples([10]), Empirical.from_samples([1.0, 9.0]), device, 0.5)
+    assert plan.waits_s[plan.shares > 0.0].tolist() == [1.0]
+    assert plan.mean_ttft_s == pytest.approx(5.0 - 3.5)
+
+
+def test_a_device_slower_than_the_server_ever_was_is_left_alone():
+    slow = Candidate("d", "device", prefill_tps=1.0)
+    lengths, ttft = Lengths.from_samples([3, 500]), Empirical.from_samples([0.5, 4.0])
+    policy = OptimalWait(lengths, ttft, slow, budget=1.0, rng=np.random.default_rng(0))
+    assert policy.starts(Features(3), slow, SERVER) == (Start("s"), Start("d"))
+    assert policy.wait_s(500) >= 4.0
+    assert policy.plan.budget_used == pytest.approx(3 / 503)
+
+
+@pytest.mark.parametrize("budget", [0.1, 0.4, 0.9])
+@pytest.mark.parametrize("tail", [0.0, 0.05])
+def test_budget_holds_on_100_000_requests(budget, tail):
+    ttft = Empirical.from_samples(np.round(0.25 + 0.15 * np.random.default_rng(1).pareto(2.2, 3_000), 2))
+    policy = OptimalWait(
+        Lengths.from_samples(CHAT), ttft, DEVICE, budget=budget, tail=tail, rng=np.random.default_rng(5)
+    )
+    order = np.random.default_rng(6).choice(CHAT, 100_000)
+    waits_s = policy.delays(order).device_s
+    drawn = (waits_s <= 0.0) | (ttft.sample(np.random.default_rng(7), order.size) > waits_s)
+    assert order @ drawn / order.sum() == pytest.approx(budget, abs=0.01)
+
+
+def test_starts():
+    policy = OptimalWait(
+        Lengths.from_samples([10]), Empirical.from_samples([1.0, 9.0]), DEVICE, budget=0.5, rng=rng()
+    )
+    assert policy.starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d", 1.0))
+    assert policy.starts(Features(10), DEVICE, None) == (Start("d"),)
+    assert policy.starts(Features(10), None, SERVER) == (Start("s"),)
+    assert {type(policy.wait_s(n)) for n in (1, 10, 99)} == {float}
+
+
+def test_lengths_never_seen_wait_like_the_next_longer_one():
+    lengths, ttft = Lengths.from_samples([10, 1_000]), Empirical.from_samples([0.5, 1.0, 2.0, 60.0])
+    policy = OptimalWait(lengths, ttft, DEVICE, budget=0.01, rng=rng())
+    known = policy.wait_s(10), policy.wait_s(1_000)
+    assert known[0] < known[1]
+    assert [policy.wait_s(n) for n in (3, 11, 5_000)] == [known[0], known[1], known[1]]
+    assert policy.delays(np.array([3, 11, 5_000])).device_s.tolist() == [known[0], known[1], known[1]]
+
+
+def test_very_long_prompts_need_no_table():
+    lengths, ttft = Lengths.from_samples([10, 10**6]), Empirical.from_samples([0.5, 1.0, 2.0, 60.0])
+    policy = OptimalWait(lengths, ttft, DEVICE, budget=0.3, rng=rng())
+    tokens = np.array([3, 10, 10**6, 10**6, 10**7])
+    one_by_one = OptimalWait(lengths, ttft, DEVICE, budget=0.3, rng=rng())
+    assert policy.delays(tokens).device_s.tolist() == [one_by_one.wait_s(n) for n in tokens.tolist()]
+
+
+def test_refit_follows_the_server():
+    lengths = Lengths.from_samples([10])
+    policy = OptimalWait(lengths, Empirical.from_samples([1.0, 9.0]), DEVICE, budget=0.5, rng=rng())
+    policy.refit(lengths, Empirical.from_samples([2.0, 18.0]))
+    assert policy.wait_s(10) == 2.0
+    assert policy.plan.waits_s[policy.plan.shares > 0.0].tolist() == [2.0]
+
+
+def test_a_device_that_slows_down_is_planned_for_again():
+    """Hot or busy: the prompts it can still help with are fewer. Small changes are not worth a new plan."""
+    lengths, ttft = Lengths.from_samples([10, 100]), Empirical.from_samples([0.5, 4.0])
+    quick = Candidate("d", "device", prefill_tps=100.0)
+    policy = OptimalWait(lengths, ttft, quick, budget=1.0, rng=rng())
+    assert policy.starts(Features(100), quick, SERVER) == (Start("s"), Start("d"))
+    before = policy.plan
+    policy.starts(Features(100), Candidate("d", "device", prefill_tps=99.0), SERVER)
+    assert policy.plan is before
+    slow = Candidate("d", "device", prefill_tps=10.0)
+    policy.starts(Features(100), slow, SERVER)
+    assert policy.wait_s(100) >= 4.0
+    assert policy.wait_s(10) == 0.0
+
+
+def test_a_preset_may_name_it():
+    preset = load_preset({"dispatch": {"policy": "optimal_wait", "budget": 0.5, "tail": 0.0}})
+    dispatcher = Dispatcher(
+        preset, lengths=Lengths.from_samples([10]), ttft=Empirical.from_samples([1.0, 9.0]), rng=rng()
+    )
+    cheap_device, dear_server = DEVICE, Candidate("s", "server", cost_in=1.0, cost_out=1.0)
+    plan = dispatcher.plan(Features(10), [cheap_device, dear_server], {})
+    assert plan.starts == (Start("s"), Start("d", 1.0))
+
+
+@pytest.mark.parametrize(("budget", "tail"), [(1.5, 0.1), (0.5, -0.1), (float("nan"), 0.1)])
+def test_shares_out_of_range_are_refused(budget, tail):
+    with pytest.raises(ValueError, match="share"):
+        plan_optimal_waits(Lengths.from_samples([1]), Empirical.from_samples([1.0]), DEVICE, budget, tail)
+
+
+def test_nothing_to_plan_from_is_refused():
+    with pytest.raises(ValueError, match="at least one token"):
+        plan_optimal_waits(Lengths.from_samples([0]), Empirical.from_samples([1.0]), DEVICE, 0.5)
+
+
+def rng():
+    return np.random.default_rng(0)

@@ -1,0 +1,123 @@
+"""LangChain's ChatOpenAI does the same with AsyncDisco and Disco as with the SDK's own clients."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+from weather_server import SENTENCE
+
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import SimulatedProfile
+
+langchain_openai = pytest.importorskip(
+    "langchain_openai", reason="LangChain is not installed: make test-frameworks"
+)
+
+pytestmark = pytest.mark.anyio
+
+ASKED = "How is the weather in Paris?"
+CALL = {"name": "get_weather", "args": {"city": "Paris"}, "id": "call_1", "type": "tool_call"}
+
+
+class Place(BaseModel):
+    """A city."""
+
+    city: str
+    country: str
+
+
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"Sunny in {city}"
+
+
+def model_on(client, **more):
+    return langchain_openai.ChatOpenAI(
+        model="m", async_client=client.chat.completions, root_async_client=client, **more
+    )
+
+
+async def whole(stream):
+    """The sum of a stream's chunks, and how many had text."""
+    total, texts = None, 0
+    async for chunk in stream:
+        total = chunk if total is None else total + chunk
+        texts += bool(chunk.text)
+    return total, texts
+
+
+async def test_a_stream(server, client_of):
+    async with client_of(server) as client:
+        answer, texts = await whole(model_on(client, stream_usage=True).astream(ASKED))
+    assert answer.text == SENTENCE
+    assert texts > 1
+    assert answer.usage_metadata["total_tokens"] == 25
+    assert answer.response_metadata["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_tool_call_and_its_result(server, client_of, streamed):
+    async with client_of(server) as client:
+        model = model_on(client).bind_tools([get_weather])
+        said = [("user", ASKED)]
+        answer = (await whole(model.astream(said)))[0] if streamed else await model.ainvoke(said)
+        assert answer.tool_calls == [CALL]
+        result = {"role": "tool", "tool_call_id": "call_1", "content": get_weather("Paris")}
+        assert (await model.ainvoke([*said, answer, result])).text == SENTENCE
+    assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "tool"]
+
+
+async def test_structured_output_by_schema_and_by_tool(server, client_of):
+    async with client_of(server) as client:
+        for method in ("json_schema", "function_calling"):
+            model = model_on(client).with_structured_output(Place, method=method)
+            assert await model.ainvoke(ASKED) == Place(city="Paris", country="France")
+
+
+# LangChain dumps the parsed object as what it is not, with the plain client as well.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_structured_output_as_it_is_written(server, client_of):
+    async with client_of(server) as client:
+        model = model_on(client).with_structured_output(Place)
+        assert [place async for place in model.astream(ASKED)][-1] == Place(city="Paris", country="France")
+
+
+async def test_the_headers_of_the_response(server, client_of):
+    async with client_of(server) as client:
+        answer, _ = await whole(model_on(client, include_response_headers=True).astream(ASKED))
+    assert answer.text == SENTENCE
+    assert answer.response_metadata["headers"]["content-type"].startswith("text/event-stream")
+
+
+async def test_the_responses_api(server, disco_of):
+    async with disco_of(server) as client:
+        model = model_on(client, use_responses_api=True)
+        assert (await whole(model.astream(ASKED)))[0].text == SENTENCE
+        assert (await model.ainvoke(ASKED)).text == SENTENCE
+        tools = model.bind_tools([get_weather])
+        for answer in (await tools.ainvoke(ASKED), (await whole(tools.astream(ASKED)))[0]):
+            assert [(call["name"], call["args"]) for call in answer.tool_calls] == [
+                ("get_weather", {"city": "Paris"})
+            ]
+
+
+async def test_options_of_a_request_and_the_route(server, disco_of):
+    routes = []
+    device = SimulatedEndpoint("device", SimulatedProfile(answer="From here."), place="device")
+    async with disco_of(server, local=device, on_route=routes.append) as client:
+        assert (await model_on(client).ainvoke(ASKED)).text == SENTENCE
+        here = model_on(client, extra_body={"disco": {"local_only": True}})
+        assert (await here.ainvoke(ASKED)).text == "From here."
+        assert (await whole(here.astream(ASKED)))[0].text == "From here."
+    assert [route.winner for route in routes] == ["server", "device", "device"]
+
+
+def test_the_synchronous_client(server, sync_client_of):
+    with sync_client_of(server) as client:
+        model = langchain_openai.ChatOpenAI(
+            model="m", client=client.chat.completions, root_client=client, api_key="unused"
+        )
+        assert "".join(chunk.text for chunk in model.stream(ASKED)) == SENTENCE
+        tools = model.bind_tools([get_weather])
+        assert tools.invoke(ASKED).tool_calls == [CALL]
+        assert model.with_structured_output(Place).invoke(ASKED) == Place(city="Paris", country="France")

@@ -1,0 +1,94 @@
+"""Two evaluators, one truth: on every shipped device and server, in both regimes, they say the same."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from disco._resources import resource_dir
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
+from disco.profiles import DeviceProfile, ServerProfile, load_lengths, load_profile
+from disco.profiles.toml import read_toml
+from disco.replay.events import simulate
+from disco.replay.outcome import Outcome
+from disco.replay.scenario import Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.trace import Trace
+from disco.replay.vectorised import evaluate
+
+KINDS = {path: read_toml(path).get("kind") for path in sorted(resource_dir("profiles").glob("*.toml"))}
+DEVICES = [path for path, kind in KINDS.items() if kind == "device"]
+SERVERS = [path for path, kind in KINDS.items() if kind == "server"]
+REGIMES = {"device": PAPER_DEVICE_CONSTRAINED, "server": PAPER_SERVER_CONSTRAINED}
+ARMS = (
+    Arm("length_threshold", 0.3),
+    Arm("wait_time", 0.3),
+    Arm("optimal_wait", 0.3),
+    Arm("random", 0.3),
+    Arm("auto", 0.7),
+    Arm("oracle", 0.3),
+    Arm("race"),
+    Arm("device_only"),
+    Arm("server_only"),
+)
+
+
+def workload(where: Scenario, n: int, seed: int) -> Workload:
+    """Prompts as people ask them; answers short, since neither evaluator's TTFT or price depends on more."""
+    rng = np.random.default_rng(seed)
+    trace = Trace.of(
+        arrival_s=np.cumsum(rng.exponential(1.0, n)),
+        prompt_tokens=np.maximum(load_lengths("lengths-azure-conv-2023").prompt().sample(rng, n), 1),
+        output_tokens=rng.integers(1, 12, n),
+    )
+    return resolve(trace, where, seed=seed)
+
+
+def agree(exact: Outcome, fast: Outcome) -> None:
+    np.testing.assert_allclose(exact.ttft_s, fast.ttft_s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(exact.cost_usd, fast.cost_usd, rtol=1e-12)
+    for column in ("device_won", "device_prompt_tokens", "server_prompt_tokens", "failed"):
+        np.testing.assert_array_equal(getattr(exact, column), getattr(fast, column), err_msg=column)
+    assert exact.cost_by.keys() == fast.cost_by.keys()
+    for key, usd in exact.cost_by.items():
+        assert math.isclose(usd, fast.cost_by[key], rel_tol=1e-12), key
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("server", SERVERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("device", DEVICES, ids=lambda path: path.stem)
+def test_both_evaluators_agree(device, server, regime):
+    here, there = load_profile(device), load_profile(server)
+    assert isinstance(here, DeviceProfile)
+    assert isinstance(there, ServerProfile)
+    where = scenario_for(here, there, exchange_rate=REGIMES[regime], pace_tps=None)
+    load = workload(where, 150, seed=7)
+    for arm in ARMS:
+        agree(simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7))
+
+
+@pytest.mark.parametrize("pace_tps", [4.8, 60.0])
+def test_a_readers_pace_changes_neither_first_token_nor_price(pace_tps):
+    here, there = load_profile(DEVICES[0]), load_profile(SERVERS[0])
+    where = scenario_for(here, there, exchange_rate=PAPER_DEVICE_CONSTRAINED, pace_tps=pace_tps, max_tokens=9)
+    load = workload(where, 150, seed=8)
+    for arm in ARMS:
+        agree(simulate(load, where, arm, seed=8), evaluate(load, where, arm, seed=8))
+
+
+def test_every_budget_is_kept_alike():
+    where = scenario_for(
+        load_profile(DEVICES[0]),
+        load_profile(SERVERS[0]),
+        exchange_rate=PAPER_DEVICE_CONSTRAINED,
+        pace_tps=None,
+    )
+    load = workload(where, 100, seed=9)
+    policies = ("length_threshold", "wait_time", "optimal_wait", "random", "oracle")
+    for policy, budget in itertools.product(policies, (0.0, 0.1, 0.5, 0.9, 1.0)):
+        agree(
+            simulate(load, where, Arm(policy, budget), seed=9),
+            evaluate(load, where, Arm(policy, budget), seed=9),
+        )

@@ -1,0 +1,145 @@
+"""Chunk by chunk is as good as all at once, and never holds more than a chunk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
+from disco.errors import ConfigurationError
+from disco.profiles import Lengths, load_device, load_lengths, load_server
+from disco.replay.chunks import sweep_chunks
+from disco.replay.executors import open_executor
+from disco.replay.formats import write_trace
+from disco.replay.scenario import Arm, scenario_for
+from disco.replay.survey import KEPT, _Thinning, survey
+from disco.replay.sweep import sweep
+from disco.replay.synthetic import synthetic_trace
+from disco.replay.tally import RELATIVE_ERROR
+from disco.replay.trace import Trace
+
+N = 5000
+SCENARIOS = [
+    scenario_for(load_device(device), load_server("gpt-4o-mini-2024"), exchange_rate=rate, max_tokens=64)
+    for device, rate in (
+        ("xiaomi14-qwen1.5-0.5b", PAPER_SERVER_CONSTRAINED),
+        ("pixel7pro-bloom-560m", PAPER_DEVICE_CONSTRAINED),
+    )
+]
+ARMS = [
+    *(Arm(policy, 0.4) for policy in ("wait_time", "length_threshold", "optimal_wait", "random")),
+    Arm("server_only", 1.0),
+    Arm("server_only", 0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    made = synthetic_trace(requests=N, seed=5, prompts=load_lengths("lengths-azure-conv-2023"))
+    known = np.random.default_rng(1).exponential(0.8, N)
+    known[::5] = np.nan  # one in five is drawn, so that the draws are seen to go on across chunks
+    return replace(made, ttft_s=known)
+
+
+@pytest.fixture(scope="module", params=["parquet", "csv"])
+def path(request, trace, tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / f"trace.{request.param}"
+    write_trace(trace, path)
+    return path
+
+
+def same(chunked, whole):
+    """Sums to the last few bits (they are added in another order), quantiles as far as the tally promises."""
+    assert len(chunked) == len(whole)
+    for one, other in zip(chunked, whole, strict=True):
+        assert (one.scenario, one.arm) == (other.scenario, other.arm)
+        for name in ("ttft_mean_s", "cost_usd", "budget_used", "device_won", "failed"):
+            mine, theirs = getattr(one.summary, name).mean, getattr(other.summary, name).mean
+            assert mine == pytest.approx(theirs, rel=1e-12), (one.arm, name)
+        for name in ("ttft_p50_s", "ttft_p90_s", "ttft_p99_s"):
+            mine, theirs = getattr(one.summary, name).mean, getattr(other.summary, name).mean
+            assert mine == pytest.approx(theirs, rel=1.01 * RELATIVE_ERROR), (one.arm, name)
+        assert one.summary.cost_by == pytest.approx(other.summary.cost_by, rel=1e-12)
+
+
+@pytest.mark.parametrize("chunk_rows", [137, N, 10 * N])
+def test_any_size_of_chunk_gives_what_the_whole_trace_gives(path, trace, chunk_rows):
+    """Draws, and what a policy's rounding owes, go on from chunk to chunk."""
+    chunked = sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=chunk_rows, seeds=2)
+    same(chunked, sweep(trace, SCENARIOS, ARMS, seeds=2, oracle=False))
+
+
+def test_processes_give_the_figures_of_one(path):
+    here = sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=700, seeds=2)
+    with open_executor(2) as executor:
+        assert sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=700, seeds=2, executor=executor) == here
+
+
+def test_lengths_of_a_scenario_come_before_the_traces(path, trace):
+    own = [replace(SCENARIOS[0], lengths=Lengths.from_samples([10, 20, 3000]))]
+    same(
+        sweep_chunks(path, own, ARMS, chunk_rows=900),
+        sweep(trace, own, ARMS, oracle=False),
+    )
+
+
+def test_progress_counts_chunks_where_they_are_seen(path):
+    calls = []
+    sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=2000, progress=lambda *at: calls.append(at))
+    assert calls == [(i, 6) for i in range(1, 7)]
+
+
+def test_the_oracle_cannot_be_had_in_chunks(path):
+    with pytest.raises(ConfigurationError, match="must see all requests"):
+        sweep_chunks(path, SCENARIOS, [Arm("oracle", 0.5)], chunk_rows=100)
+
+
+def test_what_only_events_can_see_is_refused(path):
+    with pytest.raises(ConfigurationError, match="--events"):
+        sweep_chunks(path, SCENARIOS, [Arm("random", 0.5, migrate=True)], chunk_rows=100)
+
+
+def test_a_bad_row_names_file_line_and_column(tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,2,2\n2,-3,3\n")
+    with pytest.raises(ConfigurationError, match=r"bad\.csv, line 4, column prompt_tokens"):
+        sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=2)
+    cells = sweep_chunks(path, SCENARIOS, ARMS, chunk_rows=2, skip_invalid=True)
+    assert {cell.summary.requests for cell in cells} == {2}
+
+
+# ---------------------------------------------------------------------- the first pass
+
+
+def test_a_survey_knows_the_whole_trace(path, trace):
+    found = survey(path, chunk_rows=333)
+    whole = Lengths.from_samples(trace.prompt_tokens)
+    assert found.requests == N
+    assert np.array_equal(found.lengths.lengths, whole.lengths)
+    assert np.array_equal(found.lengths.p, whole.p)
+    assert found.output_tokens == pytest.approx(trace.output_tokens.mean())
+    assert found.lasts_s == pytest.approx(trace.arrival_s[-1])
+    assert found.ttft_known == pytest.approx(0.8)
+    assert found.ttft.mean() == pytest.approx(np.nanmean(trace.ttft_s), rel=1e-9)
+    assert not found.skipped
+
+
+def test_times_that_few_requests_know_are_not_planned_on(tmp_path, trace):
+    known = np.where(np.arange(N) % 3 == 0, trace.ttft_s, np.nan)
+    write_trace(replace(trace, ttft_s=known), tmp_path / "few.parquet")
+    assert survey(tmp_path / "few.parquet", chunk_rows=1000).ttft is None
+
+
+@pytest.mark.parametrize("sizes", [[1] * 50, [7, 0, 13, 64, 3, 200], [1000], [999, 1]])
+def test_thinning_keeps_every_kth_value(sizes, monkeypatch):
+    monkeypatch.setattr("disco.replay.survey.KEPT", 16)
+    kept = _Thinning()
+    values = np.arange(sum(sizes), dtype=np.float64)
+    start = 0
+    for size in sizes:
+        kept.add(values[start : start + size])
+        start += size
+    assert kept.values().tolist() == values[:: kept.stride].tolist()
+    assert kept.values().size <= 16 < KEPT

@@ -1,0 +1,146 @@
+"""A real Dask cluster of two worker processes gives the figures of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from functools import partial
+
+import pytest
+
+from disco.cli import main
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
+from disco.errors import ConfigurationError
+from disco.profiles import load_device, load_lengths, load_server
+from disco.replay.executors import open_executor, run_all, share, shared_value
+from disco.replay.formats import write_trace
+from disco.replay.scenario import Arm, scenario_for
+from disco.replay.sweep import run_sweep, sweep
+from disco.replay.synthetic import synthetic_trace
+
+distributed = pytest.importorskip("distributed")
+
+LENGTHS = load_lengths("lengths-azure-conv-2023")
+SCENARIOS = [
+    scenario_for(load_device(device), load_server("gpt-4o-mini-2024"), exchange_rate=rate, max_tokens=32)
+    for device, rate in (
+        ("xiaomi14-qwen1.5-0.5b", PAPER_SERVER_CONSTRAINED),
+        ("pixel7pro-bloom-560m", PAPER_DEVICE_CONSTRAINED),
+    )
+]
+ARMS = [*(Arm(p, b) for p in ("auto", "optimal_wait", "random") for b in (0.2, 0.6)), Arm("server_only", 1.0)]
+
+
+def made(seed: int, requests: int = 2000):
+    return synthetic_trace(requests=requests, seed=seed, prompts=LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(
+        n_workers=2, processes=True, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def executor(cluster):
+    with open_executor(scheduler=cluster.scheduler_address) as executor:
+        yield executor
+
+
+def test_the_cluster_gives_the_figures_of_one_process_and_of_a_process_pool(executor):
+    trace = made(1)
+    here = sweep(trace, SCENARIOS, ARMS, seeds=2)
+    assert sweep(trace, SCENARIOS, ARMS, seeds=2, executor=executor) == here
+    with open_executor(2) as processes:
+        assert sweep(trace, SCENARIOS, ARMS, seeds=2, executor=processes) == here
+
+
+def test_so_it_does_for_made_up_traces_and_token_by_token(executor):
+    source = partial(synthetic_trace, requests=15, prompts=LENGTHS)
+    arms = [Arm("server_only", 1.0, migrate=True), Arm("auto", 0.5)]
+    calls = []
+    here = run_sweep(_of_seed(source), SCENARIOS, arms, evaluator="events")
+    there = run_sweep(
+        _of_seed(source),
+        SCENARIOS,
+        arms,
+        evaluator="events",
+        executor=executor,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert there.cells == here.cells
+    assert there.example.to_dict() == here.example.to_dict()
+    assert calls == [(i, 6) for i in range(1, 7)]
+
+
+def _of_seed(source):
+    return lambda seed: source(seed=seed)
+
+
+def test_the_work_is_done_by_both_workers_and_not_here(executor):
+    def who() -> int:
+        time.sleep(0.2)
+        return os.getpid()
+
+    workers = set(run_all(executor, who, [()] * 6, None))
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+
+
+def test_a_trace_goes_to_the_workers_once(executor):
+    """What is submitted with each piece of work is a name for it."""
+    trace = made(1)
+    with share(executor, trace) as handle:
+        assert isinstance(handle, distributed.Future)
+        assert executor.submit(lambda shared: len(shared_value(shared)), handle).result() == len(trace)
+
+
+def test_a_mistake_on_a_worker_is_raised_as_itself(executor):
+    with pytest.raises(ConfigurationError, match=r"seed 0: requests must be at least 1"):
+        sweep(partial(_bad), SCENARIOS[:1], ARMS[:1], executor=executor)
+
+
+def _bad(seed: int):
+    return made(seed, requests=0)
+
+
+def test_the_command_gives_the_same_figures_with_a_scheduler(cluster, tmp_path):
+    path = tmp_path / "trace.csv"
+    write_trace(made(3), path)
+    options = ["replay", str(path), "--budget", "0.3", "--policy", "random", "--policy", "auto"]
+    assert main([*options, "--json", str(tmp_path / "here.json")]) == 0
+    scheduler = ["--scheduler", cluster.scheduler_address]
+    assert main([*options, *scheduler, "--json", str(tmp_path / "there.json")]) == 0
+    here, there = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("here", "there"))
+    assert here["cells"] == there["cells"]
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:{port}", "127.0.0.1:{port}"])
+def test_a_scheduler_that_does_not_answer_is_given_up_on(address):
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port meanwhile
+        taken.bind(("127.0.0.1", 0))
+        where = address.format(port=taken.getsockname()[1])
+        with (
+            pytest.raises(ConfigurationError, match="no Dask scheduler answers at"),
+            open_executor(scheduler=where, connect_s=0.5),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "tcp://host", "somewhere", "tcp://host:port"])
+def test_an_address_without_a_port_is_none(address):
+    with pytest.raises(ConfigurationError, match="is host:port"), open_executor(scheduler=address):
+        pass
+
+
+def test_a_scheduler_without_workers_would_never_do_anything():
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", host="127.0.0.1") as empty,
+        pytest.raises(ConfigurationError, match="has no workers"),
+        open_executor(scheduler=empty.scheduler_address),
+    ):
+        pass

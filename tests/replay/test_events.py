@@ -1,0 +1,360 @@
+"""The event-accurate evaluator: queue, loading, failures, moves, and the same again for the same seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from disco.cost import Phase, Rates
+from disco.endpoints.simulated_script import Fault
+from disco.errors import ConfigurationError, FailureKind
+from disco.playback import metrics
+from disco.profiles import DeviceProfile, Empirical
+from disco.replay.device import Device
+from disco.replay.events import answer_lengths, simulate
+from disco.replay.outcome import Outcome
+from disco.replay.reading import FLUIDITY_TTFT_S
+from disco.replay.scenario import Arm, Scenario, Workload, resolve
+from disco.replay.trace import Gaps, Trace
+
+DEVICE = DeviceProfile(
+    name="phone", source="made up for tests", prefill_tps=100.0, decode_tps=20.0, c_s=0.1, load_s=2.0
+)
+CHEAP_DEVICE = Rates(1e-8, 1e-7, cached_share=0.0)
+DEAR_DEVICE = Rates(1e-4, 1e-3, cached_share=0.0)
+SERVER = Rates(1e-6, 1e-5)
+
+
+def scenario(**changes) -> Scenario:
+    base = Scenario(
+        name="test",
+        device=DEVICE,
+        device_rates=CHEAP_DEVICE,
+        server_rates=SERVER,
+        ttft=Empirical.from_samples([0.2, 0.3, 0.5, 0.9]),
+    )
+    return replace(base, **changes)
+
+
+def workload(where: Scenario, *, arrivals=(0.0,), prompts=None, answers=60, ttfts=0.5, gaps=None) -> Workload:
+    n = len(arrivals)
+    trace = Trace.of(
+        arrival_s=arrivals,
+        prompt_tokens=prompts or [50] * n,
+        output_tokens=np.broadcast_to(answers, n),
+        ttft_s=np.broadcast_to(np.asarray(ttfts, dtype=float), n),
+        gaps=gaps,
+    )
+    return resolve(trace, where, seed=0)
+
+
+def many(where: Scenario, n: int = 80, seed: int = 3) -> Workload:
+    rng = np.random.default_rng(seed)
+    trace = Trace.of(
+        arrival_s=np.sort(rng.uniform(0, 4.0 * n, n)),
+        prompt_tokens=rng.integers(5, 400, n),
+        output_tokens=rng.integers(1, 200, n),
+    )
+    return resolve(trace, where, seed=seed)
+
+
+def same(a: Outcome, b: Outcome) -> None:
+    for field in fields(Outcome):
+        if field.name in ("reading", "example", "cost_by"):
+            continue
+        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
+    assert a.cost_by == b.cost_by
+    assert a.example == b.example or a.example.to_dict() == b.example.to_dict()
+    for field in fields(a.reading):
+        np.testing.assert_array_equal(getattr(a.reading, field.name), getattr(b.reading, field.name))
+
+
+# ---------------------------------------------------------------- one request
+
+
+def test_a_device_alone_takes_its_line_and_its_pace():
+    where = scenario()
+    out = simulate(workload(where), where, Arm("device_only"), seed=0)
+    assert out.ttft_s[0] == 0.1 + 50 / 100
+    assert out.device_won[0]
+    assert (out.device_prompt_tokens[0], out.server_prompt_tokens[0]) == (50, 0)
+    assert out.cost_usd[0] == pytest.approx(50e-8 + 60e-7, rel=1e-12)
+    assert out.cost_by == {("device", Phase.ANSWER): pytest.approx(50e-8 + 60e-7)}
+
+
+def test_known_gaps_come_before_the_mean_and_reach_the_reader():
+    where = scenario(pace_tps=None)
+    gaps = Gaps(np.array([0, 3]), np.array([0.5, 0.0, 1.5]))
+    out = simulate(workload(where, answers=6, gaps=gaps), where, Arm("server_only"), seed=0)
+    # The fourth gap and the fifth are not in the trace: the scenario's 50 tokens/s.
+    np.testing.assert_allclose(out.reading.tbt_s, [0.5, 0.0, 1.5, 0.02, 0.02], atol=1e-12)
+
+
+def test_an_answer_moves_and_nobody_notices():
+    where = scenario()
+    out = simulate(workload(where, answers=400), where, Arm("server_only", migrate=True), seed=0)
+    stays = simulate(workload(where, answers=400), where, Arm("server_only"), seed=0)
+    assert out.reading.moved.tolist() == [True]
+    assert out.reading.handover_late_tokens.tolist() == [0.0]
+    assert out.example is not None
+    assert out.example.seamless
+    assert out.example.answer_tokens == 400
+    assert [t.outcome for t in out.example.transfers] == ["switched"]
+    assert out.example.released
+    assert out.cost_usd[0] < stays.cost_usd[0]
+    assert ("device", Phase.MIGRATION) in out.cost_by
+    assert out.ttft_s[0] == stays.ttft_s[0] == 0.5
+    np.testing.assert_array_equal(out.reading.moved_tbt_s, out.reading.tbt_s)
+    # The re-prefill is no prompt of the request's.
+    assert out.device_prompt_tokens[0] == 0
+    assert not stays.reading.moved.any()
+    assert stays.example is None
+
+
+def test_a_move_to_the_device_prefills_prompt_and_prefix_again():
+    where = scenario()
+    out = simulate(workload(where, answers=400), where, Arm("server_only", migrate=True), seed=0)
+    move, target = out.example.transfers[0], out.example.tries[1]
+    assert move.took_s == pytest.approx(0.1 + (50 + move.cut_tokens) / 100)
+    assert (target.prompt_tokens, target.cached_tokens) == (50 + move.cut_tokens, 0)
+
+
+def test_a_loser_that_keeps_its_prefill_need_not_do_it_again():
+    where = scenario()
+    out = simulate(workload(where, answers=400, ttfts=0.3), where, Arm("race", migrate=True), seed=0)
+    loser, target = out.example.tries[0], out.example.tries[2]
+    assert (loser.endpoint, loser.outcome, loser.prompt_tokens) == ("device", "parked", 50)
+    assert target.cached_tokens == 50
+    assert out.example.transfers[0].took_s == pytest.approx(0.1 + out.example.transfers[0].cut_tokens / 100)
+
+
+def test_the_server_as_a_target_takes_a_time_of_its_own():
+    where = scenario(device_rates=DEAR_DEVICE, ttft=Empirical.from_samples([0.25]))
+    out = simulate(workload(where, answers=400, ttfts=3.0), where, Arm("device_only", migrate=True), seed=0)
+    assert out.example.transfers[0].took_s == pytest.approx(0.25)
+    assert out.server_prompt_tokens[0] == 0
+
+
+# ---------------------------------------------------------------- a shared device
+
+
+def test_the_second_of_two_waits_for_the_device():
+    where = scenario(device_slots=1)
+    out = simulate(workload(where, arrivals=(0.0, 0.2)), where, Arm("device_only"), seed=0)
+    busy_until = 0.6 + 59 / 20
+    assert out.ttft_s[0] == pytest.approx(0.6)
+    assert out.ttft_s[1] == pytest.approx(busy_until - 0.2 + 0.6)
+    free = simulate(
+        workload(where, arrivals=(0.0, 0.2)), scenario(device_slots=2), Arm("device_only"), seed=0
+    )
+    assert free.ttft_s.tolist() == pytest.approx([0.6, 0.6])
+
+
+def test_whoever_loses_in_the_queue_has_done_nothing_and_costs_nothing():
+    where = scenario(device_slots=1)
+    load = workload(where, arrivals=(0.0, 0.1), prompts=[300, 300], ttfts=1.0)
+    out = simulate(load, where, Arm("race"), seed=0)
+    assert out.ttft_s.tolist() == pytest.approx([1.0, 1.0])
+    # The first is cancelled at 1.0 in the middle of its prefill; the second begins then and is cancelled at 1.1.
+    assert out.device_prompt_tokens.tolist() == [300, 300]
+    load = workload(where, arrivals=(0.0, 0.1, 0.1), prompts=[300, 300, 300], ttfts=[0.95, 0.95, 0.9])
+    out = simulate(load, where, Arm("race"), seed=0)
+    assert out.device_prompt_tokens.tolist() == [300, 300, 0]
+    assert out.cost_usd[2] == pytest.approx(SERVER.cost(300, 60), rel=1e-12)
+    assert out.cost_usd[1] == pytest.approx(SERVER.cost(300, 60) + CHEAP_DEVICE.cost(300, 0), rel=1e-12)
+
+
+def test_with_room_for_everybody_a_queue_changes_nothing():
+    where = scenario()
+    load = many(where)
+    for policy in ("race", "wait_time", "device_only"):
+        arm = Arm(policy, 0.5, migrate=True)
+        free = simulate(load, where, arm, seed=1)
+        queued = simulate(load, replace(where, device_slots=len(load)), arm, seed=1)
+        np.testing.assert_allclose(queued.ttft_s, free.ttft_s, rtol=1e-9)
+        # Where a source's token and the target's first come at the same time, rounding decides which is first.
+        np.testing.assert_allclose(queued.cost_usd, free.cost_usd, atol=1.01 * SERVER.cost_out)
+        np.testing.assert_array_equal(queued.reading.moved, free.reading.moved)
+        np.testing.assert_allclose(queued.reading.tbt_s, free.reading.tbt_s, atol=0.021)  # a frame
+
+
+def test_a_queue_makes_nobody_faster():
+    where = scenario()
+    load = many(where)
+    free = simulate(load, where, Arm("device_only"), seed=1)
+    queued = simulate(load, replace(where, device_slots=1), Arm("device_only"), seed=1)
+    assert (queued.ttft_s >= free.ttft_s - 1e-9).all()
+    assert queued.ttft_s.mean() > free.ttft_s.mean()
+
+
+def test_a_model_is_loaded_first_and_again_after_a_long_rest():
+    where = scenario(idle_unload_s=60.0)
+    out = simulate(workload(where, arrivals=(0.0, 30.0, 200.0)), where, Arm("device_only"), seed=0)
+    assert out.ttft_s.tolist() == pytest.approx([2.6, 0.6, 2.6])
+
+
+def test_dispatch_is_told_that_the_model_is_not_loaded():
+    where = scenario(idle_unload_s=60.0)
+    out = simulate(workload(where, answers=400), where, Arm("server_only", migrate=True), seed=0)
+    assert out.example.tries[1].cold
+    move = out.example.transfers[0]
+    assert move.took_s == pytest.approx(2.0 + 0.1 + (50 + move.cut_tokens) / 100)
+    assert move.expected_s == pytest.approx(move.took_s, abs=0.03), "it counts the word behind the cut, too"
+
+
+def test_a_model_whose_load_time_nobody_knows_cannot_be_unloaded():
+    where = scenario(idle_unload_s=60.0, device=DEVICE.model_copy(update={"load_s": None}))
+    with pytest.raises(ConfigurationError, match="load_s"):
+        simulate(workload(where), where, Arm("device_only"), seed=0)
+
+
+class Worker:
+    def __init__(self, player: object) -> None:
+        self.player = player
+        self.began_at = math.nan
+        self.kept = True
+
+    def begin(self, at: float) -> None:
+        self.began_at = at
+
+    def forget(self) -> None:
+        self.kept = False
+
+
+def test_a_prefill_is_kept_until_its_slot_is_needed():
+    device = Device(slots=1)
+    parked, other = Worker("a"), Worker("b")
+    device.enter(parked, 0.0)
+    device.leave(parked, 1.0, keeps=True)
+    assert parked.kept
+    device.enter(other, 2.0)
+    assert not parked.kept
+
+    again = Worker("b")
+    device.leave(other, 3.0, keeps=True)
+    device.enter(again, 3.0)
+    assert other.kept, "it goes on from it, in the same slot"
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("after_tokens", [0, 25])
+@pytest.mark.parametrize("pace_tps", [4.8, None])
+def test_a_dead_server_is_replaced_by_the_device(after_tokens, pace_tps):
+    where = scenario(
+        server_fault=Fault(after_tokens=after_tokens, kind=FailureKind.CONNECTION), pace_tps=pace_tps
+    )
+    out = simulate(workload(where), where, Arm("server_only"), seed=0)
+    assert not out.failed[0]
+    assert out.reading.failed_over[0]
+    assert out.reading.tbt_s.size == 59
+    if after_tokens:
+        assert not out.device_won[0]
+        assert out.cost_by["device", Phase.FAILOVER] > 0
+        assert out.ttft_s[0] == 0.5
+    else:
+        assert out.device_won[0]
+        assert out.ttft_s[0] == pytest.approx(0.5 + 0.6)
+        assert out.device_prompt_tokens[0] == 50
+
+
+def test_faults_befall_their_share_and_the_same_requests_under_every_policy():
+    where = scenario(
+        server_fault=Fault(after_tokens=5, probability=0.3), device_continues=False, server_continues=False
+    )
+    load = many(where, 200)
+    alone = simulate(load, where, Arm("server_only"), seed=2)
+    assert alone.failed.sum() == pytest.approx(60, abs=20)
+    kept = simulate(load, where, Arm("random", 0.999), seed=2)
+    np.testing.assert_array_equal(kept.failed[~kept.device_won], alone.failed[~kept.device_won])
+
+
+def test_when_both_sides_fail_the_request_failed_and_is_charged():
+    dead = Fault(after_tokens=3, kind=FailureKind.CONNECTION)
+    where = scenario(server_fault=dead, device_fault=dead)
+    out = simulate(workload(where), where, Arm("server_only"), seed=0)
+    assert out.failed[0]
+    assert not out.reading.failed_over[0]
+    assert out.cost_usd[0] > SERVER.cost(50, 0)
+
+
+def test_an_endpoint_that_hangs_is_given_up():
+    where = scenario(server_fault=Fault(after_tokens=0, silence_s=math.inf, kind=None))
+    out = simulate(workload(where), where, Arm("server_only"), seed=0)
+    assert out.ttft_s[0] == pytest.approx(30.6)
+    assert out.device_won[0]
+
+
+def test_a_prompt_that_fits_nowhere_fails_and_one_that_fits_the_server_goes_there():
+    small = scenario(device=DEVICE.model_copy(update={"context_tokens": 100}))
+    out = simulate(workload(small, arrivals=(0, 0), prompts=[20, 200]), small, Arm("device_only"), seed=0)
+    assert out.device_won.tolist() == [True, False]
+
+
+# ---------------------------------------------------------------- everything together
+
+
+@pytest.mark.parametrize("policy", ["wait_time", "length_threshold", "random", "race", "oracle"])
+def test_the_same_seed_gives_the_same_to_the_last_bit(policy):
+    where = scenario(
+        device_slots=1,
+        idle_unload_s=30.0,
+        server_fault=Fault(10, probability=0.1),
+        device_fault=Fault(0, probability=0.1),
+    )
+    load = many(where)
+    arm = Arm(policy, 0.4, migrate=True)
+    same(simulate(load, where, arm, seed=5), simulate(load, where, arm, seed=5))
+
+
+def test_the_oracle_is_at_least_as_fast_as_those_who_cannot_know():
+    where = scenario(device_rates=DEAR_DEVICE)
+    load = many(where, 300)
+    oracle = simulate(load, where, Arm("oracle", 0.3), seed=0)
+    assert oracle.budget_used("device") <= 0.3 + 1e-9
+    for policy in ("wait_time", "random"):
+        assert oracle.ttft_s.mean() <= simulate(load, where, Arm(policy, 0.3), seed=0).ttft_s.mean()
+
+
+def test_progress_is_told_to_the_end():
+    where = scenario()
+    told: list[tuple[int, int]] = []
+    simulate(many(where, 130), where, Arm("race"), seed=0, progress=lambda done, n: told.append((done, n)))
+    assert told[-1] == (130, 130)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+@pytest.mark.parametrize("pace_tps", [4.8, 12.0, 60.0])
+def test_readings_are_those_of_the_metrics(pace_tps):
+    """The columns are worked out all at once; `playback.metrics` does it token by token."""
+    where = scenario(pace_tps=pace_tps, server_fault=Fault(20, silence_s=4.0, kind=None, probability=0.3))
+    for row in range(12):
+        load = many(where, 12).take(row, row + 1)
+        out = simulate(load, where, Arm("server_only", migrate=True), seed=0)
+        reading = out.reading
+        times = np.concatenate([out.ttft_s, out.ttft_s + np.cumsum(reading.tbt_s)])
+        timeline = [(at, 1) for at in times.tolist()]
+        prompt = int(load.prompt_tokens[0])
+        assert reading.late_tokens[0] == metrics.late_tokens(timeline, pace_tps)
+        assert reading.stall_ratio[0] == pytest.approx(metrics.stall_ratio(timeline, pace_tps), abs=1e-9)
+        assert reading.qoe[0] == pytest.approx(
+            metrics.qoe(timeline, pace_tps, submitted_at=0.0, prompt_tokens=prompt), abs=1e-9
+        )
+        assert reading.fluidity[0] == pytest.approx(
+            metrics.fluidity(
+                timeline, submitted_at=0.0, ttft_target_s=FLUIDITY_TTFT_S, tbt_target_s=1 / pace_tps
+            )
+        )
+
+
+def test_answers_at_the_limit_count_as_cut_short():
+    where = scenario(max_tokens=50)
+    load = workload(where, arrivals=(0, 0, 0, 0), answers=[10, 20, 90, 90])
+    lengths = answer_lengths(load)
+    assert lengths.survival(20) == pytest.approx(0.5)
+    assert 20.0 < lengths.expected_remaining(20) < 30.0
+    assert answer_lengths(workload(where, answers=90)).expected_remaining(10) > 20

@@ -1,0 +1,291 @@
+"""Every source's own shape becomes the columns of a trace, in our units."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from disco.errors import ConfigurationError
+from disco.replay.formats import FORMATS, read_trace
+
+BURSTGPT = """\
+Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+118,GPT-4,417,0,417,API log
+120,GPT-4,417,276,693,Conversation log
+"""
+BURSTGPT_3 = """\
+Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110.0,1722ac82-0a46-4bf0-aa08-89794e7a2b3f,43,GPT-4,906,446,1352,Conversation log
+19440161.0,d5983bf9-4b48-497b-892b-a58995247443,2,ChatGPT,36,29,65,Conversation log
+"""
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:15:51.2224671,879,55
+"""
+MOONCAKE = """\
+{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2, 3]}
+{"timestamp": 0, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]}
+{"timestamp": 5999, "input_length": 1053, "output_length": 26, "hash_ids": [0, 773, 774]}
+"""
+LLMPERF = [
+    {
+        "error_code": None,
+        "error_msg": "",
+        "inter_token_latency_s": 0.01484522869479152,
+        "ttft_s": 0.6454197,
+        "end_to_end_latency_s": 2.293639581,
+        "request_output_throughput_token_per_s": 64.96225528818223,
+        "number_total_tokens": 704,
+        "number_output_tokens": 154,
+        "number_input_tokens": 550,
+    },
+    {
+        "error_code": 429,
+        "error_msg": "",
+        "inter_token_latency_s": 0,
+        "ttft_s": 0,
+        "end_to_end_latency_s": 0,
+        "request_output_throughput_token_per_s": 0,
+        "number_total_tokens": 550,
+        "number_output_tokens": 0,
+        "number_input_tokens": 550,
+    },
+    {
+        "error_code": None,
+        "error_msg": "",
+        "inter_token_latency_s": 0.5,
+        "ttft_s": 0.5,
+        "end_to_end_latency_s": 0.5,
+        "request_output_throughput_token_per_s": 2.0,
+        "number_total_tokens": 551,
+        "number_output_tokens": 1,
+        "number_input_tokens": 550,
+    },
+]
+VLLM = {
+    "date": "20260102-030405",
+    "backend": "vllm",
+    "duration": 1.1,
+    "completed": 3,
+    "mean_ttft_ms": 150.0,
+    "request_throughput": 2.7,
+    "input_lens": [10, 11, 9, 12],
+    "output_lens": [5, 4, 0, 9],
+    "ttfts": [0.10, 0.20, 0.0, 0.15],
+    "itls": [[0.02, 0.02, 0.02, 0.04], [0.03, 0.03, 0.03], [], [0.08, 0.08]],
+    "start_times": [7001.5, 7001.0, 7002.0, 7002.5],
+    "generated_texts": ["private", "private", "", "private"],
+    "errors": ["", "", "Internal Server Error", ""],
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    def write(name: str, content: str | bytes | object) -> Path:
+        path = tmp_path / name
+        if not isinstance(content, str | bytes):
+            content = json.dumps(content)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+def test_the_own_format_keeps_every_column_and_takes_the_rest_as_features(file):
+    path = file(
+        "own.csv",
+        "arrival_s,prompt_tokens,output_tokens,ttft_s,device_ttft_s,tpot_s,device_tpot_s,confidence,gaps_s,client,team,vip\n"
+        "1.5,10,3,0.5,,0.02,0.1,0.25,0.02;0.03,7,red,true\n"
+        '2.5,20,1,,0.75,,,,,8,"blue, or\ngreen",false\n',
+    )
+    trace, skipped = read_trace(path)
+    assert not skipped
+    assert trace.name == "own"
+    assert "own.csv" in trace.source
+    np.testing.assert_array_equal(trace.arrival_s, [1.5, 2.5])  # times of the own format are left as they are
+    np.testing.assert_array_equal(trace.prompt_tokens, [10, 20])
+    np.testing.assert_array_equal(trace.ttft_s, [0.5, np.nan])
+    np.testing.assert_array_equal(trace.device_ttft_s, [np.nan, 0.75])
+    np.testing.assert_array_equal(trace.tpot_s, [0.02, np.nan])
+    np.testing.assert_array_equal(trace.confidence, [0.25, np.nan])
+    np.testing.assert_array_equal(trace.gaps.of(0), [0.02, 0.03])
+    assert trace.gaps.of(1).size == 0
+    assert {name: values.tolist() for name, values in trace.features.items()} == {
+        "client": [7, 8],
+        "team": ["red", "blue, or\ngreen"],
+        "vip": [True, False],
+    }
+    assert trace.features["client"].dtype == np.int64
+
+
+def test_json_lines_of_the_own_format(file):
+    path = file(
+        "own.jsonl",
+        '{"arrival_s": 0, "prompt_tokens": 3, "output_tokens": 4, "gaps_s": [0.1, 0.2], "ttft_s": null}\n'
+        "\n"
+        '{"arrival_s": 1.5, "prompt_tokens": 3, "output_tokens": 4.0, "ttft_s": 0.5, "late": "x"}\n',
+    )
+    trace, _ = read_trace(path)
+    np.testing.assert_array_equal(trace.ttft_s, [np.nan, 0.5])
+    np.testing.assert_array_equal(trace.gaps.offsets, [0, 2, 2])
+    assert trace.features["late"].tolist() == ["", "x"]
+
+
+@pytest.mark.parametrize("name", ["own.json", "own.jsonl"])
+def test_an_array_of_objects_is_read_too(file, name):
+    rows = [{"arrival_s": float(i), "prompt_tokens": i, "output_tokens": 1} for i in range(3)]
+    trace, _ = read_trace(file(name, json.dumps(rows, indent=1)))
+    assert trace.prompt_tokens.tolist() == [0, 1, 2]
+
+
+def test_burstgpt_in_seconds_without_its_failures(file):
+    trace, skipped = read_trace(file("BurstGPT_1.csv", BURSTGPT))
+    assert trace.arrival_s.tolist() == [0, 40, 115]
+    assert trace.prompt_tokens.tolist() == [472, 1087, 417]
+    assert trace.output_tokens.tolist() == [18, 230, 276]
+    assert trace.features["model"].tolist() == ["ChatGPT", "ChatGPT", "GPT-4"]
+    assert set(trace.features) == {"model", "log_type"}
+    assert skipped.reasons == {"failed at the source": 1}
+    assert skipped.places == {"failed at the source": ("line 4",)}
+
+
+def test_burstgpt_with_sessions(file):
+    trace, _ = read_trace(file("BurstGPT_3.csv", BURSTGPT_3))
+    assert trace.arrival_s.tolist() == [0, 51]
+    assert trace.features["elapsed_s"].tolist() == [43, 2]
+    assert trace.features["session"][0] == "1722ac82-0a46-4bf0-aa08-89794e7a2b3f"
+
+
+def test_azure_dates_keep_their_hundred_nanoseconds(file):
+    trace, _ = read_trace(file("azure.csv", AZURE))
+    assert trace.arrival_s.tolist() == [0.0, 4.314579, 4.5418771]
+    assert trace.prompt_tokens.tolist() == [374, 396, 879]
+
+
+def test_azure_dates_with_a_zone(file):
+    """The traces of 2024 name UTC; another zone counts too."""
+    rows = "2024-05-12 00:00:00+00:00,100,10\n2024-05-12 00:00:10.25Z,200,20\n"
+    header = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    trace, _ = read_trace(file("a.csv", header + rows))
+    assert trace.arrival_s.tolist() == [0, 10.25]
+    elsewhere = header + rows + "2024-05-12 02:00:20.5+02:00,1,1\n"
+    trace, _ = read_trace(file("b.csv", elsewhere))
+    assert trace.arrival_s.tolist() == [0, 10.25, 20.5]
+
+
+def test_mooncake_in_milliseconds(file):
+    trace, _ = read_trace(file("conversation_trace.jsonl", MOONCAKE))
+    assert trace.arrival_s.tolist() == [0, 0, 5.999]
+    assert trace.prompt_tokens.tolist() == [6758, 7322, 1053]
+    assert trace.features == {}
+
+
+def test_llmperf_back_to_back_with_the_first_token_taken_out_of_the_token_rate(file):
+    trace, skipped = read_trace(file("x_individual_responses.json", LLMPERF))
+    assert trace.arrival_s.tolist() == [0, 2.293639581]
+    assert trace.ttft_s.tolist() == [0.6454197, 0.5]
+    np.testing.assert_allclose(trace.tpot_s, [(2.293639581 - 0.6454197) / 153, np.nan])
+    assert "each request arrives when the one before it is complete" in trace.source
+    assert skipped.places == {"failed at the source": ("entry 2",)}
+
+
+def test_vllm_sorted_by_start_time(file):
+    trace, skipped = read_trace(file("result.json", VLLM))
+    assert trace.arrival_s.tolist() == [0, 0.5, 1.5]
+    assert trace.prompt_tokens.tolist() == [11, 10, 12]
+    assert trace.ttft_s.tolist() == [0.2, 0.1, 0.15]
+    np.testing.assert_allclose(trace.tpot_s, [0.03, 0.025, 0.02])
+    np.testing.assert_array_equal(trace.gaps.of(1), [0.02, 0.02, 0.02, 0.04])
+    assert trace.gaps.of(2).size == 0  # nine tokens in three chunks: no gaps between tokens are known
+    assert "private" not in repr(trace.features)
+    assert skipped.reasons == {"failed at the source": 1}
+
+
+def test_vllm_without_start_times_is_back_to_back(file):
+    older = {key: value for key, value in VLLM.items() if key != "start_times"}
+    trace, _ = read_trace(file("result.json", json.dumps(older, indent=2)))
+    np.testing.assert_allclose(trace.arrival_s, [0, 0.2, 0.49])
+
+
+def test_every_format_is_told_apart_by_its_columns(file):
+    samples = {
+        "burstgpt": file("1.csv", BURSTGPT),
+        "azure": file("2.csv.gz", AZURE),
+        "mooncake": file("3.ndjson", MOONCAKE),
+        "llmperf": file("4.json", LLMPERF),
+        "vllm": file("5.jsonl", VLLM),
+    }
+    for name, path in samples.items():
+        trace, _ = read_trace(path)
+        assert f"format {name}" in trace.source
+        assert read_trace(path, format=name)[0].source == trace.source
+    assert set(samples) | {"disco"} <= set(FORMATS)
+
+
+def test_a_limit_stops_reading(file):
+    rows = "arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,2,2\nbroken\n"
+    trace, _ = read_trace(file("x.csv", rows.replace("broken", "3,3,3")), limit=2)
+    assert trace.prompt_tokens.tolist() == [1, 2]
+    with pytest.raises(ConfigurationError, match="at least one"):
+        read_trace(file("x.csv", rows), limit=0)
+
+
+def test_rows_that_cannot_be_used_are_counted_by_reason(file):
+    path = file(
+        "x.csv",
+        "arrival_s,prompt_tokens,output_tokens,ttft_s\n"
+        "0,1,1,0.5\n"
+        "1,1,1,nan\n"  # 3
+        "2,-1,1,0.5\n"  # 4
+        "3,1\n"  # 5
+        "9,1,1,0.5\n"
+        "4,1,1,0.5\n"  # 7
+        "5,1,1,0.5\n"  # 8
+        "10,x,1,nan\n"  # 9: counted once
+        "11,1,1,\n",
+    )
+    trace, skipped = read_trace(path, skip_invalid=True)
+    assert trace.arrival_s.tolist() == [0, 9, 11]
+    assert skipped.rows == 6
+    assert skipped.places == {
+        "not a number (NaN)": ("line 3",),
+        "negative": ("line 4",),
+        "wrong number of cells": ("line 5",),
+        "out of order": ("line 7", "line 8"),
+        "not a number": ("line 9",),
+    }
+    assert str(skipped).startswith("6 rows were left out: 2 out of order (line 7, line 8); ")
+
+
+REAL = {
+    "burstgpt": "BurstGPT*.csv",
+    "azure": "AzureLLMInferenceTrace_*.csv",
+    "mooncake": "*_trace.jsonl",
+    "llmperf": "*_individual_responses.json",
+    "disco": "conv.csv",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(REAL))
+def test_the_real_files_can_be_read(kind):
+    folder = os.environ.get("DISCO_TRACES")
+    if folder is None:
+        pytest.skip("DISCO_TRACES names no folder with public traces")
+    paths = [path for path in sorted(Path(folder).rglob(REAL[kind])) if path.stat().st_size]
+    if not paths:
+        pytest.skip(f"no {REAL[kind]} in DISCO_TRACES={folder}")
+    for path in paths:
+        trace, _ = read_trace(path, limit=200_000)
+        assert f"format {kind}" in trace.source
+        assert len(trace) > 1
+        assert trace.prompt_tokens.max() > 0

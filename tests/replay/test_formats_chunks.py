@@ -1,0 +1,295 @@
+"""Writing and reading back, whole and in chunks: the same trace; memory does not grow with the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from disco.errors import ConfigurationError
+from disco.replay.formats import read_chunks, read_trace, write_trace
+from disco.replay.formats.pieces import COLUMNS, join, pick
+from disco.replay.trace import Gaps, Trace
+
+SUFFIXES = ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"]
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    for column in COLUMNS:
+        np.testing.assert_array_equal(getattr(one, column), getattr(other, column), err_msg=column)
+    assert (one.gaps is None) == (other.gaps is None)
+    if one.gaps is not None:
+        np.testing.assert_array_equal(one.gaps.offsets, other.gaps.offsets)
+        np.testing.assert_array_equal(one.gaps.values_s, other.gaps.values_s)
+    assert list(one.features) == list(other.features)
+    for name, values in one.features.items():
+        np.testing.assert_array_equal(values, other.features[name], err_msg=name)
+
+
+times = st.floats(0, 250, allow_nan=False)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=5).map("w".__add__)
+
+
+def column(values: st.SearchStrategy, n: int) -> st.SearchStrategy:
+    return st.lists(values, min_size=n, max_size=n)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    n = draw(st.integers(1, 12))
+    unknown = times | st.just(np.nan)
+    optional = {
+        name: draw(st.none() | column(unknown, n))
+        for name in ("ttft_s", "device_ttft_s")
+        if draw(st.booleans())
+    }
+    if draw(st.booleans()):
+        optional["tpot_s"] = draw(column(st.floats(0, 4) | st.just(np.nan), n))
+        optional["confidence"] = draw(column(st.floats(0, 1) | st.just(np.nan), n))
+    gaps = None
+    if draw(st.booleans()):
+        lists = draw(column(st.lists(st.floats(0, 4), max_size=4), n))
+        offsets = np.cumsum([0, *map(len, lists)])
+        gaps = Gaps(offsets, np.array([gap for part in lists for gap in part], dtype=np.float64))
+    features = {
+        "client": np.array(draw(column(st.integers(-(2**62), 2**62), n))),
+        "load": np.array(draw(column(st.floats(allow_nan=False, allow_infinity=False), n))),
+        "team, of": np.array(draw(column(words, n))),
+        "vip": np.array(draw(column(st.booleans(), n))),
+    }
+    return Trace.of(
+        arrival_s=sorted(draw(column(st.floats(0, 1e9), n))),
+        prompt_tokens=draw(column(st.integers(0, 2**53), n)),
+        output_tokens=draw(column(st.integers(0, 2**53), n)),
+        **optional,
+        gaps=gaps,
+        features={
+            name: features[name] for name in draw(st.lists(st.sampled_from(list(features)), unique=True))
+        },
+    )
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(trace=traces())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_was_written_is_what_is_read(suffix, trace):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"x.{suffix}"
+        write_trace(trace, path)
+        found, skipped = read_trace(path)
+    assert not skipped
+    assert_same(found, trace)
+
+
+def long_trace(n: int = 40_000) -> Trace:
+    """Over several internal batches, gaps and features included."""
+    rng = np.random.default_rng(5)
+    offsets = np.concatenate([[0], rng.integers(0, 3, n).cumsum()])
+    return Trace.of(
+        arrival_s=rng.exponential(1.0, n).cumsum(),
+        prompt_tokens=rng.integers(1, 100, n),
+        output_tokens=rng.integers(1, 100, n),
+        ttft_s=np.where(rng.random(n) < 0.3, np.nan, rng.gamma(2.0, 0.3, n)),
+        gaps=Gaps(offsets, rng.gamma(2.0, 0.01, offsets[-1])),
+        features={"client": rng.integers(0, 9, n), "model": np.array(["a", "bb"])[rng.integers(0, 2, n)]},
+        name="x",
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    trace, folder = long_trace(), tmp_path_factory.mktemp("long")
+    for suffix in ("csv", "jsonl", "parquet"):
+        write_trace(trace, folder / f"x.{suffix}")
+    return {suffix: folder / f"x.{suffix}" for suffix in ("csv", "jsonl", "parquet")}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("chunk_rows", [7_000, 16_384, 30_000, 40_000, 50_000])
+def test_chunks_are_the_trace(files, suffix, chunk_rows):
+    chunks = list(read_chunks(files[suffix], chunk_rows=chunk_rows))
+    sizes = [len(chunk) for chunk in chunks]
+    assert all(size == chunk_rows for size in sizes[:-1])
+    assert 0 < sizes[-1] <= chunk_rows
+    assert_same(join(chunks), long_trace())
+    assert {values.dtype.kind for chunk in chunks for values in [chunk.features["client"]]} == {"i"}
+
+
+def test_times_go_on_from_chunk_to_chunk_and_begin_at_zero(tmp_path):
+    path = tmp_path / "x.csv"
+    rows = "".join(f"{100 + i},m,5,5,10,l\n" for i in range(40_000))
+    path.write_text(f"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n{rows}")
+    chunks = list(read_chunks(path, chunk_rows=9_000))
+    assert [chunk.arrival_s[0] for chunk in chunks] == [0, 9_000, 18_000, 27_000, 36_000]
+
+
+def test_back_to_back_goes_on_too(tmp_path):
+    path = tmp_path / "x.jsonl"
+    row = (
+        '{"ttft_s": 0.5, "number_input_tokens": 5, "number_output_tokens": 5, "end_to_end_latency_s": 0.75}\n'
+    )
+    path.write_text(row * 20_000)
+    chunks = list(read_chunks(path, chunk_rows=6_000))
+    assert [chunk.arrival_s[0] for chunk in chunks] == [0, 4_500, 9_000, 13_500]
+
+
+def test_order_is_checked_across_borders(tmp_path):
+    path = tmp_path / "x.csv"
+    times = [*range(16_384), 5, *range(16_384, 16_390)]
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{t},1,1\n" for t in times))
+    chunks = read_chunks(path, chunk_rows=16_384)
+    assert len(next(chunks)) == 16_384
+    with pytest.raises(ConfigurationError, match=r"line 16386, column arrival_s: '5' is out of order"):
+        next(chunks)
+    chunks = read_chunks(path, chunk_rows=16_384, skip_invalid=True)
+    assert sum(map(len, chunks)) == 16_390
+    assert chunks.skipped.places == {"out of order": ("line 16386",)}
+
+
+def test_what_is_unknown_at_first_may_be_known_later(tmp_path):
+    """A text feature that is empty in the first 16,384 rows, and gaps that only come later."""
+    path = tmp_path / "x.jsonl"
+    plain = '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "error": null}\n'
+    rich = (
+        '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "error": "x", "gaps_s": [0.5], "new": 3}\n'
+    )
+    path.write_text(plain * 16_384 + rich)
+    trace, _ = read_trace(path)
+    assert (trace.features["error"][0], trace.features["error"][-1]) == ("", "x")
+    assert trace.gaps.of(0).size == 0
+    assert trace.gaps.of(16_384).tolist() == [0.5]
+    assert np.isnan(trace.features["new"][0])
+    assert trace.features["new"][-1] == 3
+
+
+def test_the_file_is_closed_however_reading_ends(files, tmp_path):
+    bad = tmp_path / "bad.csv"
+    bad.write_text("arrival_s,prompt_tokens,output_tokens\n0,x,1\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        for suffix in files:
+            chunks = read_chunks(files[suffix], chunk_rows=100)
+            next(chunks)
+            chunks.close()
+            chunks.close()
+            with pytest.raises(StopIteration):
+                next(chunks)
+        with pytest.raises(ConfigurationError):
+            read_trace(bad)
+
+
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    order=st.lists(st.integers(0, 7), min_size=1, max_size=8),
+)
+def test_picked_requests_keep_their_gaps(counts, order):
+    order = [row % len(counts) for row in order]
+    offsets = np.cumsum([0, *counts])
+    gaps = Gaps(offsets, np.arange(offsets[-1], dtype=np.float64))
+    n = len(counts)
+    trace = Trace.of(
+        arrival_s=np.zeros(n), prompt_tokens=np.arange(n), output_tokens=np.ones(n, int), gaps=gaps
+    )
+    picked = pick(trace, np.array(order))
+    assert picked.prompt_tokens.tolist() == order
+    for i, row in enumerate(order):
+        assert picked.gaps.of(i).tolist() == gaps.of(row).tolist()
+
+
+def test_parquet_types_that_others_write(tmp_path):
+    """Small integers, categories, nulls, dates, decimals in text: what pandas and its friends produce."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table(
+        {
+            "arrival_s": pa.array([0, 1, 2], pa.int32()),
+            "prompt_tokens": pa.array([1, 2, 3], pa.uint16()),
+            "output_tokens": pa.array([1.0, 2.0, 3.0], pa.float32()),
+            "ttft_s": pa.array([0.5, None, 0.25], pa.float32()),
+            "gaps_s": pa.array([[0.5, 0.25], None, []], pa.list_(pa.float32())),
+            "model": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "client": pa.array([1, None, 3]),
+            "at": pa.array([0, 1, 2], pa.timestamp("s")),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    trace, _ = read_trace(tmp_path / "x.parquet")
+    np.testing.assert_array_equal(trace.ttft_s, [0.5, np.nan, 0.25])
+    assert trace.gaps.offsets.tolist() == [0, 2, 2, 2]
+    assert trace.features["model"].tolist() == ["a", "b", "a"]
+    np.testing.assert_array_equal(trace.features["client"], [1, np.nan, 3])
+    assert trace.features["at"].dtype.kind == "M"
+
+    azure = pa.table(
+        {
+            "TIMESTAMP": pa.array([10**9, 3 * 10**9 + 100], pa.timestamp("ns")),
+            "ContextTokens": [1, 2],
+            "GeneratedTokens": [3, 4],
+        }
+    )
+    pq.write_table(azure, tmp_path / "azure.parquet")
+    assert read_trace(tmp_path / "azure.parquet")[0].arrival_s.tolist() == [0, 2.0000001]
+
+
+def test_a_nan_in_parquet_is_an_error_and_a_null_is_not(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    ttft = pa.array([0.5, None, float("nan")])
+    columns = {
+        "arrival_s": [0.0, 1.0, 2.0],
+        "prompt_tokens": [1, 1, 1],
+        "output_tokens": [1, 1, 1],
+        "ttft_s": ttft,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(ConfigurationError, match=r"row 3, column ttft_s: nan is not a number \(NaN\)"):
+        read_trace(tmp_path / "x.parquet")
+    trace, skipped = read_trace(tmp_path / "x.parquet", skip_invalid=True)
+    assert len(trace) == 2
+    assert skipped.places == {"not a number (NaN)": ("row 3",)}
+
+
+PEAK = """
+import sys
+from disco.replay.formats import read_chunks
+
+rows = sum(map(len, read_chunks(sys.argv[1], chunk_rows=20_000)))
+print(rows, next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_memory_depends_on_the_chunk_and_not_on_the_file(tmp_path, suffix):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    peaks_kib = []
+    for n in (150_000, 600_000):
+        rng = np.random.default_rng(0)
+        trace = Trace.of(
+            arrival_s=rng.exponential(1.0, n).cumsum(),
+            prompt_tokens=rng.integers(1, 100, n),
+            output_tokens=rng.integers(1, 100, n),
+            ttft_s=rng.random(n),
+        )
+        path = tmp_path / f"{n}.{suffix}"
+        write_trace(trace, path)
+        ran = subprocess.run(
+            [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
+        )
+        rows, peak_kib = map(int, ran.stdout.split())
+        assert rows == n
+        peaks_kib.append(peak_kib)
+    # The longer trace has 450,000 rows of 64 bytes more: 28,125 KiB as arrays, several times that as text.
+    assert peaks_kib[1] - peaks_kib[0] < 8_000

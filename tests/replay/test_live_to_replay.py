@@ -1,0 +1,205 @@
+"""What a live client recorded replays: the real model here, a real server there, and both evaluators.
+
+Compared is what was recorded with what is replayed, never a speed with a number, so that a busy machine changes
+nothing. docs/recording.md says where the tolerances come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from disco import AsyncDisco, RouteLog
+from disco.dispatch import Preset
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.profiles import DeviceProfile, load_device
+from disco.replay.arms import arm_delays
+from disco.replay.events import simulate
+from disco.replay.formats import read_trace
+from disco.replay.outcome import Outcome
+from disco.replay.recorded import scenario_of_routes
+from disco.replay.scenario import Arm, Scenario, resolve
+from disco.replay.trace import Trace
+from disco.replay.vectorised import evaluate
+from disco.session.record import RouteRecord
+
+CANARY = "xylophone-4711"
+TTFT_S = 10e-6  # per request: sums of times that records round to microseconds
+COST_SHARE = 0.03  # of all recorded cost: what the device counted otherwise, or did not get to read
+ANSWER_TOKENS = 6
+
+# In this order; the server is asked alone, too, so that its TTFT is known however the races end.
+RECORDED = {"device_only": 8, "race": 6, "server_only": 2, "wait_time": 4}
+
+
+@dataclass(frozen=True)
+class Recording:
+    path: Path
+    routes: list[RouteRecord]
+    trace: Trace
+    scenario: Scenario
+
+    def under(self, policy: str) -> tuple[Trace, list[RouteRecord]]:
+        """The part that was recorded under one policy."""
+        start = sum(
+            n for name, n in RECORDED.items() if list(RECORDED).index(name) < list(RECORDED).index(policy)
+        )
+        stop = start + RECORDED[policy]
+        assert {r.policy for r in self.routes[start:stop]} == {policy}
+        return self.trace.take(start, stop), self.routes[start:stop]
+
+
+@pytest.fixture(scope="module")
+def recording(llama_server, tmp_path_factory) -> Recording:
+    path = tmp_path_factory.mktemp("live") / "routes.jsonl"
+    routes: list[RouteRecord] = []
+
+    async def record() -> None:
+        device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
+        try:
+            await device.warm_up()
+            with RouteLog(path) as log:
+
+                def note(route: RouteRecord) -> None:
+                    routes.append(route)
+                    log(route)
+
+                for policy, answers in RECORDED.items():
+                    await ask(device, policy, answers, note)
+        finally:
+            await device.aclose()
+
+    async def ask(device, policy, answers, note) -> None:
+        preset = Preset(
+            name=policy,
+            dispatch={"policy": policy},
+            cost={"exchange_rate": 4e-12},
+            migration={"enabled": False},
+        )
+        async with AsyncDisco(
+            local=device,
+            policy=preset,
+            base_url=llama_server.base_url,
+            api_key="test-key",
+            price=(0.15, 0.60),
+            on_route=note,
+        ) as client:
+            for i in range(answers):
+                question = f"{i}: what is a {CANARY}?" + " Say it in a few plain words." * (i % 4)
+                stream = await client.chat.completions.create(
+                    model="m",  # this server answers to any name
+                    messages=[{"role": "user", "content": question}],
+                    stream=True,
+                    max_tokens=ANSWER_TOKENS,
+                    temperature=0,
+                )
+                async for _ in stream:
+                    pass
+
+    anyio.run(record)
+    trace, skipped = read_trace(path)
+    assert not skipped
+    return Recording(path, routes, trace, scenario_of_routes(trace))
+
+
+@pytest.fixture(params=[evaluate, simulate], ids=["vectorised", "events"])
+def replay(request):
+    return request.param
+
+
+def assert_first_tokens_match(outcome: Outcome, routes: list[RouteRecord]) -> None:
+    assert not outcome.failed.any()
+    assert outcome.device_won.tolist() == [r.winner == "device" for r in routes]
+    assert outcome.ttft_s == pytest.approx([r.pace.ttft_raw_s for r in routes], abs=TTFT_S)
+    assert outcome.ttft_s == pytest.approx([r.pace.ttft_released_s for r in routes], abs=0.02)
+
+
+def assert_costs_match(outcome: Outcome, trace: Trace, routes: list[RouteRecord]) -> None:
+    """Exactly, but for what the device did not read; that is bounded, and only ever too much."""
+    assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+    recorded = np.array([r.cost for r in routes])
+    assert outcome.cost_usd.sum() == pytest.approx(recorded.sum(), rel=COST_SHARE)
+
+
+def test_the_trace_is_what_was_recorded(recording):
+    trace, routes = recording.trace, recording.routes
+    assert len(trace) == len(routes) == sum(RECORDED.values())
+    assert trace.features["policy"].tolist() == [r.policy for r in routes]
+    assert trace.features["winner"].tolist() == [r.winner for r in routes]
+    assert trace.features["cost_usd"] == pytest.approx([r.cost for r in routes], rel=1e-12)
+    assert (trace.output_tokens == [r.answer_tokens for r in routes]).all()
+    assert trace.arrival_s == pytest.approx([r.created_s - routes[0].created_s for r in routes], abs=1e-5)
+    won_by_server = np.array([r.winner == "server" for r in routes])
+    assert (~np.isnan(trace.ttft_s) == won_by_server).all()
+    assert (~np.isnan(trace.device_ttft_s) == ~won_by_server).all()
+
+
+def test_neither_prompts_nor_answers_are_in_the_file(recording):
+    written = recording.path.read_text(encoding="utf-8")
+    assert CANARY not in written
+    assert "xylophone" not in written.lower()
+    assert "test-key" not in written
+
+
+def test_as_recorded_first_tokens_and_costs_come_back(recording, replay):
+    trace, scenario = recording.trace, recording.scenario
+    for seed in range(2):
+        outcome = replay(resolve(trace, scenario, seed=seed), scenario, Arm("recorded"), seed=seed)
+        assert_first_tokens_match(outcome, recording.routes)
+        assert_costs_match(outcome, trace, recording.routes)
+
+
+@pytest.mark.parametrize("policy", ["race", "server_only", "device_only"])
+def test_a_policy_that_would_decide_the_same_gives_the_same(recording, replay, policy):
+    trace, routes = recording.under(policy)
+    scenario = recording.scenario
+    outcome = replay(resolve(trace, scenario, seed=1), scenario, Arm(policy), seed=1)
+    assert_first_tokens_match(outcome, routes)
+    assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+
+
+def test_a_policy_that_learns_is_the_same_wherever_it_starts_the_same(recording, replay):
+    """Replay plans on what was recorded, the client planned on what it knew then: some decisions differ."""
+    trace, routes = recording.under("wait_time")
+    scenario = recording.scenario
+    workload = resolve(trace, scenario, seed=1)
+    outcome = replay(workload, scenario, Arm("wait_time"), seed=1)
+    planned = arm_delays(workload, scenario, Arm("wait_time"), seed=1)
+    for row, route in enumerate(routes):
+        mine = {"device": planned.device_s[row], "server": planned.server_s[row]}
+        recorded = {"device": workload.starts.device_s[row], "server": workload.starts.server_s[row]}
+        winner = route.winner
+        loser = "server" if winner == "device" else "device"
+        no_sooner = mine[loser] >= recorded[loser]
+        if mine[winner] == pytest.approx(recorded[winner], abs=TTFT_S) and no_sooner:
+            assert outcome.ttft_s[row] == pytest.approx(route.pace.ttft_raw_s, abs=TTFT_S)
+
+
+def test_the_scenario_is_what_it_was_recorded_on(recording):
+    scenario, routes = recording.scenario, recording.routes
+    rates = {e.name: e for e in routes[-1].endpoints}
+    assert scenario.device_rates.cost_in == rates["device"].cost_in
+    assert scenario.server_rates.cost_out == pytest.approx(0.6e-6)
+    assert scenario.pace_tps == routes[-1].pace.pace_tps
+    seen = [r.pace.ttft_raw_s for r in routes if r.policy == "server_only"]
+    assert scenario.ttft.quantile(0.0) <= min(seen) * 1.03
+    assert isinstance(scenario.device, DeviceProfile)
+    assert scenario.device.n >= 8
+    profile = load_device("pixel7pro-bloom-560m")
+    assert scenario_of_routes(recording.trace, device=profile).device is profile
+
+
+def test_token_by_token_the_server_writes_as_it_did(recording):
+    trace, routes = recording.under("server_only")
+    as_written = replace(recording.scenario, pace_tps=None)
+    for row, route in enumerate(routes):
+        one = trace.take(row, row + 1)
+        outcome = simulate(resolve(one, as_written, seed=0), as_written, Arm("server_only"), seed=0)
+        assert outcome.reading is not None
+        recorded = np.diff([at for at, tokens in route.generated for _ in range(tokens)])
+        assert recorded.size == ANSWER_TOKENS - 1
+        assert outcome.reading.tbt_s == pytest.approx(recorded, abs=1.1e-4)  # timelines are rounded to 0.1 ms

@@ -1,0 +1,163 @@
+"""The oracle is a bound: nothing that keeps to the budget does better, and it keeps to the budget itself."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disco.dispatch import Candidate, build_policy
+from disco.profiles import Empirical, Lengths
+from disco.replay.oracle import oracle_delays
+from disco.replay.scenario import Workload
+
+SIDES = st.sampled_from(["device", "server"])
+BUDGETS = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.5, 1.0])
+SECONDS = st.sampled_from([0.1, 0.2, 0.5, 3.0]) | st.floats(0.001, 20.0)
+REQUESTS = st.tuples(st.sampled_from([0, 1, 10]) | st.integers(1, 300), SECONDS, SECONDS)
+
+
+def workload(rows):
+    tokens, server_s, device_s = (np.array(column) for column in zip(*rows, strict=True))
+    n = tokens.size
+    ones = np.ones(n)
+    return Workload(
+        arrival_s=np.arange(n, dtype=float),
+        prompt_tokens=tokens.astype(np.int64),
+        answer_tokens=np.ones(n, dtype=np.int64),
+        server_ttft_s=server_s.astype(float),
+        device_ttft_s=device_s.astype(float),
+        server_tpot_s=0.02 * ones,
+        device_tpot_s=0.05 * ones,
+    )
+
+
+def ttft(work, delays):
+    return np.minimum(delays.device_s + work.device_ttft_s, delays.server_s + work.server_ttft_s)
+
+
+def used(work, delays, constrained):
+    """Tokens that the constrained side was started on: not when the other one wrote before its turn came."""
+    mine, other = delays.device_s, delays.server_s + work.server_ttft_s
+    if constrained == "server":
+        mine, other = delays.server_s, delays.device_s + work.device_ttft_s
+    return int(work.prompt_tokens[(mine <= 0.0) | (mine < other)].sum())
+
+
+def p99(times_s):
+    """The smallest time that at most 1 % exceed."""
+    return float(np.sort(times_s)[times_s.size - 1 - int(0.01 * times_s.size + 1e-9)])
+
+
+def choices(work, constrained):
+    """Every set of requests that the constrained side may be started on: tokens used and times, each."""
+    free_s, scarce_s = work.server_ttft_s, work.device_ttft_s
+    if constrained == "server":
+        free_s, scarce_s = scarce_s, free_s
+    for picks in product([False, True], repeat=len(work)):
+        chosen = np.array(picks)
+        yield int(work.prompt_tokens[chosen].sum()), np.where(chosen, np.minimum(free_s, scarce_s), free_s)
+
+
+@given(st.lists(REQUESTS, min_size=1, max_size=7), SIDES, BUDGETS)
+def test_no_choice_of_as_many_tokens_has_a_smaller_mean(rows, constrained, budget):
+    work = workload(rows)
+    delays = oracle_delays(work, constrained=constrained, budget=budget)
+    spent, mean_s = used(work, delays, constrained), ttft(work, delays).mean()
+    limit = max(spent, budget * work.prompt_tokens.sum())
+    for tokens, times_s in choices(work, constrained):
+        assert tokens > limit or mean_s <= times_s.mean() + 1e-9
+
+
+@given(st.lists(REQUESTS, min_size=1, max_size=7), SIDES, BUDGETS)
+def test_no_choice_within_the_budget_has_a_smaller_p99(rows, constrained, budget):
+    """Few requests: none may be later."""
+    work = workload(rows)
+    delays = oracle_delays(work, constrained=constrained, budget=budget, objective="p99")
+    served_s = p99(ttft(work, delays))
+    for tokens, times_s in choices(work, constrained):
+        assert tokens > budget * work.prompt_tokens.sum() * (1 - 1e-9) or served_s <= p99(times_s)
+
+
+@given(st.lists(REQUESTS, min_size=1, max_size=5), SIDES, BUDGETS)
+@settings(max_examples=30)
+def test_one_per_cent_may_be_later(rows, constrained, budget):
+    """With 99 times as many requests that nobody can help, one per cent of all is left out of P99."""
+    idle = [(1, 0.0001, 0.0001)] * 295
+    work = workload(rows + idle)
+    delays = oracle_delays(work, constrained=constrained, budget=budget, objective="p99")
+    served_s = p99(ttft(work, delays))
+    few = workload(rows)
+    for tokens, times_s in choices(few, constrained):
+        everybody = np.concatenate([times_s, np.full(len(idle), 0.0001)])
+        assert tokens > budget * work.prompt_tokens.sum() * (1 - 1e-9) or served_s <= p99(everybody)
+
+
+@given(st.lists(REQUESTS, min_size=1, max_size=300), SIDES, BUDGETS, st.sampled_from(["mean", "p99"]))
+def test_the_budget_is_kept_to_within_the_last_prompt(rows, constrained, budget, objective):
+    work = workload(rows)
+    delays = oracle_delays(work, constrained=constrained, budget=budget, objective=objective)
+    chosen = (delays.device_s if constrained == "device" else delays.server_s) == 0.0
+    spent = int(work.prompt_tokens[chosen].sum())
+    assert spent < budget * work.prompt_tokens.sum() + work.prompt_tokens.max() + 1e-6
+    free = delays.server_s if constrained == "device" else delays.device_s
+    assert (free == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    "policy", ["device_only", "server_only", "random", "length_threshold", "wait_time", "optimal_wait"]
+)
+@given(
+    rows=st.lists(REQUESTS, min_size=1, max_size=120),
+    constrained=SIDES,
+    budget=BUDGETS,
+    tail=st.sampled_from([0.0, 0.05, 0.5]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40)
+def test_no_policy_that_keeps_to_the_budget_beats_it(policy, rows, constrained, budget, tail, seed):
+    work = workload(rows)
+    if not work.prompt_tokens.any():
+        return
+    lived = build_policy(
+        policy,
+        lengths=Lengths.from_samples(work.prompt_tokens),
+        ttft=Empirical.from_samples(work.server_ttft_s),
+        device=Candidate("d", "device", prefill_tps=30.0),
+        budget=budget,
+        tail=tail,
+        rng=np.random.default_rng(seed),
+        server_constrained=constrained == "server",
+    )
+    delays = lived.delays(work.prompt_tokens)
+    # What the policy spent is its budget here, whatever it was meant to be: luck may have it overspend.
+    spent = min(used(work, delays, constrained) / work.prompt_tokens.sum(), 1.0)
+    lived_s = ttft(work, delays)
+    mean = oracle_delays(work, constrained=constrained, budget=spent)
+    assert ttft(work, mean).mean() <= lived_s.mean() + 1e-9
+    tail_s = oracle_delays(work, constrained=constrained, budget=spent, objective="p99")
+    assert p99(ttft(work, tail_s)) <= p99(lived_s)
+
+
+def test_what_is_left_of_the_rescue_goes_to_the_mean():
+    """Rescuing the one slow answer takes 10 of 50 tokens; the other 15 go where a token gains most."""
+    work = workload([(10, 9.0, 1.0), (15, 2.0, 1.0), (25, 2.0, 1.9)])
+    p99_first = oracle_delays(work, constrained="device", budget=0.5, objective="p99")
+    assert p99_first.device_s.tolist() == [0.0, 0.0, np.inf]
+
+
+def test_nothing_is_spent_where_it_gains_nothing():
+    work = workload([(10, 0.5, 1.0), (20, 0.5, 3.0)])
+    assert np.isinf(oracle_delays(work, constrained="device", budget=1.0).device_s).all()
+
+
+def test_empty_prompts_cost_nothing():
+    work = workload([(0, 2.0, 1.0), (20, 2.0, 1.0)])
+    assert oracle_delays(work, constrained="device", budget=0.0).device_s.tolist() == [0.0, np.inf]
+    assert oracle_delays(work, constrained="device", budget=0.0, objective="p99").device_s[0] == 0.0
+
+
+def test_a_budget_that_is_no_share_is_refused():
+    with pytest.raises(ValueError, match="budget"):
+        oracle_delays(workload([(1, 1.0, 1.0)]), constrained="device", budget=1.1)

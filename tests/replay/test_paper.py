@@ -1,0 +1,266 @@
+"""The paper's evaluation: its set-up, the printed figures, and a small run of all five items."""
+
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from disco.errors import ConfigurationError
+from disco.profiles import load_server
+from disco.replay.events import simulate
+from disco.replay.paper import PaperResult, paper_tables, run_paper
+from disco.replay.paper.printed import (
+    COST_CUT_PERCENT,
+    FORECAST_ERRORS,
+    MEAN_CUT_PERCENT,
+    MIGRATION,
+    PLANNING_MS,
+    TAIL_CUT_PERCENT,
+)
+from disco.replay.paper.requests import Requests, read_lengths
+from disco.replay.paper.setup import DEVICES, REGIMES, SERVERS, pairs
+from disco.replay.scenario import Arm, resolve
+from disco.replay.vectorised import evaluate
+
+BUDGETS = (0.0, 0.5, 1.0)
+KEYS = [server.key for server in SERVERS]
+
+
+# P99 of so many is a request's own time, not a point between two: what the oracle for P99 makes small.
+REQUESTS = 101
+
+
+@pytest.fixture(scope="module")
+def small() -> PaperResult:
+    return run_paper(runs=2, requests=REQUESTS, budgets=BUDGETS, event_requests=4)
+
+
+def test_printed_figures_cover_every_cell():
+    cells = {(server, regime) for server in KEYS for regime in REGIMES}
+    assert set(TAIL_CUT_PERCENT) == set(MIGRATION) == cells
+    assert all(set(row) == set(DEVICES) for row in TAIL_CUT_PERCENT.values())
+    assert set(FORECAST_ERRORS) == set(KEYS)
+
+
+def test_printed_figures_are_the_papers():
+    assert TAIL_CUT_PERCENT["GPT", "server-constrained"]["Q-0.5B"] == 44.04
+    assert TAIL_CUT_PERCENT["DeepSeek", "server-constrained"]["B-1.1B"] == 0.0
+    assert TAIL_CUT_PERCENT["Command", "device-constrained"]["B-560M"] == 31.53
+    handover = MIGRATION["LLaMA", "server-constrained"]
+    assert (handover.delayed_tokens, handover.delayed_p99, handover.tbt_p99_s) == (5.53, 11.0, 0.209)
+    assert MEAN_CUT_PERCENT == (6.0, 78.0)
+    assert COST_CUT_PERCENT == {"device-constrained": 72.7, "server-constrained": 83.6}
+    assert PLANNING_MS["wait_time"][100_000] == 14.856
+
+
+def test_every_pair_runs_as_labelled_and_only_one_label_contradicts_its_prices():
+    chosen = pairs()
+    assert len(chosen) == len({(p.device, p.server, p.regime) for p in chosen}) == 24
+    for pair in chosen:
+        server_constrained = pair.regime == "server-constrained"
+        assert pair.scenario.constrained == ("server" if server_constrained else "device")
+        assert pair.policy == ("length_threshold" if server_constrained else "wait_time")
+    contradicting = [(p.device, p.server, p.regime) for p in chosen if p.prices_say != p.regime]
+    assert contradicting == [("Q-0.5B", "Command", "device-constrained")]
+
+
+def test_set_up_is_the_papers():
+    for pair in pairs():
+        assert (pair.scenario.max_tokens, pair.scenario.pace_tps) == (128, 4.8)
+        assert pair.scenario.device_slots is None
+    command = next(p for p in pairs() if p.server == "Command").scenario.server_rates
+    assert (command.cost_in, command.cost_out) == pytest.approx((1.25e-6, 2.00e-6))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_stand_in_is_labelled_as_what_it_is(key):
+    server = next(one for one in SERVERS if one.key == key)
+    profile = load_server(server.profile)
+    assert profile.stands_for is not None
+    assert f"{profile.rows:,}" in server.what
+    assert "stand-in" in server.what or "real" in server.what
+
+
+def test_stand_in_for_command_is_the_fast_server_that_its_forecasting_errors_speak_of():
+    """Printed: 0.090 s are 39.4 %, so about 0.23 s to the first token."""
+    assert load_server("llama-2-70b-anyscale-2023").ttft_s.mean == pytest.approx(
+        FORECAST_ERRORS["Command"].typical_ttft_s, rel=0.1
+    )
+
+
+def test_a_server_can_be_replaced_by_ones_own():
+    other = load_server("gpt-4o-mini-2024")
+    changed = [p for p in pairs({"GPT": other}) if p.scenario.server_name == other.name]
+    assert {p.server for p in changed} == {"GPT"}
+    assert len(changed) == 6
+
+
+def test_an_unknown_server_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"no server called 'Gemini'.*GPT, LLaMA"):
+        pairs({"Gemini": load_server("gpt-4o-mini-2024")})
+
+
+def test_requests_of_a_run_come_from_its_seed():
+    source = pickle.loads(pickle.dumps(Requests(50)))
+    assert np.array_equal(source(3).prompt_tokens, Requests(50)(3).prompt_tokens)
+    assert not np.array_equal(source(3).prompt_tokens, source(4).prompt_tokens)
+
+
+def test_lengths_do_not_go_in_step_with_the_servers_speed():
+    pair = next(p for p in pairs() if p.server == "GPT")
+    workload = resolve(Requests(4_000)(0), pair.scenario, seed=0)
+    columns = [workload.prompt_tokens, workload.server_tpot_s, workload.server_ttft_s]
+    ranks = [np.argsort(np.argsort(column)) for column in columns]
+    correlations = np.corrcoef(ranks)[~np.eye(3, dtype=bool)]
+    assert np.abs(correlations).max() < 0.06
+
+
+def test_all_five_items_have_their_shape(small):
+    titles = [table.title.split(":")[0] for table in paper_tables(small)]
+    assert titles == ["Set-up", "Table 2", "Figure 6", "Table 3", "Figure 7", "Figure 9"]
+    tables = dict(zip(titles, paper_tables(small), strict=True))
+    assert [len(table.rows) for table in tables.values()] == [4, 24, 24, 16, 16, len(small.planning)]
+    for table in tables.values():
+        assert {len(row) for row in table.rows} == {len(table.header)}
+        assert all(isinstance(cell, str) for row in table.rows for cell in row)
+
+
+def test_budget_is_kept_in_every_run(small):
+    longest = max(int(Requests(REQUESTS)(seed).prompt_tokens.max()) for seed in (0, 1))
+    total = min(int(Requests(REQUESTS)(seed).prompt_tokens.sum()) for seed in (0, 1))
+    for curves in small.curves:
+        if curves.pair.policy == "length_threshold":
+            used = curves.used["disco"]
+            assert (used <= np.array(BUDGETS) + longest / total).all()
+
+
+def test_nothing_beats_the_oracle(small):
+    for curves in small.curves:
+        budgets_kept = curves.used["disco"] <= np.array(BUDGETS) + 1e-9
+        assert (curves.mean_s["oracle"] <= curves.mean_s["disco"] + 1e-9)[budgets_kept].all()
+        assert (curves.p99_s["oracle"] <= curves.p99_s["disco"] + 1e-9)[budgets_kept].all()
+
+
+def test_a_cut_is_against_stochastic_dispatch_and_nothing_is_cut_at_budget_0(small):
+    curves = small.curves[0]
+    assert np.array_equal(curves.p99_s["disco"][:, 0], curves.p99_s["stoch"][:, 0])
+    whole, inner = curves.tail_cut("disco").mean, curves.tail_cut("disco", inner=True).mean
+    by_hand = 100 * (1 - curves.p99_s["disco"] / curves.p99_s["stoch"])
+    assert whole == pytest.approx(by_hand.mean())
+    assert inner == pytest.approx(by_hand[:, 1].mean())
+
+
+def test_migration_is_compared_on_the_same_answers(small):
+    assert len(small.moves) == 48  # in both orders, every second of three budgets, without 0
+    assert {move.budget for move in small.moves} == {1.0}
+    for move in small.moves:
+        assert move.answers == 4
+        assert move.saved_percent <= move.bound_percent + 1e-9
+        if not move.late_tokens.size:
+            assert move.cost_usd == pytest.approx(move.staying_usd)
+
+
+def test_without_migration_both_evaluators_charge_the_same():
+    """Figure 7 takes one side from each."""
+    for pair in pairs()[::7]:
+        workload = resolve(Requests(10)(0), pair.scenario, seed=0)
+        arm = Arm(pair.policy, 0.5)
+        token_by_token = simulate(workload, pair.scenario, arm, seed=0)
+        assert token_by_token.cost_usd == pytest.approx(
+            evaluate(workload, pair.scenario, arm, seed=0).cost_usd
+        )
+
+
+def test_json_holds_ours_beside_the_printed(small):
+    plain = json.loads(json.dumps(small.to_dict(), allow_nan=False))
+    assert len(plain["table_2"]) == 24
+    first = plain["table_2"][0]
+    assert (first["server"], first["device"], first["printed_percent"]) == ("GPT", "B-1.1B", 23.85)
+    assert plain["setup"]["mislabelled"] == [
+        {
+            "device": "Q-0.5B",
+            "server": "Command",
+            "label": "device-constrained",
+            "prices_say": "server-constrained",
+        }
+    ]
+    assert {row["printed_ms"] for row in plain["figure_9"]} >= {0.128, 14.856}
+    assert len(plain["figure_6"][0]["mean_ttft_s"]["disco"]) == len(BUDGETS)
+
+
+def test_same_seed_same_figures_on_any_executor(small):
+    def figures(result: PaperResult) -> dict:
+        plain = result.to_dict()
+        for row in plain["figure_9"]:
+            del row["ours_ms"]
+        del plain["took_s"]
+        return plain
+
+    with ThreadPoolExecutor(2) as executor:
+        again = run_paper(runs=2, requests=REQUESTS, budgets=BUDGETS, event_requests=4, executor=executor)
+    assert figures(again) == figures(small)
+
+
+def test_progress_reaches_its_end():
+    seen = []
+    run_paper(
+        runs=1,
+        requests=5,
+        budgets=[0.5],
+        event_requests=1,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [done for done, _ in seen] == list(range(1, 73))
+    assert {total for _, total in seen} == {72}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runs": 0}, "runs must be at least 1"),
+        ({"requests": 0}, "requests must be at least 1"),
+        ({"budgets": [1.5]}, "shares between 0 and 1"),
+        ({"budgets": []}, "at least one"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        run_paper(**options)
+
+
+def test_own_lengths_are_drawn_prompt_with_answer(tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("index,prompt_tokens,output_tokens\n0,10,100\n1,20,200\n2,30,0\n")
+    sample = read_lengths(file)
+    trace = Requests(200, sample)(0)
+    drawn = set(zip(trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True))
+    assert drawn == {(10, 100), (20, 200), (30, 0)}
+    assert "lengths.csv" in Requests(200, sample).what
+
+
+def test_lengths_enough_for_a_run_are_drawn_once_each(tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("prompt_tokens,output_tokens\n" + "".join(f"{n},1\n" for n in range(1, 51)))
+    assert len(set(Requests(50, read_lengths(file))(0).prompt_tokens.tolist())) == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prompt_tokens\n1\n", "no column output_tokens"),
+        ("", "no column prompt_tokens"),
+        ("prompt_tokens,output_tokens\n", "holds no lengths"),
+        ("prompt_tokens,output_tokens\n5,6\n0,6\n", "line 3, column prompt_tokens: .* at least 1"),
+        ("prompt_tokens,output_tokens\n5,-6\n", "line 2, column output_tokens"),
+        ("prompt_tokens,output_tokens\n5\n", "line 2, column output_tokens"),
+        ("prompt_tokens,output_tokens\n5.5,6\n", "line 2, column prompt_tokens"),
+    ],
+)
+def test_a_file_of_lengths_that_is_not_one_is_refused_with_its_place(tmp_path, text, message):
+    file = tmp_path / "lengths.csv"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        read_lengths(file)

@@ -1,0 +1,383 @@
+"""From outcomes to figures: exact on known data, and the same in chunks."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import sys
+from dataclasses import asdict, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disco.cost import Phase
+from disco.errors import ConfigurationError
+from disco.playback import metrics
+from disco.replay.figures import ReadingFigures, SeedFigures
+from disco.replay.outcome import Outcome, Reading, concatenate
+from disco.replay.scenario import Arm
+from disco.replay.summary import (
+    CDF_LEVELS,
+    Cell,
+    Figure,
+    ReadingSummary,
+    Summary,
+    figure,
+    figures_of,
+    regret,
+    summarise,
+)
+from disco.replay.tally import RELATIVE_ERROR, Sketch, Tally
+
+
+def outcome(ttft_s: list[float] | np.ndarray, *, seed: int = 0, reading: bool = False) -> Outcome:
+    times = np.array(ttft_s, dtype=np.float64)
+    n = times.size
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(1, 100, n)
+    device = prompt * (rng.random(n) < 0.7)
+    cost = rng.random(n)
+    return Outcome(
+        ttft_s=times,
+        device_won=rng.random(n) < 0.4,
+        prompt_tokens=prompt,
+        device_prompt_tokens=device,
+        server_prompt_tokens=prompt - device,
+        cost_usd=cost,
+        cost_by={("device", Phase.ANSWER): float(cost.sum()) / 4, ("server", Phase.RACE_LOSER): 0.5},
+        failed=np.isnan(times),
+        reading=some_reading(rng, n) if reading else None,
+    )
+
+
+def some_reading(rng: np.random.Generator, n: int) -> Reading:
+    moved = rng.random(n) < 0.5
+    late = rng.integers(0, 9, n).astype(np.float64)
+    return Reading(
+        late_tokens=late,
+        handover_late_tokens=np.where(moved, np.floor(late / 2), 0.0),
+        stall_ratio=np.where(rng.random(n) < 0.3, np.nan, rng.random(n)),
+        qoe=rng.random(n),
+        fluidity=rng.random(n),
+        moved=moved,
+        failed_over=rng.random(n) < 0.1,
+        tbt_s=np.where(rng.random(5 * n) < 0.2, 0.0, rng.exponential(0.2, 5 * n)),
+        moved_tbt_s=rng.exponential(0.2, n),
+    )
+
+
+# ---------------------------------------------------------------------- one seed
+
+
+def test_figures_of_four_requests_by_hand():
+    one = Outcome(
+        ttft_s=np.array([0.4, 0.1, np.nan, 0.2]),
+        device_won=np.array([True, False, False, False]),
+        prompt_tokens=np.array([10, 20, 30, 40]),
+        device_prompt_tokens=np.array([10, 0, 30, 0]),
+        server_prompt_tokens=np.array([10, 20, 0, 40]),
+        cost_usd=np.array([1.0, 2.0, 3.0, 6.0]),
+        cost_by={("device", Phase.ANSWER): 4.0, ("server", Phase.ANSWER): 8.0},
+        failed=np.array([False, False, True, False]),
+    )
+    found = figures_of(one, "device")
+    assert found.requests == 4
+    assert found.ttft_mean_s == pytest.approx(0.7 / 3)
+    assert found.ttft_p50_s == 0.2
+    assert found.ttft_p90_s == pytest.approx(0.2 + 0.8 * 0.2)
+    assert found.ttft_p99_s == pytest.approx(0.2 + 0.98 * 0.2)
+    assert found.budget_used == 0.4
+    assert figures_of(one, "server").budget_used == 0.7
+    assert found.cost_usd == 3.0
+    assert found.cost_by == {"device/answer": 1.0, "server/answer": 2.0}
+    assert found.device_won == 0.25
+    assert found.failed == 0.25
+    assert found.ttft_quantiles_s[0] == 0.1
+    assert found.ttft_quantiles_s[-1] == 0.4
+    assert len(found.ttft_quantiles_s) == len(CDF_LEVELS) == 202
+    assert found.reading is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0.0, 1e4) | st.just(math.nan), min_size=1, max_size=60))
+def test_quantiles_are_those_of_playback_and_of_numpy(times):
+    found = figures_of(outcome(times), "device")
+    known = [value for value in times if not math.isnan(value)]
+    expected = [metrics.quantile(known, q) for q in CDF_LEVELS]
+    assert found.ttft_quantiles_s == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    if known:
+        assert found.ttft_p99_s == pytest.approx(float(np.quantile(known, 0.99)), rel=1e-12)
+        assert found.ttft_mean_s == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
+
+
+def test_reading_is_over_the_answers_there_were():
+    nan = np.nan
+    one = replace(
+        outcome([0.4, 0.1, nan, 0.2]),
+        reading=Reading(
+            late_tokens=np.array([3.0, 0.0, 100.0, 9.0]),
+            handover_late_tokens=np.array([2.0, 0.0, 100.0, 4.0]),
+            stall_ratio=np.array([0.1, nan, nan, 0.3]),
+            qoe=np.array([1.0, 0.5, nan, 0.0]),
+            fluidity=np.array([1.0, 1.0, nan, 0.4]),
+            moved=np.array([True, False, True, True]),
+            failed_over=np.array([False, True, True, False]),
+            tbt_s=np.array([0.3, 0.1, 0.2]),
+            moved_tbt_s=np.array([0.3, 0.1]),
+        ),
+    )
+    reading = figures_of(one, "device").reading
+    assert reading is not None
+    assert reading.tbt_p50_s == 0.2
+    assert reading.tbt_p99_s == pytest.approx(0.298)
+    assert reading.moved_tbt_p99_s == pytest.approx(0.298)
+    assert reading.late_tokens == 4.0
+    assert reading.handover_late_tokens == 3.0
+    assert reading.handover_late_p99 == pytest.approx(3.98)
+    assert reading.stall_ratio == pytest.approx(0.2)
+    assert reading.qoe == 0.5
+    assert reading.fluidity == pytest.approx(0.8)
+    assert reading.moved == pytest.approx(2 / 3)
+    assert reading.failed_over == pytest.approx(1 / 3)
+
+
+def test_without_moves_there_are_no_figures_of_moves():
+    one = outcome([0.1, 0.2], reading=True)
+    assert one.reading is not None
+    still = replace(one.reading, moved=np.zeros(2, dtype=bool), moved_tbt_s=np.empty(0))
+    reading = figures_of(replace(one, reading=still), "device").reading
+    assert reading is not None
+    assert (reading.moved_tbt_p99_s, reading.handover_late_tokens, reading.handover_late_p99) == (None,) * 3
+    assert reading.moved == 0.0
+
+
+def test_when_nobody_answers_times_are_unknown():
+    found = figures_of(outcome([math.nan, math.nan], reading=True), "server")
+    assert math.isnan(found.ttft_mean_s)
+    assert math.isnan(found.ttft_p99_s)
+    assert found.failed == 1.0
+    assert found.cost_usd > 0
+    assert found.reading is not None
+    assert math.isnan(found.reading.late_tokens)
+
+
+def test_figures_can_be_sent_between_processes():
+    found = figures_of(outcome([0.1, 0.2], reading=True), "device")
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+# ---------------------------------------------------------------------- over seeds
+
+
+def test_an_interval_on_known_data():
+    """t(0.975, 4) = 2.776445, from any table."""
+    found = figure([1.0, 2.0, 3.0, 4.0, 5.0])
+    half = 2.7764451 * math.sqrt(2.5 / 5)
+    assert found == Figure(3.0, pytest.approx(3.0 - half, rel=1e-7), pytest.approx(3.0 + half, rel=1e-7))
+
+
+def test_one_seed_is_its_own_interval_and_needs_no_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    assert figure([0.3]) == Figure(0.3, 0.3, 0.3)
+    with pytest.raises(ConfigurationError, match=r"disco-llm\[replay\]"):
+        figure([0.3, 0.4])
+
+
+def test_an_interval_holds_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(2000):
+        found = figure(rng.normal(5.0, 2.0, 4).tolist())
+        held += found.low <= 5.0 <= found.high
+    assert 0.935 < held / 2000 < 0.965
+
+
+def test_a_summary_is_the_mean_over_its_seeds():
+    seeds = [figures_of(outcome(np.arange(1.0, 9.0) * k, seed=k, reading=True), "device") for k in (1, 2, 3)]
+    found = summarise(seeds)
+    assert (found.requests, found.seeds) == (8, 3)
+    for name in (
+        "ttft_mean_s",
+        "ttft_p50_s",
+        "ttft_p90_s",
+        "ttft_p99_s",
+        "budget_used",
+        "cost_usd",
+        "device_won",
+    ):
+        assert getattr(found, name) == figure([getattr(one, name) for one in seeds]), name
+    assert found.failed == Figure(0.0, 0.0, 0.0)
+    expected = np.mean([one.ttft_quantiles_s for one in seeds], axis=0)
+    assert found.ttft_quantiles_s == pytest.approx(tuple(expected))
+    assert found.cost_by["server/race_loser"] == pytest.approx(0.5 / 8)
+    assert found.reading is not None
+    assert found.reading.qoe == figure([one.reading.qoe for one in seeds])
+    # A budget and a cost that every seed shares are given without a spread.
+    assert summarise(seeds[:1]).cost_usd.low == summarise(seeds[:1]).cost_usd.high
+
+
+def test_every_figure_of_a_seed_has_its_place_in_a_summary():
+    assert [f.name for f in fields(ReadingFigures)] == [f.name for f in fields(ReadingSummary)]
+    assert [f.name for f in fields(SeedFigures)] == [f.name for f in fields(Summary) if f.name != "seeds"]
+
+
+def test_a_charge_that_only_some_seeds_have_counts_as_nothing_in_the_others():
+    one = figures_of(outcome([1.0]), "device")
+    other = replace(one, cost_by={"device/answer": 3.0})
+    found = summarise([replace(one, cost_by={"server/answer": 1.0}), other])
+    assert found.cost_by == {"device/answer": 1.5, "server/answer": 0.5}
+
+
+def test_seeds_in_which_nothing_moved_do_not_count_as_zero():
+    moved = figures_of(outcome(np.arange(1.0, 9.0), reading=True), "device")
+    assert moved.reading is not None
+    still = replace(
+        moved,
+        reading=replace(
+            moved.reading, moved_tbt_p99_s=None, handover_late_tokens=None, handover_late_p99=None
+        ),
+    )
+    both = summarise([moved, still]).reading
+    assert both is not None
+    value = moved.reading.moved_tbt_p99_s
+    assert both.moved_tbt_p99_s == Figure(value, value, value)
+    none = summarise([still, still]).reading
+    assert none is not None
+    assert none.moved_tbt_p99_s is None
+
+
+def test_what_cannot_be_summarised_is_refused():
+    with pytest.raises(ConfigurationError, match="at least one seed"):
+        summarise([])
+    with_reading = figures_of(outcome([1.0], reading=True), "device")
+    with pytest.raises(ConfigurationError, match="different evaluators"):
+        summarise([with_reading, figures_of(outcome([1.0]), "device")])
+
+
+def test_a_regret_is_paired():
+    """Seeds differ by far more than the arm from the oracle; the interval does not see it."""
+    base = figures_of(outcome([1.0]), "device")
+    luck = [1.0, 5.0, 30.0]
+    seeds = [replace(base, ttft_mean_s=t + 0.5, ttft_p99_s=2 * t + 1.0) for t in luck]
+    mean, p99 = regret(seeds, luck, [2 * t for t in luck])
+    assert mean == Figure(*[pytest.approx(0.5, abs=1e-12)] * 3)
+    assert p99 == Figure(*[pytest.approx(1.0, abs=1e-12)] * 3)
+    with pytest.raises(ValueError, match="shorter"):
+        regret(seeds, luck[:2], luck)
+
+
+def test_a_cell_is_plain_enough_for_json():
+    summary = summarise([figures_of(outcome([0.1, 0.4], reading=True), "device")])
+    cell = Cell("here × there", "device-constrained", Arm("race"), "events", summary, Figure(0.1, 0.0, 0.2))
+    plain = json.loads(json.dumps(cell.to_dict(), allow_nan=False))
+    assert plain["arm"] == {"policy": "race", "budget": 0.5, "tail": 0.05, "migrate": False}
+    assert plain["regret_mean_s"] == {"mean": 0.1, "low": 0.0, "high": 0.2}
+    assert plain["regret_p99_s"] is None
+    assert plain["summary"] == json.loads(json.dumps(summary.to_dict()))
+    assert plain["summary"]["ttft_p50_s"]["mean"] == 0.25
+    unknown = summarise([figures_of(outcome([math.nan]), "device")])
+    assert unknown.to_dict()["ttft_mean_s"] == {"mean": None, "low": None, "high": None}
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+def heavy_tailed(n: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    times = 0.2 + 0.3 * rng.pareto(1.5, n)
+    times[rng.random(n) < 0.02] = np.nan
+    return times
+
+
+def flat(found: SeedFigures) -> dict[str, float]:
+    """Every number of it by name."""
+    plain = asdict(found)
+    cost_by, reading = plain.pop("cost_by"), plain.pop("reading") or {}
+    plain |= {f"q{i}": value for i, value in enumerate(plain.pop("ttft_quantiles_s"))}
+    return {**plain, **cost_by, **reading}
+
+
+QUANTILES = {f"q{i}" for i in range(202)} | {
+    *("ttft_p50_s", "ttft_p90_s", "ttft_p99_s"),
+    *("tbt_p50_s", "tbt_p99_s", "moved_tbt_p99_s", "handover_late_p99"),
+}
+
+
+@pytest.mark.parametrize("reading", [False, True])
+@pytest.mark.parametrize("chunk", [1, 997, 20_000, 50_000])
+def test_chunks_give_what_the_whole_gives(chunk, reading):
+    times = heavy_tailed(20_000 if chunk > 1 else 300)
+    parts = [
+        outcome(times[start : start + chunk], seed=start, reading=reading)
+        for start in range(0, times.size, chunk)
+    ]
+    exact = flat(figures_of(concatenate(parts), "device"))
+    tally = Tally("device")
+    for part in parts:
+        tally.add(part)
+    found = flat(tally.figures())
+    assert len(tally) == times.size
+    assert found.keys() == exact.keys()
+    for name, value in exact.items():
+        error = RELATIVE_ERROR * (1 + 1e-9) if name in QUANTILES else 1e-12
+        assert found[name] == pytest.approx(value, rel=error, abs=1e-15), name
+
+
+def test_tallies_can_be_merged_in_any_order():
+    parts = [outcome(heavy_tailed(500), seed=k, reading=True) for k in range(6)]
+    tallies = []
+    for part in parts:
+        tallies.append(Tally("server"))
+        tallies[-1].add(part)
+    forwards, backwards = Tally("server"), Tally("server")
+    for tally in tallies:
+        forwards.merge(pickle.loads(pickle.dumps(tally)))
+    for tally in reversed(tallies):
+        backwards.merge(tally)
+    assert flat(backwards.figures()) == pytest.approx(flat(forwards.figures()), rel=1e-12)
+    assert flat(forwards.figures())["requests"] == 3_000
+
+
+def test_a_tally_does_not_grow():
+    tally = Tally("device")
+    sizes = []
+    for k in range(3):
+        tally.add(outcome(heavy_tailed(20_000), seed=k))
+        sizes.append(len(pickle.dumps(tally)))
+    assert sizes[0] == sizes[-1] < 2_000_000
+
+
+def test_tallies_that_do_not_fit_are_refused():
+    tally = Tally("device")
+    tally.add(outcome([1.0]))
+    with pytest.raises(ConfigurationError, match="different evaluators"):
+        tally.add(outcome([1.0], reading=True))
+    with pytest.raises(ConfigurationError, match="different regimes"):
+        tally.merge(Tally("server"))
+    tally.merge(Tally("device"))
+    assert len(tally) == 1
+
+
+values = st.floats(1e-6, 1e7) | st.just(0.0) | st.sampled_from([1.0, 2.0, 0.5])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(values, min_size=1, max_size=80), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
+def test_a_sketch_is_off_by_no_more_than_it_says(drawn, levels):
+    sketch = Sketch()
+    sketch.add(np.array(drawn))
+    for q, found in zip(levels, sketch.quantiles(levels), strict=True):
+        exact = metrics.quantile(drawn, q)
+        assert abs(found - exact) <= RELATIVE_ERROR * exact * (1 + 1e-9) + 1e-15
+
+
+def test_a_sketch_takes_what_lies_outside_its_range():
+    sketch = Sketch()
+    sketch.add(np.array([1e-9, 1e9, np.nan]))
+    assert sketch.quantiles((0.0, 1.0)) == [1e-9, 1e9]
+    empty = Sketch()
+    empty.add(np.array([np.nan, np.nan]))
+    assert all(math.isnan(value) for value in empty.quantiles((0.0, 0.5)))

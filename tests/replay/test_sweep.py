@@ -1,0 +1,305 @@
+"""Sweeps: every executor gives the same figures, to the last bit; errors say where they happened."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+import sys
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
+from disco.errors import ConfigurationError
+from disco.profiles import load_device, load_server
+from disco.replay.executors import open_executor, run_all, share, shared_value
+from disco.replay.scenario import Arm, Scenario, resolve, scenario_for
+from disco.replay.sweep import errors_named, run_sweep, sweep
+from disco.replay.trace import Trace
+from disco.replay.vectorised import evaluate
+
+ARMS = [
+    *(Arm(policy, budget) for policy in ("auto", "random") for budget in (0.3, 0.7)),
+    Arm("server_only", 1.0),
+    Arm("device_only", 0.0),
+]
+
+
+def made(n: int = 1500, seed: int = 0, **known) -> Trace:
+    """Requests with log-normal lengths; the server's TTFTs are left to the scenario."""
+    rng = np.random.default_rng([seed, 99])
+    return Trace.of(
+        arrival_s=np.cumsum(rng.exponential(30.0, n)),
+        prompt_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 2000).astype(np.int64),
+        output_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 400).astype(np.int64),
+        **known,
+    )
+
+
+def scenarios(**changes) -> list[Scenario]:
+    server = load_server("gpt-4o-mini-2024")
+    pairs = [
+        ("xiaomi14-qwen1.5-0.5b", PAPER_SERVER_CONSTRAINED),
+        ("pixel7pro-bloom-1.1b", PAPER_DEVICE_CONSTRAINED),
+    ]
+    return [
+        replace(scenario_for(load_device(device), server, exchange_rate=rate, max_tokens=64), **changes)
+        for device, rate in pairs
+    ]
+
+
+class Backwards(Executor):
+    """Runs what it was given only when asked for a result, the last one first."""
+
+    def __init__(self):
+        self.waiting: list[tuple[Future, object]] = []
+        self.lock = threading.Lock()
+
+    def submit(self, function, /, *args, **kwargs):
+        future: Future = Future()
+        self.waiting.append((future, lambda: function(*args, **kwargs)))
+        return future
+
+    def run(self):
+        for future, call in reversed(self.waiting):
+            future.set_running_or_notify_cancel()
+            future.set_result(call())
+
+
+@pytest.fixture
+def backwards(monkeypatch):
+    """An executor whose work is done in the wrong order, on this thread, once all of it is submitted."""
+    executor = Backwards()
+    as_completed = concurrent.futures.as_completed
+
+    def run_first(futures):
+        executor.run()
+        return as_completed(futures)
+
+    monkeypatch.setattr("disco.replay.executors.as_completed", run_first)
+    return executor
+
+
+# ---------------------------------------------------------------------- what comes out
+
+
+def test_cells_come_scenario_by_scenario_with_the_arms_as_given():
+    cells = sweep(made(), scenarios(), ARMS)
+    assert [(c.scenario, c.arm) for c in cells] == [(s.name, a) for s in scenarios() for a in ARMS]
+    assert [c.regime for c in cells] == ["server-constrained"] * 6 + ["device-constrained"] * 6
+    assert {c.evaluator for c in cells} == {"vectorised"}
+    assert {c.summary.requests for c in cells} == {1500}
+
+
+def test_a_cell_is_what_the_evaluator_says():
+    """Nothing is lost or mixed up between the evaluator and the cell."""
+    trace, (scenario, _) = made(), scenarios()
+    (cell,) = sweep(trace, [scenario], [Arm("auto", 0.4)], seeds=(7,))
+    outcome = evaluate(resolve(trace, scenario, seed=7), scenario, Arm("auto", 0.4), seed=7)
+    assert cell.summary.ttft_mean_s.mean == pytest.approx(outcome.ttft_s.mean(), rel=1e-12)
+    assert cell.summary.cost_usd.mean == pytest.approx(outcome.cost_usd.mean(), rel=1e-12)
+    assert cell.summary.budget_used.mean == pytest.approx(outcome.budget_used("server"), rel=1e-12)
+
+
+def test_nobody_beats_the_oracle_at_the_same_budget():
+    for cell in sweep(made(), scenarios(), ARMS, seeds=2):
+        # Policies meet a budget on average of their plan; rounding may give them one prompt more.
+        assert cell.regret_mean_s.mean >= -2e-3, cell.arm
+        assert cell.regret_p99_s.mean >= -2e-2, cell.arm
+
+
+def test_the_oracle_has_no_regret_and_regrets_can_be_left_out():
+    oracle, other = sweep(made(), scenarios()[:1], [Arm("oracle", 0.5), Arm("random", 0.5)])
+    assert oracle.regret_mean_s is oracle.regret_p99_s is None
+    assert other.regret_mean_s.mean == other.summary.ttft_mean_s.mean - oracle.summary.ttft_mean_s.mean
+    (bare,) = sweep(made(), scenarios()[:1], [Arm("random", 0.5)], oracle=False)
+    assert bare.regret_mean_s is None
+    assert bare.summary == other.summary
+
+
+def test_policies_without_a_budget_are_the_same_at_each_but_for_the_oracle_beside_them():
+    low, high = sweep(made(), scenarios()[:1], [Arm("server_only", 0.2), Arm("server_only", 0.9)])
+    assert low.summary == high.summary
+    assert low.regret_mean_s.mean < high.regret_mean_s.mean
+
+
+def test_seeds_are_drawn_apart_and_give_an_interval():
+    trace, arm = made(), Arm("random", 0.5)
+    together = sweep(trace, scenarios()[:1], [arm], seeds=3)[0].summary.ttft_mean_s
+    apart = [sweep(trace, scenarios()[:1], [arm], seeds=(s,))[0].summary.ttft_mean_s.mean for s in range(3)]
+    assert len(set(apart)) == 3
+    assert together.mean == pytest.approx(sum(apart) / 3)
+    assert together.low < together.mean < together.high
+
+
+def test_a_function_makes_the_trace_of_each_seed():
+    seen = []
+
+    def source(seed: int) -> Trace:
+        seen.append(seed)
+        return made(100 + seed, seed)
+
+    sweep(source, scenarios()[:1], ARMS[:1], seeds=2)
+    assert seen == [0, 1]
+
+
+def test_events_see_the_reader_and_bring_an_example_of_a_move():
+    arms = [Arm("server_only", 1.0, migrate=True), Arm("server_only", 1.0)]
+    swept = run_sweep(made(30), scenarios()[:1], arms, evaluator="events")
+    moving, staying = swept.cells
+    assert moving.summary.reading.moved.mean > 0
+    assert staying.summary.reading.moved.mean == 0
+    assert moving.regret_mean_s is not None
+    assert swept.example is not None
+    assert swept.example.transfers
+
+
+# ---------------------------------------------------------------------- the same everywhere
+
+
+@pytest.mark.parametrize("evaluator", ["vectorised", "events"])
+def test_the_order_in_which_work_is_done_does_not_show(evaluator, backwards):
+    trace = made(40 if evaluator == "events" else 1500)
+    arms = [*ARMS[:2], Arm("server_only", 1.0, migrate=evaluator == "events")]
+    here = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator)
+    there = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator, executor=backwards)
+    assert there.cells == here.cells
+    examples = [None if e is None else e.to_dict() for e in (here.example, there.example)]
+    assert examples[0] == examples[1]
+
+
+def test_processes_and_threads_give_the_figures_of_one_process():
+    trace = made()
+    here = sweep(trace, scenarios(), ARMS, seeds=2)
+    with open_executor(2) as processes:
+        assert sweep(trace, scenarios(), ARMS, seeds=2, executor=processes) == here
+    with ThreadPoolExecutor(2) as threads:
+        assert sweep(trace, scenarios(), ARMS, seeds=2, executor=threads) == here
+
+
+# ---------------------------------------------------------------------- progress and errors
+
+
+@pytest.mark.parametrize("evaluator", ["vectorised", "events"])
+def test_progress_ends_at_the_total(evaluator):
+    calls = []
+    sweep(
+        made(10),
+        scenarios(),
+        ARMS[:2],
+        seeds=2,
+        evaluator=evaluator,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    units = 4 if evaluator == "vectorised" else 2 * 2 * 3  # arms apart, and the oracles
+    assert calls == [(i, units) for i in range(1, units + 1)]
+
+
+def test_a_mistake_names_scenario_and_seed():
+    def source(seed: int) -> Trace:
+        if seed == 1:
+            raise ConfigurationError("no such trace")
+        return made(10)
+
+    with pytest.raises(ConfigurationError, match=r"xiaomi14.* × gpt-4o-mini-2024, seed 1: no such trace"):
+        sweep(source, scenarios(), ARMS, seeds=2)
+
+
+def test_other_errors_keep_their_type_and_get_a_note():
+    with pytest.raises(ZeroDivisionError) as raised, errors_named(scenarios()[0], 3):
+        raise ZeroDivisionError
+    assert raised.value.__notes__ == ["while replaying xiaomi14-qwen1.5-0.5b × gpt-4o-mini-2024, seed 3"]
+    assert pickle.loads(pickle.dumps(raised.value)).__notes__
+
+
+def test_an_error_that_cannot_travel_becomes_one_that_can():
+    """It would break the process pool otherwise, and say nothing."""
+
+    class StayingError(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} {two}")
+
+    with pytest.raises(RuntimeError, match=r"seed 3: StayingError: a b"), errors_named(scenarios()[0], 3):
+        raise StayingError("a", "b")
+
+
+def test_the_first_error_cancels_what_has_not_begun():
+    begun = []
+    release = threading.Event()
+
+    def work(i: int) -> None:
+        begun.append(i)
+        if i == 0:
+            raise ValueError(i)
+        release.wait(5)
+
+    with ThreadPoolExecutor(1) as one:
+        with pytest.raises(ValueError, match="0"):
+            run_all(one, work, [(i,) for i in range(50)], None)
+        release.set()
+    assert len(begun) <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scenarios": []}, "at least one scenario"),
+        ({"arms": []}, "at least one scenario and one arm"),
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"seeds": (-1,)}, "numbers from 0 on"),
+        ({"evaluator": "event"}, "Did you mean 'events'"),
+    ],
+)
+def test_nothing_to_do_is_a_mistake(changes, message):
+    given = {"scenarios": scenarios(), "arms": ARMS, **changes}
+    with pytest.raises(ConfigurationError, match=message):
+        sweep(made(5), **given)
+
+
+def test_scenarios_of_one_name_would_share_a_result():
+    twins = [scenarios()[0], replace(scenarios()[0], pace_tps=None)]
+    with pytest.raises(ConfigurationError, match="two scenarios are called 'xiaomi14"):
+        sweep(made(5), twins, ARMS)
+
+
+# ---------------------------------------------------------------------- executors
+
+
+def test_one_job_needs_no_process():
+    with open_executor(1) as executor:
+        assert executor is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"jobs": 0}, "at least 1"), ({"jobs": 2, "scheduler": "tcp://127.0.0.1:1"}, "not both")],
+)
+def test_contradictory_workers_are_refused(given, message):
+    with pytest.raises(ConfigurationError, match=message), open_executor(**given):
+        pass
+
+
+def test_without_distributed_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(ConfigurationError, match=r'pip install "disco-llm\[cluster\]"'),
+        open_executor(scheduler="tcp://127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_processes_read_a_shared_value_from_a_file_that_is_gone_afterwards():
+    trace = made(50)
+    with open_executor(2) as processes:
+        with share(processes, trace) as handle:
+            assert len(pickle.dumps(handle)) < 1000
+            assert np.array_equal(shared_value(handle).prompt_tokens, trace.prompt_tokens)
+            path: Path = handle.path
+            assert path.exists()
+        assert not path.parent.exists()
+    with ThreadPoolExecutor(1) as threads, share(threads, trace) as handle:
+        assert handle is trace

@@ -1,0 +1,140 @@
+"""Made-up workloads have the mean, burstiness and lengths they were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disco.errors import ConfigurationError
+from disco.profiles import Lengths, load_lengths
+from disco.replay.synthetic import alpaca_like, lognormal_lengths, synthetic_trace
+
+SHORT = Lengths.from_counts([5, 50], [3, 1])
+LONG = Lengths.from_counts([100, 200], [1, 1])
+
+
+def made(**options):
+    return synthetic_trace(**{"requests": 20_000, "seed": 1, "prompts": SHORT, "answers": LONG, **options})
+
+
+def spread_of(intervals) -> float:
+    return float(intervals.std() / intervals.mean())
+
+
+def test_poisson():
+    trace = made(mean_interval_s=12.0)
+    intervals = np.diff(trace.arrival_s)
+    assert trace.arrival_s[0] == 0
+    assert intervals.mean() == pytest.approx(12.0, rel=0.03)
+    assert spread_of(intervals) == pytest.approx(1.0, rel=0.03)
+    assert (intervals > 12.0).mean() == pytest.approx(np.exp(-1), abs=0.01)
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.5, 3.0])
+def test_gamma_has_the_coefficient_of_variation_asked_for(cv):
+    intervals = np.diff(made(arrivals="gamma", cv=cv, mean_interval_s=2.0).arrival_s)
+    assert intervals.mean() == pytest.approx(2.0, rel=0.06)
+    assert spread_of(intervals) == pytest.approx(cv, rel=0.06, abs=1e-6)
+
+
+def test_clients_have_processes_of_their_own():
+    trace = made(requests=60_000, arrivals="per-client", clients=5, cv=3.0, mean_interval_s=2.0)
+    client = trace.features["client"]
+    assert set(client.tolist()) == set(range(5))
+    assert np.diff(trace.arrival_s).mean() == pytest.approx(2.0, rel=0.06)
+    busiest = np.diff(trace.arrival_s[client == np.bincount(client).argmax()])
+    assert spread_of(busiest) == pytest.approx(3.0, rel=0.1)
+    assert np.bincount(client).max() > 2 * np.bincount(client).min()
+    even = made(requests=60_000, arrivals="per-client", clients=5, cv=1.0, spread=0.0).features["client"]
+    assert np.bincount(even).max() < 1.1 * np.bincount(even).min()
+
+
+def test_a_longer_trace_of_clients_begins_with_the_shorter_one():
+    """No client is cut off early: drawing more changes nothing of what was there."""
+    short = made(requests=500, arrivals="per-client", clients=20, spread=2.0)
+    long = made(requests=5_000, arrivals="per-client", clients=20, spread=2.0)
+    np.testing.assert_allclose(short.arrival_s, long.arrival_s[:500])
+    np.testing.assert_array_equal(short.features["client"], long.features["client"][:500])
+
+
+def test_lengths_come_from_the_distributions_given():
+    trace = made()
+    assert set(trace.prompt_tokens.tolist()) == {5, 50}
+    assert (trace.prompt_tokens == 5).mean() == pytest.approx(0.75, abs=0.02)
+    assert set(trace.output_tokens.tolist()) == {100, 200}
+    assert abs(np.corrcoef(trace.prompt_tokens, trace.output_tokens)[0, 1]) < 0.03
+    assert np.isnan(trace.ttft_s).all()
+
+
+def test_a_shipped_profile_gives_both_lengths():
+    profile = load_lengths("lengths-azure-conv-2023")
+    trace = synthetic_trace(requests=20_000, seed=0, prompts=profile)
+    assert trace.prompt_tokens.mean() == pytest.approx(profile.prompt_tokens.mean, rel=0.05)
+    assert trace.output_tokens.mean() == pytest.approx(profile.output_tokens.mean, rel=0.05)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "gamma", "per-client"])
+@given(seed=st.integers(0, 2**32), requests=st.integers(1, 50), clients=st.integers(1, 8), cv=st.floats(0, 4))
+@settings(max_examples=30, deadline=None)
+def test_same_seed_same_trace_in_order_from_zero(arrivals, seed, requests, clients, cv):
+    options = {"requests": requests, "seed": seed, "arrivals": arrivals, "clients": clients, "cv": cv}
+    one, two = made(**options), made(**options)
+    assert len(one) == requests
+    assert one.arrival_s[0] == 0
+    assert one.arrival_s.tobytes() == two.arrival_s.tobytes()
+    assert one.prompt_tokens.tobytes() == two.prompt_tokens.tobytes()
+    assert one.output_tokens.tobytes() == two.output_tokens.tobytes()
+    one.check()
+
+
+def test_another_process_leaves_the_lengths_as_they_were():
+    np.testing.assert_array_equal(made().prompt_tokens, made(arrivals="gamma").prompt_tokens)
+
+
+def test_another_seed_is_another_trace():
+    assert (made(seed=1).arrival_s != made(seed=2).arrival_s)[1:].all()
+
+
+def test_alpaca_like_has_the_published_numbers_and_says_what_it_is():
+    trace = alpaca_like(200_000, 3)
+    assert trace.prompt_tokens.mean() == pytest.approx(16.8, rel=0.01)
+    assert np.quantile(trace.prompt_tokens, 0.99) == pytest.approx(69, rel=0.03)
+    assert trace.output_tokens.mean() == pytest.approx(142.5, rel=0.01)
+    assert trace.source.startswith("stand-in for Alpaca")
+    assert trace.name == "alpaca-like"
+
+
+@given(mean=st.floats(100, 500), ratio=st.floats(1.2, 10))
+@settings(max_examples=30, deadline=None)
+def test_lognormal_lengths_have_mean_and_p99(mean, ratio):
+    lengths = lognormal_lengths(mean, mean * ratio)
+    assert lengths.mean() == pytest.approx(mean, rel=0.03)
+    assert lengths.p[lengths.lengths > mean * ratio + 1].sum() < 0.0105
+    assert lengths.p[lengths.lengths > mean * ratio - 1].sum() > 0.0095
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"requests": 0}, "requests must be at least 1"),
+        ({"clients": 0, "arrivals": "per-client"}, "clients must be at least 1"),
+        ({"mean_interval_s": -1.0}, "mean_interval_s must be 0 or more"),
+        ({"mean_interval_s": 0.0, "arrivals": "per-client"}, "above 0"),
+        ({"cv": float("nan")}, "cv must be 0 or more"),
+        ({"cv": 1e200}, "is no workload"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"arrivals": "poison"}, "Did you mean 'poisson'"),
+        ({"answers": None}, "give the answer lengths too"),
+    ],
+)
+def test_what_cannot_be_made(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        made(**options)
+
+
+@pytest.mark.parametrize(("mean", "p99"), [(10, 10), (10, 5), (10, 1000), (0, 5), (-1, 5), (10, -1)])
+def test_no_lognormal_has_these(mean, p99):
+    with pytest.raises(ConfigurationError, match="no log-normal"):
+        lognormal_lengths(mean, p99)

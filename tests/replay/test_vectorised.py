@@ -1,0 +1,468 @@
+"""The vectorised evaluator: by hand, against a scalar account of the rules, and against the session itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, Phase, Rates
+from disco.dispatch import registry
+from disco.dispatch.base import Delays
+from disco.dispatch.features import Features
+from disco.dispatch.plan import Plan, Start
+from disco.dispatch.registry import BUILT_IN
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import ConfigurationError
+from disco.playback import Playback
+from disco.profiles import load_device, load_server
+from disco.replay import vectorised
+from disco.replay.arms import arm_delays, arm_policy, server_leads
+from disco.replay.outcome import Outcome
+from disco.replay.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.trace import Trace
+from disco.replay.vectorised import evaluate, race
+from disco.replay.virtual import run_session
+from disco.request import Request, Timeouts
+from disco.session.attempts import Outcome as Fate
+from disco.session.billing import settle_accounts
+from disco.session.machine import Session, Terms
+from disco.session.migration import AnswerLengths
+
+SERVER_CONSTRAINED = scenario_for(
+    load_device("pixel7pro-bloom-1.1b"),
+    load_server("deepseek-v3-2025"),
+    exchange_rate=PAPER_SERVER_CONSTRAINED,
+)
+DEVICE_CONSTRAINED = scenario_for(
+    load_device("pixel7pro-bloom-1.1b"),
+    load_server("deepseek-v3-2025"),
+    exchange_rate=PAPER_DEVICE_CONSTRAINED,
+)
+# Powers of two apart, so that a cost says what it is made of and sums are exact.
+PRICED = replace(
+    SERVER_CONSTRAINED, device_rates=Rates(1.0, 2.0**10, 0.0), server_rates=Rates(2.0**20, 2.0**30)
+)
+ENDLESS = Timeouts(None, None, None, None)
+
+
+def workload(
+    device_ttft_s: list[float], server_ttft_s: list[float], prompt_tokens: list[int], answer_tokens: list[int]
+) -> Workload:
+    n = len(prompt_tokens)
+    return Workload(
+        arrival_s=np.arange(n, dtype=np.float64),
+        prompt_tokens=np.array(prompt_tokens, dtype=np.int64),
+        answer_tokens=np.array(answer_tokens, dtype=np.int64),
+        server_ttft_s=np.array(server_ttft_s),
+        device_ttft_s=np.array(device_ttft_s),
+        server_tpot_s=np.full(n, 0.02),
+        device_tpot_s=np.full(n, 0.05),
+    )
+
+
+def random_workload(n: int, scenario: Scenario, seed: int = 0) -> Workload:
+    rng = np.random.default_rng(seed)
+    trace = Trace.of(
+        arrival_s=np.arange(n, dtype=np.float64),
+        prompt_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 4_000).astype(np.int64),
+        output_tokens=rng.integers(1, 300, n),
+    )
+    return resolve(trace, scenario, seed=seed)
+
+
+def delays(device_s: list[float], server_s: list[float]) -> Delays:
+    return Delays(np.array(device_s, dtype=np.float64), np.array(server_s, dtype=np.float64))
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+def test_five_requests_by_hand():
+    outcome = race(
+        workload(
+            # device first; server first; device not due in time; server alone; device alone
+            device_ttft_s=[0.5, 0.5, 0.5, 0.1, 0.7],
+            server_ttft_s=[1.0, 1.0, 1.0, 0.9, 0.1],
+            prompt_tokens=[10, 20, 30, 40, 50],
+            answer_tokens=[1, 2, 3, 4, 5],
+        ),
+        PRICED,
+        delays([0.0, 0.75, 1.25, math.inf, 0.25], [0.0, 0.0, 0.0, 0.0, math.inf]),
+    )
+    assert outcome.ttft_s.tolist() == pytest.approx([0.5, 1.0, 1.0, 0.9, 0.95])
+    assert outcome.device_won.tolist() == [True, False, False, False, True]
+    assert outcome.device_prompt_tokens.tolist() == [10, 20, 0, 0, 50]
+    assert outcome.server_prompt_tokens.tolist() == [10, 20, 30, 40, 0]
+    d_in, d_out, s_in, s_out = 1.0, 2.0**10, 2.0**20, 2.0**30
+    assert outcome.cost_usd.tolist() == [
+        10 * d_in + 1 * d_out + 10 * s_in,
+        20 * s_in + 2 * s_out + 20 * d_in,
+        30 * s_in + 3 * s_out,
+        40 * s_in + 4 * s_out,
+        50 * d_in + 5 * d_out,
+    ]
+    assert outcome.cost_by == {
+        ("device", Phase.ANSWER): 60 * d_in + 6 * d_out,
+        ("device", Phase.RACE_LOSER): 20 * d_in,
+        ("server", Phase.ANSWER): 90 * s_in + 9 * s_out,
+        ("server", Phase.RACE_LOSER): 10 * s_in,
+    }
+    assert not outcome.failed.any()
+    assert outcome.reading is None
+    assert outcome.budget_used("device") == 80 / 150
+    assert outcome.budget_used("server") == 100 / 150
+
+
+def test_a_side_that_is_due_when_the_other_one_writes_never_starts():
+    outcome = race(workload([1.0], [0.5], [8], [1]), PRICED, delays([0.5], [0.0]))
+    assert outcome.device_prompt_tokens.tolist() == [0]
+    assert ("device", Phase.RACE_LOSER) not in outcome.cost_by
+
+
+@pytest.mark.parametrize(("server_first", "winner"), [(False, DEVICE), (True, SERVER)])
+def test_of_two_at_the_same_time_one_wins_and_the_other_is_charged_a_token(server_first, winner):
+    outcome = race(workload([0.5], [0.5], [8], [3]), PRICED, delays([0.0], [0.0]), server_first=server_first)
+    assert outcome.device_won.tolist() == [winner == DEVICE]
+    assert outcome.cost_by[winner, Phase.ANSWER] > 0
+    loser = SERVER if winner == DEVICE else DEVICE
+    lost = 8 * 1.0 + 2.0**10 if loser == DEVICE else 8 * 2.0**20 + 2.0**30
+    assert outcome.cost_by[loser, Phase.RACE_LOSER] == lost
+    assert outcome.cost_usd.sum() == sum(outcome.cost_by.values())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        delays([math.nan], [0.0]),
+        delays([-0.1], [0.0]),
+        delays([math.inf], [math.inf]),
+        delays([0.0, 0.0], [0.0, 0.0]),
+    ],
+    ids=["nan", "negative", "nobody", "shape"],
+)
+def test_delays_that_cannot_be_are_refused(bad):
+    with pytest.raises(ConfigurationError, match="a policy gave"):
+        race(workload([1.0], [1.0], [1], [1]), PRICED, bad)
+
+
+# ---------------------------------------------------------------------- a scalar account of the rules
+
+times = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 2.0]) | st.floats(0.0, 3.0)
+due = times | st.just(math.inf)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[float, float, float, float, int, int]:
+    device_s, server_s = draw(st.tuples(due, due).filter(lambda pair: min(pair) < math.inf))
+    return device_s, server_s, draw(times), draw(times), draw(st.integers(0, 90)), draw(st.integers(1, 9))
+
+
+def columns(drawn: list[tuple[float, float, float, float, int, int]]) -> tuple[Workload, Delays]:
+    device_s, server_s, device_ttft_s, server_ttft_s, prompt, answer = map(list, zip(*drawn, strict=True))
+    return workload(device_ttft_s, server_ttft_s, prompt, answer), delays(device_s, server_s)
+
+
+@dataclass
+class Scalar:
+    """One request as the rules tell it, event by event."""
+
+    winner: str
+    ttft_s: float
+    prompt: dict[str, int]
+    answer: dict[str, int]
+
+
+def scalar(
+    device_s: float,
+    server_s: float,
+    device_ttft_s: float,
+    server_ttft_s: float,
+    prompt_tokens: int,
+    answer_tokens: int,
+    *,
+    server_first: bool,
+) -> Scalar:
+    starts = [(device_s, DEVICE, device_ttft_s), (server_s, SERVER, server_ttft_s)]
+    if server_first:
+        starts.reverse()
+    starts.sort(key=lambda start: start[0])  # stable
+    prompt, answer = {DEVICE: 0, SERVER: 0}, {DEVICE: 0, SERVER: 0}
+    writes: list[tuple[float, str]] = []
+    for at, name, ttft_s in starts:
+        together = at == starts[0][0]
+        if at < math.inf and (together or at < writes[0][0]):
+            prompt[name] = prompt_tokens
+            writes.append((at + ttft_s, name))
+    writes.sort(key=lambda written: written[0])
+    first_at, winner = writes[0]
+    answer[winner] = answer_tokens
+    for at, name in writes[1:]:
+        if at == first_at:
+            answer[name] = 1
+    return Scalar(winner, first_at, prompt, answer)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(requests(), min_size=1, max_size=12), st.booleans(), st.sampled_from([1, 5, 1 << 13]))
+def test_columns_are_what_the_rules_say_request_by_request(drawn, server_first, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorised, "_BLOCK", block)
+        outcome = race(*swap(columns(drawn)), server_first=server_first)
+    expected = [scalar(*one, server_first=server_first) for one in drawn]
+    assert outcome.ttft_s.tolist() == [one.ttft_s for one in expected]
+    assert outcome.device_won.tolist() == [one.winner == DEVICE for one in expected]
+    assert outcome.device_prompt_tokens.tolist() == [one.prompt[DEVICE] for one in expected]
+    assert outcome.server_prompt_tokens.tolist() == [one.prompt[SERVER] for one in expected]
+    rates = {DEVICE: PRICED.device_rates, SERVER: PRICED.server_rates}
+    cost = [sum(rates[n].cost(one.prompt[n], one.answer[n]) for n in rates) for one in expected]
+    assert outcome.cost_usd.tolist() == cost
+    cost_by = dict.fromkeys([(n, p) for n in rates for p in (Phase.ANSWER, Phase.RACE_LOSER)], 0.0)
+    for one in expected:
+        for name, rate in rates.items():
+            phase = Phase.ANSWER if name == one.winner else Phase.RACE_LOSER
+            cost_by[name, phase] += rate.cost(one.prompt[name], one.answer[name])
+    assert outcome.cost_by == {key: usd for key, usd in cost_by.items() if usd}
+
+
+def swap(pair: tuple[Workload, Delays]) -> tuple[Workload, Scenario, Delays]:
+    return pair[0], PRICED, pair[1]
+
+
+# ---------------------------------------------------------------------- the session itself
+
+REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
+
+
+def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first: bool) -> list[Outcome]:
+    """Every request through the real session, one after the other: rows of one request each."""
+    device, server = scenario.candidates()
+    rates = {DEVICE: scenario.device_rates, SERVER: scenario.server_rates}
+    out = []
+    for row in range(len(work)):
+        answer_tokens = int(work.answer_tokens[row])
+        profiles = {
+            name: SimulatedProfile(
+                ttft_s=float(ttft_s[row]), gap_s=float(gap_s[row]), answer_tokens=answer_tokens
+            )
+            for name, ttft_s, gap_s in (
+                (DEVICE, work.device_ttft_s, work.device_tpot_s),
+                (SERVER, work.server_ttft_s, work.server_tpot_s),
+            )
+        }
+        starts = [Start(DEVICE, float(when.device_s[row])), Start(SERVER, float(when.server_s[row]))]
+        if server_first:
+            starts.reverse()
+        plan = Plan(tuple(start for start in starts if start.after_s < math.inf))
+        prompt = int(work.prompt_tokens[row])
+        session = Session(
+            plan,
+            {DEVICE: device, SERVER: server},
+            Terms(prompt_tokens=prompt, timeouts=ENDLESS),
+            Playback(None),
+            AnswerLengths.geometric(150.0),
+        )
+        run = run_session(session, profiles, REQUEST, np.random.default_rng(0))
+        assert run.finished is not None
+        ledger = settle_accounts(session, rates)
+        tried = {state.candidate.name: state for state in session.attempts}
+        (winner,) = (name for name, state in tried.items() if state.outcome is Fate.FINISHED)
+        cost_by: dict[tuple[str, Phase], float] = {}
+        for charge in ledger.charges:
+            key = charge.endpoint, charge.phase
+            cost_by[key] = cost_by.get(key, 0.0) + charge.cost
+        out.append(
+            Outcome(
+                ttft_s=np.array([session.released[0][0]]),
+                device_won=np.array([winner == DEVICE]),
+                prompt_tokens=np.array([prompt]),
+                device_prompt_tokens=np.array([prompt if DEVICE in tried else 0]),
+                server_prompt_tokens=np.array([prompt if SERVER in tried else 0]),
+                cost_usd=np.array([ledger.total_cost]),
+                cost_by=cost_by,
+                failed=np.array([False]),
+            )
+        )
+    return out
+
+
+def assert_same(outcome: Outcome, rows: list[Outcome]) -> None:
+    for name in ("device_won", "device_prompt_tokens", "server_prompt_tokens"):
+        assert getattr(outcome, name).tolist() == [getattr(row, name)[0] for row in rows], name
+    assert outcome.ttft_s.tolist() == [row.ttft_s[0] for row in rows]
+    assert outcome.cost_usd.tolist() == pytest.approx([row.cost_usd[0] for row in rows], rel=1e-12)
+    by: dict[tuple[str, Phase], float] = {}
+    for row in rows:
+        for key, usd in row.cost_by.items():
+            by[key] = by.get(key, 0.0) + usd
+    assert {k: v for k, v in outcome.cost_by.items() if v} == pytest.approx(
+        {k: v for k, v in by.items() if v}, rel=1e-12
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(requests(), min_size=1, max_size=4), st.booleans())
+def test_ties_and_edges_are_those_of_the_session(drawn, server_first):
+    work, when = columns(drawn)
+    outcome = race(work, PRICED, when, server_first=server_first)
+    assert_same(outcome, by_session(work, PRICED, when, server_first=server_first))
+
+
+ARMS = [
+    (SERVER_CONSTRAINED, Arm("auto", 0.4)),
+    (DEVICE_CONSTRAINED, Arm("auto", 0.4)),
+    (SERVER_CONSTRAINED, Arm("race")),
+    (DEVICE_CONSTRAINED, Arm("random", 0.3)),
+    (DEVICE_CONSTRAINED, Arm("wait_time", 0.1, 0.05)),
+    (DEVICE_CONSTRAINED, Arm("optimal_wait", 0.3)),
+    (SERVER_CONSTRAINED, Arm("oracle", 0.3)),
+    (DEVICE_CONSTRAINED, Arm("oracle", 0.3)),
+]
+
+
+@pytest.mark.parametrize(("scenario", "arm"), ARMS, ids=lambda value: getattr(value, "label", None))
+def test_policies_give_what_the_session_gives(scenario, arm):
+    work = random_workload(200, scenario)
+    leads = server_leads(scenario, arm)
+    when = arm_delays(work, scenario, arm, seed=3)
+    assert_same(evaluate(work, scenario, arm, seed=3), by_session(work, scenario, when, server_first=leads))
+
+
+# ---------------------------------------------------------------------- arms
+
+
+def test_auto_is_the_policy_of_the_regime():
+    for scenario, name in ((SERVER_CONSTRAINED, "length_threshold"), (DEVICE_CONSTRAINED, "wait_time")):
+        work = random_workload(500, scenario)
+        auto = evaluate(work, scenario, Arm("auto", 0.3), seed=1)
+        named = evaluate(work, scenario, Arm(name, 0.3), seed=1)
+        assert auto.ttft_s.tolist() == named.ttft_s.tolist()
+        assert auto.cost_by == named.cost_by
+
+
+@pytest.mark.parametrize(("scenario", "arm"), ARMS, ids=lambda value: getattr(value, "label", None))
+def test_the_same_seed_gives_the_same_run(scenario, arm):
+    work = random_workload(300, scenario)
+    first, second = (evaluate(work, scenario, arm, seed=5) for _ in range(2))
+    assert first.cost_usd.tobytes() == second.cost_usd.tobytes()
+    assert first.ttft_s.tobytes() == second.ttft_s.tobytes()
+
+
+@pytest.mark.parametrize("policy", ["length_threshold", "wait_time"])
+def test_a_budget_is_kept_to(policy):
+    scenario = SERVER_CONSTRAINED if policy == "length_threshold" else DEVICE_CONSTRAINED
+    work = random_workload(100_000, scenario)
+    for budget in (0.0, 0.1, 0.5, 1.0):
+        outcome = evaluate(work, scenario, Arm(policy, budget), seed=0)
+        # Lengths are those of the trace; waits meet other draws of the TTFT than they were planned on.
+        assert outcome.budget_used(scenario.constrained) == pytest.approx(budget, abs=0.01)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_ties_go_to_the_side_that_the_policy_names_first(name):
+    scenario = DEVICE_CONSTRAINED if name in ("wait_time", "optimal_wait") else SERVER_CONSTRAINED
+    device, server = scenario.candidates()
+    arm = Arm(name, 1.0)
+    policy = arm_policy(scenario, arm, np.array([10, 20, 30]), seed=0)
+    starts = policy.starts(Features(prompt_tokens=20), device, server)
+    if len({start.after_s for start in starts}) < len(starts):
+        assert (starts[0].endpoint == SERVER) == server_leads(scenario, arm)
+    else:
+        assert name in ("device_only", "server_only", "random")
+
+
+class OneByOne:
+    """A third party's policy: without `delays`."""
+
+    name = "theirs"
+
+    def __init__(self, *, asks: str = "prompt_tokens", starts: str = SERVER) -> None:
+        self._asks = asks
+        self._starts = starts
+
+    def starts(self, features, device, server):
+        if getattr(features, self._asks) < 50:
+            return (Start(device.name), Start(self._starts, 0.5))
+        return (Start(self._starts),)
+
+
+@pytest.fixture
+def theirs(monkeypatch):
+    def install(policy: object) -> None:
+        entry = type("Entry", (), {"value": "theirs:Policy", "load": lambda self: lambda **_: policy})()
+        monkeypatch.setattr(registry, "_entry_point", lambda name: entry if name == "theirs" else None)
+
+    return install
+
+
+def test_a_policy_without_delays_is_asked_request_by_request(theirs):
+    theirs(OneByOne())
+    work = random_workload(200, SERVER_CONSTRAINED)
+    when = arm_delays(work, SERVER_CONSTRAINED, Arm("theirs"), seed=0)
+    short = work.prompt_tokens < 50
+    assert short.any()
+    assert not short.all()
+    assert when.device_s.tolist() == np.where(short, 0.0, math.inf).tolist()
+    assert when.server_s.tolist() == np.where(short, 0.5, 0.0).tolist()
+
+
+def test_a_policy_that_needs_what_there_is_not_is_named_with_what_it_needs(theirs):
+    theirs(OneByOne(asks="confidence"))
+    with pytest.raises(ConfigurationError, match="'theirs' needs 'confidence' of a request"):
+        evaluate(random_workload(2, SERVER_CONSTRAINED), SERVER_CONSTRAINED, Arm("theirs"), seed=0)
+
+
+def test_a_mistake_inside_a_policy_is_not_taken_for_a_need(theirs):
+    policy = OneByOne()
+    del policy._asks
+    theirs(policy)
+    with pytest.raises(AttributeError, match="_asks"):
+        evaluate(random_workload(2, SERVER_CONSTRAINED), SERVER_CONSTRAINED, Arm("theirs"), seed=0)
+
+
+def test_a_policy_that_starts_a_stranger_is_refused(theirs):
+    theirs(OneByOne(starts="edge"))
+    with pytest.raises(ConfigurationError, match="starts 'edge'"):
+        evaluate(random_workload(9, SERVER_CONSTRAINED), SERVER_CONSTRAINED, Arm("theirs"), seed=0)
+
+
+def test_an_unknown_policy_is_named_with_the_nearest():
+    with pytest.raises(ConfigurationError, match="wait_time"):
+        evaluate(random_workload(2, PRICED), PRICED, Arm("waittime"), seed=0)
+
+
+def test_prompts_without_a_token_cannot_be_planned_on():
+    work = workload([1.0], [1.0], [0], [1])
+    with pytest.raises(ConfigurationError, match="'length_threshold' cannot be planned on this trace"):
+        evaluate(work, SERVER_CONSTRAINED, Arm("length_threshold"), seed=0)
+
+
+FAULT = Fault(after_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("arm", "beyond", "what"),
+    [
+        (Arm("race", migrate=True), {}, "answers only move"),
+        (Arm("race"), {"server_fault": FAULT}, "endpoints only fail"),
+        (Arm("race"), {"device_fault": FAULT}, "endpoints only fail"),
+        (Arm("race"), {"device_slots": 1}, "the device only queues"),
+        (Arm("race"), {"idle_unload_s": 60.0}, "models are only unloaded"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_it_does_not_know_it_refuses(arm, beyond, what):
+    scenario = replace(SERVER_CONSTRAINED, **beyond)
+    with pytest.raises(ConfigurationError, match=what + r".*--events"):
+        evaluate(random_workload(2, scenario), scenario, arm, seed=0)
+
+
+def test_the_oracle_is_a_bound_also_where_things_go_wrong():
+    scenario = replace(SERVER_CONSTRAINED, server_fault=FAULT, device_slots=1)
+    work = random_workload(100, scenario)
+    outcome = evaluate(work, scenario, Arm("oracle", 1.0), seed=0)
+    assert outcome.ttft_s.tolist() == np.minimum(work.device_ttft_s, work.server_ttft_s).tolist()

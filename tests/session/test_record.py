@@ -1,0 +1,142 @@
+"""The route record is enough to bill, to explain and to replay: what it holds, and that it holds no text."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from situations import NAMES, situations
+
+from disco.cost import Rates
+from disco.dispatch.plan import Candidate, Plan, Start
+from disco.endpoints.simulated_script import SimulatedProfile
+from disco.playback import Pace, Playback
+from disco.replay.virtual import run_session
+from disco.request import Request
+from disco.session.billing import settle_accounts
+from disco.session.machine import Session, Terms
+from disco.session.migration import AnswerLengths
+from disco.session.record import RouteRecord, make_record
+
+CANARY = "canary-7f3a"
+REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})
+RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}
+
+
+def record_of_a_race(
+    *, created_s: float | None = None, load_s: float = 0.0, pace: Pace | None = None
+) -> RouteRecord:
+    """The device speaks after 0.2 s; the server, which would after 0.3 s, was started 0.05 s later."""
+    profiles = {
+        "device": SimulatedProfile(ttft_s=0.2, decode_tps=50.0, answer=f"{CANARY} sea and sky. " * 20),
+        "server": SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=100),
+    }
+    candidates = {
+        "device": Candidate("device", "device", load_s=load_s, continues=True),
+        "server": Candidate("server", "server"),
+    }
+    plan = Plan((Start("device"), Start("server", 0.05)))
+    terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
+    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    run_session(session, profiles, REQUEST, np.random.default_rng(0))
+    return make_record(session, settle_accounts(session, RATES), policy="test", created_s=created_s)
+
+
+def test_it_knows_when_where_and_at_what_price():
+    record = record_of_a_race(created_s=1_700_000_000.123456789).to_dict()
+    assert record["created_s"] == 1_700_000_000.123457
+    assert record["max_tokens"] == 30
+    assert record["finish_reason"] == "length"
+    assert [(t["endpoint"], t["place"]) for t in record["tries"]] == [("device",) * 2, ("server",) * 2]
+    assert record["endpoints"] == [
+        {
+            "name": "device",
+            "place": "device",
+            "cost_in": 4e-9,
+            "cost_out": 5e-9,
+            "cached_share": 0.0,
+            "continues": True,
+        },
+        {
+            "name": "server",
+            "place": "server",
+            "cost_in": 1.5e-7,
+            "cost_out": 6e-7,
+            "cached_share": 1.0,
+            "continues": False,
+        },
+    ]
+
+
+def test_the_rates_in_the_record_make_its_bill():
+    """Enough to bill: charges times rates are the cost, to the last digit."""
+    record = json.loads(record_of_a_race().to_json())
+    rates = {e["name"]: Rates(e["cost_in"], e["cost_out"], e["cached_share"]) for e in record["endpoints"]}
+    for charge in record["ledger"]["charges"]:
+        cost = rates[charge["endpoint"]].cost(
+            charge["prompt_tokens"], charge["completion_tokens"], charge["cached_tokens"]
+        )
+        assert charge["cost"] == cost
+
+
+def test_in_virtual_time_it_was_never_created():
+    assert record_of_a_race().to_dict()["created_s"] is None
+
+
+@pytest.mark.parametrize(("load_s", "cold"), [(0.0, False), (2.0, True)])
+def test_a_start_that_had_to_load_the_model_is_told_apart(load_s, cold):
+    device, server = record_of_a_race(load_s=load_s).tries
+    assert (device.cold, server.cold) == (cold, False)
+
+
+def test_timelines_are_written_down_when_asked_for():
+    record = record_of_a_race(pace=Pace(tps=20.0))
+    assert not {"generated", "released"} & record.to_dict().keys()
+    assert record.to_dict(timelines=True).items() >= record.to_dict().items()
+    written = json.loads(record.to_json(timelines=True))
+    for name in ("generated", "released"):
+        times, tokens = zip(*written[name], strict=True)
+        assert sum(tokens) == record.answer_tokens
+        exact = [at for at, _ in getattr(record, name)]
+        assert times == pytest.approx(exact, abs=0.5001e-4)
+        assert all(round(at, 4) == at for at in times)
+    assert written["generated"] != written["released"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(situations())
+def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation):
+    profiles, pace, costs = (situation[key] for key in ("profiles", "pace", "costs"))
+    candidates = {
+        name: Candidate(name, "device" if name == "device" else "server", 1e-9, costs[name], continues=True)
+        for name in profiles
+    }
+    terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)
+    session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
+    run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
+    rates = {name: Rates(1e-7, 1e-6) for name in NAMES}
+    record = make_record(session, settle_accounts(session, rates), policy="test", created_s=1.0)
+    written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
+    assert {e["name"] for e in written["endpoints"]} == set(situation["profiles"])
+    assert [t["place"] == "device" for t in written["tries"]] == [
+        t["endpoint"] == "device" for t in written["tries"]
+    ]
+    longest = max(map(len, texts(written)))
+    assert longest <= 20, "nothing but names of endpoints, phases and outcomes is that long"
+
+
+def texts(item: object) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    if isinstance(item, dict):
+        return [text for value in item.values() for text in texts(value)]
+    return [text for value in item for text in texts(value)] if isinstance(item, list) else []
+
+
+def test_no_text_is_in_it():
+    record = record_of_a_race(created_s=1.0)
+    assert record.winner == "device"
+    assert CANARY not in record.to_json(timelines=True) + repr(record)
