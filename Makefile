@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
+# GCC 12 miscompiles llama.cpp's AMX code (it faults at the first prompt); without this macro that code is left out.
+export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 
 .PHONY: help demo chat test test-slow test-frameworks lint format bench build clean
 
@@ -59,10 +61,16 @@ $(VENV)/bin/python:
 	  { echo "disco needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+ONE_TOKEN = $(BIN)/python -c 'from disco.cli.local_server import model_gguf; from llama_cpp import Llama; \
+  Llama(str(model_gguf("smollm2-135m")), n_ctx=256, verbose=False)("One, two, three, four, five, six,", max_tokens=1)'
+
 # llama-cpp-python is compiled here on the first run: three to four minutes on two cores.
 $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing disco with its '$*' extra; compiling llama.cpp takes a few minutes the first time."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[$*]"
+	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling it anew."; \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-cache-dir --force-reinstall --no-deps \
+	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }
 	@touch $@
 
 clean:

@@ -242,7 +242,13 @@ def test_json_holds_the_cells_and_the_example_as_plain_numbers():
     assert set(document) == {"schema", "title", "notes", "findings", "cdf_levels", "cells", "example"}
     assert document["schema"] == 1
     assert document["cells"] == [c.to_dict() for c in shown.cells]
-    assert document["cells"][2]["arm"] == {"policy": "auto", "budget": 0.5, "tail": 0.05, "migrate": False}
+    assert document["cells"][2]["arm"] == {
+        "policy": "auto",
+        "budget": 0.5,
+        "tail": 0.05,
+        "migrate": False,
+        "order": "make_before_break",
+    }
     assert document["cells"][3]["summary"]["reading"]["moved"]["mean"] > 0
     assert len(document["cdf_levels"]) == len(document["cells"][0]["summary"]["ttft_quantiles_s"])
     assert document["example"] == json.loads(json.dumps(shown.example.to_dict(timelines=True)))
