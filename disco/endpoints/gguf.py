@@ -31,6 +31,8 @@ _BLOCKS = {
     29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 
+_MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
+
 # What decides how text becomes ids, besides the list of tokens itself.
 _TOKENIZER_KEYS = (
     "tokenizer.ggml.model",
@@ -134,8 +136,10 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _parse(_Reader(data), scalars_only=scalars_only)
-            except struct.error as exc:
+            except (struct.error, OverflowError) as exc:  # read, or to be read, behind the end
                 raise GgufError("it is truncated inside its header") from exc
+            except RecursionError as exc:
+                raise GgufError("its header holds arrays in arrays without end") from exc
 
 
 @lru_cache(maxsize=16)
@@ -188,8 +192,10 @@ def _end_of_tensors(reader: _Reader, count: int, metadata: dict[str, object]) ->
     end = 0
     for _ in range(count):
         reader.string()
-        elements = 1
-        for _ in range(reader.number("<I")):
+        elements, dimensions = 1, reader.number("<I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise GgufError(f"it holds a tensor of {dimensions:,} dimensions")
+        for _ in range(dimensions):
             elements *= reader.number("<Q")
         kind, offset = reader.number("<I"), reader.number("<Q")
         per_block, block_bytes = _BLOCKS.get(kind, (1, 0))

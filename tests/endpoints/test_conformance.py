@@ -71,6 +71,30 @@ def test_llama_cpp(check, backend):
 
 
 @pytest.fixture(scope="module")
+def apart():
+    """The same in a process of its own, which outlives the event loops; the check that closes it costs a new one."""
+    made = []
+
+    @asynccontextmanager
+    async def make():
+        if not made or made[-1].process_id is None:
+            made.append(
+                LlamaCppEndpoint(name="device", context_tokens=CONTEXT_TOKENS, threads=1, isolation="process")
+            )
+        yield made[-1]
+
+    yield Subject(make, CONTEXT_TOKENS)
+    for endpoint in made:
+        anyio.run(endpoint.aclose)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_llama_cpp_apart(apart, check, backend):
+    run(apart, check, backend)
+
+
+@pytest.fixture(scope="module")
 def server():
     with LocalServer(context_tokens=CONTEXT_TOKENS) as server:
         yield server

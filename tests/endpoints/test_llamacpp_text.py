@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import subprocess
 import sys
 import threading
@@ -245,9 +246,16 @@ def test_what_is_no_model_file_is_named_with_a_remedy(tmp_path):
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "old.gguf").write_bytes(b"GGUF" + (1).to_bytes(4, "little") + bytes(64))
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 64)
-    for name in ("page.gguf", "empty.gguf", "old.gguf", "broken.gguf"):
-        with pytest.raises(ModelFileError, match=name):
-            resolve_model(str(tmp_path / name))
+    # Headers of one entry "a", an array: of more numbers than any file has, or of arrays of arrays; and one tensor
+    # of far too many dimensions.
+    entry = struct.pack("<IQQQsI", 3, 0, 2, 1, b"a", 9)
+    (tmp_path / "endless.gguf").write_bytes(b"GGUF" + entry + struct.pack("<IQ", 10, 2**63))
+    (tmp_path / "nested.gguf").write_bytes(b"GGUF" + entry + struct.pack("<IQ", 9, 1) * 10_000)
+    tensor = struct.pack("<IQQQsI", 3, 1, 0, 1, b"a", 10_000)
+    (tmp_path / "tensor.gguf").write_bytes(b"GGUF" + tensor + b"\xff" * 80_100)
+    for path in tmp_path.glob("*.gguf"):
+        with pytest.raises(ModelFileError, match=path.name):
+            resolve_model(str(path))
     with pytest.raises(ModelFileError, match="directory"):
         resolve_model(tmp_path)
     with pytest.raises(ModelFileError, match="no model file"):

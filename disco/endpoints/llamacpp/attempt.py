@@ -9,6 +9,7 @@ import anyio
 
 from disco.endpoints.base import Attempt
 from disco.endpoints.llamacpp.generation import Generation
+from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.messages import plain_messages
 from disco.endpoints.llamacpp.params import read_params
 from disco.endpoints.llamacpp.prompt import Renderer
@@ -25,7 +26,7 @@ STOP_WITHIN_S = 10.0  # a bound for shielded waits; stopping takes milliseconds
 class LlamaCppAttempt(Attempt):
     """One answer from the model on this machine, or the rest of one.
 
-    Mutable: `_job` (None until it is iterated), `_ready`, `_over`, `_parking`.
+    Mutable: `_job` and `_mail` (None until it is iterated), `_ready`, `_over`, `_parking`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LlamaCppAttempt(Attempt):
         self._worker = worker
         self._renderer = renderer
         self._name = name
+        self._mail: Mailbox | None = None
         self._job: Generation | None = None
         self._ready: deque[Delta | Ended | EndpointFailure] = deque()
         self._over = False
@@ -54,8 +56,8 @@ class LlamaCppAttempt(Attempt):
             if self._job is None:
                 self._start()
             while True:
-                if not self._ready and self._job is not None:
-                    self._ready.extend(await self._job.mail.take())
+                if not self._ready and self._mail is not None:
+                    self._ready.extend(await self._mail.take())
                 deltas = self._take_deltas()
                 if deltas and not self._parking:
                     return deltas
@@ -94,10 +96,11 @@ class LlamaCppAttempt(Attempt):
         if limit is not None and limit <= self._prefix.tokens and not self._parking:
             self._ready.append(Ended("length", Usage()))
             return
-        job = Generation(messages, self._prefix, sampling, renderer=self._renderer, name=self._name)
+        mail = Mailbox()
+        job = Generation(mail, messages, self._prefix, sampling, renderer=self._renderer, name=self._name)
         job.park = self._parking
         self._worker.submit(job)
-        self._job = job
+        self._job, self._mail = job, mail
 
     def _stop(self) -> None:
         self._over = True
@@ -106,9 +109,9 @@ class LlamaCppAttempt(Attempt):
 
     async def aclose(self) -> None:
         self._stop()
-        if self._job is not None:
+        if self._mail is not None:
             with anyio.move_on_after(STOP_WITHIN_S, shield=True):
-                await self._job.mail.wait_closed()
+                await self._mail.wait_closed()
 
     @property
     def usage(self) -> Usage:
@@ -119,5 +122,5 @@ class LlamaCppAttempt(Attempt):
             return False
         self._parking = True
         if self._job is not None:
-            self._job.park = True
+            self._worker.park(self._job)
         return True

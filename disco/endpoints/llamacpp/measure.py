@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from disco.endpoints.llamacpp.job import Job, Outbox
 from disco.endpoints.llamacpp.native import NativeModel
-from disco.endpoints.llamacpp.worker import Job
 
 __all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
 
@@ -54,13 +55,27 @@ class MeasurementJob(Job):
     """
 
     def __init__(
-        self, *, prompt_tokens: Sequence[int], depths: Sequence[int], decode_tokens: int, repeats: int
+        self,
+        mail: Outbox,
+        *,
+        prompt_tokens: Sequence[int],
+        depths: Sequence[int],
+        decode_tokens: int,
+        repeats: int,
     ) -> None:
-        super().__init__()
+        super().__init__(mail)
         self._prompt_tokens = tuple(prompt_tokens)
         self._depths = tuple(depths)
         self._decode_tokens = decode_tokens
         self._repeats = repeats
+
+    def order(self) -> tuple[str, Mapping[str, Any]]:
+        return "measure", {
+            "prompt_tokens": self._prompt_tokens,
+            "depths": self._depths,
+            "decode_tokens": self._decode_tokens,
+            "repeats": self._repeats,
+        }
 
     def run(self, model: NativeModel) -> None:
         lengths = [n for n in self._prompt_tokens if 0 < n <= model.context_tokens]

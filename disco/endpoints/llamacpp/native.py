@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from disco.endpoints.llamacpp.files import check_model_file
 from disco.endpoints.llamacpp.healing import PieceIndex
 from disco.errors import ConfigurationError, LocalModelError
 
-__all__ = ["Aborted", "NativeModel", "StopFlag"]
+__all__ = ["Aborted", "NativeModel", "StopFlag", "Work"]
 
 # A library must be silent: llama.cpp's own log goes here, all of it at DEBUG.
 _log = logging.getLogger("disco.llamacpp")
@@ -62,6 +62,14 @@ class StopFlag:
     def address(self) -> int:
         """Where the bytes are; valid as long as this object lives."""
         return ctypes.addressof(self._bytes)
+
+
+class Work(Protocol):
+    """What a model can be given to do; `flag` stops it."""
+
+    flag: StopFlag
+
+    def run(self, model: NativeModel) -> None: ...
 
 
 def _strlen() -> Any:
@@ -207,6 +215,18 @@ class NativeModel:
         if self._model:
             self._lib.llama_model_free(self._model)
         self._context = self._model = None
+
+    # What a worker asks for (see `worker.Engine`)
+
+    lost: str | None = None  # it cannot get lost: it shares the fate of this process
+
+    def serve(self, work: Work) -> None:
+        """Do it. What it raises passes through."""
+        self.begin(work.flag)
+        work.run(self)
+
+    def signal(self, work: Work) -> None:
+        """Nothing has to be told: it reads the flags itself."""
 
     # Vocabulary
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from disco.endpoints.llamacpp.messages import as_text, for_template, mention_tools
@@ -24,7 +24,7 @@ _PROBE = "disco_probe"  # the name of a function that no conversation has
 class Rendered:
     """A conversation up to where the answer begins, and the form in which the model is to write calls."""
 
-    text: str
+    text: str = field(repr=False)
     form: Form
 
 
@@ -99,8 +99,8 @@ class Renderer:
 class Prompt:
     """Attributes: ids of the conversation and of the answer so far, without its withheld end."""
 
-    head: list[int]
-    answer: list[int]
+    head: list[int] = field(repr=False)
+    answer: list[int] = field(repr=False)
 
     @property
     def ids(self) -> list[int]:

@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
+from disco.endpoints.llamacpp.backoff import Backoff
 from disco.endpoints.llamacpp.handover import Mailbox
-from disco.endpoints.llamacpp.native import Aborted, NativeModel, StopFlag
-from disco.errors import DiscoError, EndpointFailure, FailureKind, LocalModelError
+from disco.endpoints.llamacpp.job import Engine, Job, Lost, failure_of
+from disco.endpoints.llamacpp.native import Aborted
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["Job", "Load", "Worker"]
-
-# Makes the model; asks its argument, while it works, whether to go on.
-Load = Callable[[Callable[[], bool]], NativeModel]
+__all__ = ["Load", "Worker"]
 
 
-class Job(ABC):
-    """Something the model is to do. Made in the event loop, run in the worker's thread.
-
-    Attributes:
-        mail: what it hands over; an `EndpointFailure` when it failed; closed once the worker has left it.
-        flag: stops it.
-    """
-
-    def __init__(self) -> None:
-        self.mail = Mailbox()
-        self.flag = StopFlag()
-
-    @abstractmethod
-    def run(self, model: NativeModel) -> None:
-        """Do it; in the worker's thread. `Aborted` may pass through."""
-
-    def check(self) -> None:
-        """Leave if it was cancelled, or if nobody is left to listen."""
-        if self.flag.is_set() or self.mail.abandoned:
-            raise Aborted
+# Makes the engine; asks its argument, while it works, whether to go on.
+Load = Callable[[Callable[[], bool]], Engine]
 
 
 class Worker:
     """A thread that is started by the first job, loads the model, and works through a FIFO queue.
 
-    Mutable, all under `_lock`: `_queue`, `_running`, `_closing`, `_ended`, `_thread`, `_leaving`.
+    An engine that gets lost fails whoever waits for it. It is left alone for a while, in which jobs are refused, and
+    then, if it had been loaded, loaded again without being asked to: otherwise a plan that prefers a loaded model
+    would never come back to it.
+
+    Mutable, all under `_lock`: `_queue`, `_running`, `_closing`, `_ended`, `_thread`, `_leaving`, `_backoff`,
+    `_bring_back`.
 
     Attributes:
         model: the loaded model, None before and after; other threads may read its plain attributes only.
@@ -56,7 +43,7 @@ class Worker:
     """
 
     def __init__(self, load: Load, *, name: str, max_queue: int) -> None:
-        self.model: NativeModel | None = None
+        self.model: Engine | None = None
         self._load = load
         self._name = name
         self._max_queue = max_queue
@@ -67,16 +54,21 @@ class Worker:
         self._ended = False
         self._thread: threading.Thread | None = None
         self._leaving: list[Mailbox] = []
+        self._backoff = Backoff()
+        self._bring_back = False
 
     def submit(self, job: Job) -> None:
         """Queue a job.
 
         Raises:
-            EndpointFailure: RATE_LIMIT when the queue is full, CRASHED when the endpoint is closed.
+            EndpointFailure: RATE_LIMIT when the queue is full, CRASHED when the endpoint is closed or was lost
+                a moment ago.
         """
         with self._lock:
             if self._closing:
                 raise self._closed()
+            if self._backoff.left_s(time.monotonic()):
+                raise self._lost()
             if len(self._queue) >= self._max_queue:
                 message = (
                     f"Endpoint {self._name!r} is too busy: {len(self._queue)} requests wait for its model. "
@@ -98,8 +90,24 @@ class Worker:
             try:
                 self._queue.remove(job)
             except ValueError:
+                self._tell(job)
                 return  # running or over
         job.mail.close()
+
+    def park(self, job: Job) -> None:
+        """Have a job end where it can without losing what it has computed."""
+        job.park = True
+        with self._lock:
+            self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        if self.model is not None and self._running is job:
+            self.model.signal(job)
+
+    def wake(self) -> None:
+        """Look whether the model is still there; from any thread."""
+        with self._lock:
+            self._lock.notify()
 
     async def aclose(self) -> None:
         """Stop everything, free the model and end the thread. Idempotent."""
@@ -136,6 +144,9 @@ class Worker:
     def _main(self) -> None:
         try:
             while self._wait_for_work():
+                if self.model is not None and self.model.lost is not None:
+                    self._lose(self.model.lost)
+                    continue
                 # Jobs wait in the queue while the model loads, so that they can be cancelled at once.
                 if self.model is None and not self._try_to_load():
                     continue
@@ -146,18 +157,21 @@ class Worker:
             self._unload()
             with self._lock:
                 self._closing = self._ended = True
-                waiting, leaving = list(self._queue), self._leaving
-                self._queue.clear()
-            for job in waiting:
-                self._fail(job, self._closed())
+                leaving = self._leaving
+            self._fail_all(self._closed)
             for mail in leaving:
                 mail.close()
 
     def _wait_for_work(self) -> bool:
         with self._lock:
-            while not self._queue and not self._closing:
-                self._lock.wait()
-            return not self._closing
+            while not self._closing:
+                pause_s = self._backoff.left_s(time.monotonic())
+                if self.model is not None and self.model.lost is not None:
+                    return True
+                if pause_s == 0 and (self._queue or self._bring_back):
+                    return True
+                self._lock.wait(pause_s or None)
+            return False
 
     def _take(self) -> Job | None:
         with self._lock:
@@ -165,18 +179,42 @@ class Worker:
             return self._running
 
     def _try_to_load(self) -> bool:
+        self._bring_back = False
         try:
             self.model = self._load(lambda: not self._closing)
         except Aborted:
             return False
+        except Lost as exc:
+            self._lose(str(exc))
+            return False
         except Exception as exc:  # noqa: BLE001 - whatever it is, everybody who waits must hear of it
-            with self._lock:
-                waiting = list(self._queue)
-                self._queue.clear()
-            for job in waiting:
-                self._fail(job, self._failure(exc, "could not be loaded"))
+            self._fail_all(partial(self._failure, exc, "could not be loaded"))
             return False
         return True
+
+    def _lose(self, why: str, job: Job | None = None) -> None:
+        """The process of the model is gone: fail everybody, and leave it alone for a while."""
+        with self._lock:
+            self._backoff.lost(why, time.monotonic())
+            self._bring_back = self.model is not None
+        # Nobody need wait until what is left of it has ended, which may take a while.
+        if job is not None:
+            job.mail.put(self._lost())
+        self._fail_all(self._lost)
+        self._unload()
+
+    def _lost(self) -> EndpointFailure:
+        wait_s = self._backoff.left_s(time.monotonic())
+        message = f"{self._backoff.why} It takes requests again in {wait_s:.1f} s."
+        # A little more, so that a retry does not come a moment too early.
+        return EndpointFailure(FailureKind.CRASHED, LocalModelError(message), retry_after_s=wait_s + 0.05)
+
+    def _fail_all(self, failure: Callable[[], EndpointFailure]) -> None:
+        with self._lock:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for job in waiting:
+            self._fail(job, failure())
 
     def _unload(self) -> None:
         model, self.model = self.model, None
@@ -188,11 +226,14 @@ class Worker:
         assert model is not None
         try:
             job.check()
-            model.begin(job.flag)
-            job.run(model)
+            model.serve(job)
+            if job.usage.completion_tokens:
+                self._backoff.served()
         except Aborted:
             if self._closing:
                 job.mail.put(self._closed())
+        except Lost as exc:
+            self._lose(str(exc), job)
         except EndpointFailure as exc:
             job.mail.put(exc)
         except Exception as exc:  # noqa: BLE001 - the thread must outlive any one job
@@ -207,15 +248,7 @@ class Worker:
         job.mail.close()
 
     def _failure(self, exc: Exception, what: str) -> EndpointFailure:
-        if isinstance(exc, DiscoError):
-            error: Exception = exc
-        else:
-            # Foreign messages may quote a prompt: name the type, keep the rest as the cause.
-            error = LocalModelError(f"The model of endpoint {self._name!r} {what} ({type(exc).__name__}).")
-            error.__cause__ = exc
-        failure = EndpointFailure(FailureKind.CRASHED, error)
-        failure.__cause__ = exc
-        return failure
+        return failure_of(exc, f"The model of endpoint {self._name!r} {what}")
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()

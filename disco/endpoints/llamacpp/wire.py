@@ -1,0 +1,159 @@
+"""What the process with the model and the one that started it say to each other: JSON, a message a line.
+
+A message is a list: its name, its content, and from the model's side what the job has used so far. No pickle:
+whatever comes out of the pipe can at worst be wrong, never be run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from disco.endpoints.llamacpp.measure import DecodeRate, Measurement, PrefillTime
+from disco.endpoints.llamacpp.params import Sampling
+from disco.endpoints.llamacpp.tools import Function, Tools
+from disco.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EndpointFailure,
+    FailureKind,
+    IncompleteAnswerError,
+    LocalModelError,
+    ModelFileError,
+    NoEndpointError,
+)
+from disco.request import Prefix
+from disco.session.events import Delta, DeltaKind, Ended, Usage
+
+__all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
+
+# Errors whose message says all; any other type arrives as a LocalModelError.
+_ERRORS: dict[str, Callable[[str], Exception]] = {
+    error.__name__: error
+    for error in (
+        ConfigurationError,
+        ContextLengthError,
+        IncompleteAnswerError,
+        LocalModelError,
+        ModelFileError,
+    )
+}
+
+
+def pack(name: str, content: Any = None, usage: Usage | None = None) -> bytes:
+    """One line.
+
+    Raises:
+        TypeError, ValueError: something in it has no form in JSON.
+    """
+    used = None if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+    line = json.dumps([name, content, used], default=_plain, separators=(",", ":"))
+    return line.encode("ascii") + b"\n"
+
+
+def unpack(line: bytes) -> tuple[str, Any, Usage | None]:
+    """Name, content and usage of a line.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    name, content, used = json.loads(line)
+    return name, content, None if used is None else Usage(*used)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, ChatCompletionChunk):
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def pack_item(item: Any, usage: Usage | None) -> bytes:
+    """The line for something that a job hands over (see `Job.mail`)."""
+    if isinstance(item, Delta):
+        return pack("delta", item, usage)
+    if isinstance(item, Ended):
+        return pack("ended", item.finish_reason, usage)
+    if isinstance(item, EndpointFailure):
+        return pack("failed", _failure_content(item), usage)
+    if isinstance(item, Measurement):
+        return pack("measured", item)
+    return pack("step", item)
+
+
+def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
+    """What the job handed over.
+
+    Raises:
+        ValueError: there is no such message.
+    """
+    if name == "delta":
+        return _delta(content)
+    if name == "ended":
+        return Ended(content, usage)
+    if name == "failed":
+        return _failure(content)
+    if name == "measured":
+        return _measurement(content)
+    if name == "step":
+        return tuple(content)
+    raise ValueError(f"unknown message {name!r}")
+
+
+def _delta(content: Any) -> Delta:
+    ids, raw = content["ids"], content["raw"]
+    return Delta(
+        content["text"],
+        content["tokens"],
+        DeltaKind(content["kind"]),
+        None if ids is None else tuple(ids),
+        None if raw is None else ChatCompletionChunk.model_construct(**raw),
+        content["logprobs"],
+    )
+
+
+def _failure_content(failure: EndpointFailure) -> dict[str, Any]:
+    error = failure.error
+    message = error.message if isinstance(error, openai.APIError) else str(error)
+    content: dict[str, Any] = {"kind": failure.kind, "type": type(error).__name__, "message": message}
+    if isinstance(error, NoEndpointError):
+        content |= {"code": error.code, "param": error.param}
+    return content
+
+
+def _failure(content: Any) -> EndpointFailure:
+    name, message = content["type"], content["message"]
+    if name == NoEndpointError.__name__:
+        error: Exception = NoEndpointError(message, code=content["code"], param=content["param"])
+    else:
+        error = _ERRORS.get(name, LocalModelError)(message)
+    return EndpointFailure(FailureKind(content["kind"]), error)
+
+
+def _measurement(content: Any) -> Measurement:
+    prefill = tuple(PrefillTime(**one) for one in content.pop("prefill"))
+    decode = tuple(DecodeRate(**one) for one in content.pop("decode"))
+    return Measurement(prefill=prefill, decode=decode, **content)
+
+
+def unpack_prefix(content: Any) -> Prefix:
+    """The prefix in an order."""
+    ids = content.pop("ids")
+    return Prefix(ids=None if ids is None else tuple(ids), **content)
+
+
+def unpack_sampling(content: Any) -> Sampling:
+    """The parameters in an order."""
+    tools, form = content.pop("tools"), content.pop("form")
+    if tools is not None:
+        tools = Tools(callable=[Function(**one) for one in tools.pop("callable")], **tools)
+    stop = tuple(content.pop("stop"))
+    return Sampling(tools=tools, form=None if form is None else tuple(form), stop=stop, **content)
