@@ -47,7 +47,7 @@ class Speeds:
     decode_tps: float = 30.0
     load_s: float = 0.0
 
-    def candidate(self, name: str, able: Capabilities) -> Candidate:
+    def candidate(self, name: str, able: Capabilities, *, standby: bool = False) -> Candidate:
         """The endpoint as dispatch and session see it for the next request."""
         overhead_s = self.overhead_s
         if self.ttft is not None:
@@ -65,6 +65,7 @@ class Speeds:
             continues=able.continues,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
+            standby=standby,
         )
 
     def learn(self, state: AttemptState) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import numpy as np
@@ -17,10 +17,16 @@ from disco.client.host import Host
 from disco.client.knowledge import Knowledge, Speeds
 from disco.client.options import NO_OPTIONS, RequestOptions
 from disco.cost import ExchangeRate, Rates, device_rates, server_rates
+from disco.cost.bounds import most_prompt_tokens
+from disco.cost.governor import Governor
+from disco.cost.purse import Payer, Purse
 from disco.dispatch import Dispatcher, Features, Plan, Preset, features_of, load_preset
+from disco.dispatch.health import Health, Watch
 from disco.dispatch.plan import Candidate
+from disco.dispatch.presets import with_limits
+from disco.dispatch.within_budget import within_budget
 from disco.endpoints.base import Endpoint
-from disco.errors import ConfigurationError
+from disco.errors import ConfigurationError, FailureKind
 from disco.playback import Pace, Playback
 from disco.profiles import (
     DeviceProfile,
@@ -43,12 +49,16 @@ from disco.telemetry import Asked, OnRoute, Reporter
 from disco.telemetry.lines import LOG, log_plan, log_probe
 
 if TYPE_CHECKING:
+    from disco.client.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
 
 LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
 SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
+CONNECT_S = 1.5  # to connect, while somebody else may serve; one lost packet is sent again after 1 s
+SEEN = 5  # starts of a server after which its TTFT counts as known
+MOST_MODELS = 256  # of which something is remembered
 UNPRICED = "gpt-4o-mini"  # what a model that is in no price table is taken to cost, with a warning
 
 # A device nobody has measured: slow enough that it is not trusted with a hand-over it cannot make in time.
@@ -66,38 +76,49 @@ UNMEASURED = DeviceProfile(
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `local` (made on first use where it was given by name), `knowledge`, the two caches.
+    Mutable: `local` (made on first use where it was given by name), `knowledge`, `health`, the two caches,
+    `governor`, `_refused` (servers whose refusal of the key was logged), `_unpriced` (models without a price).
     """
 
     def __init__(
         self,
         *,
         local: str | Path | Endpoint | None,
+        isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         on_route: OnRoute | None = None,
+        backups: Sequence[BackupServer] = (),
+        budget: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
-        self.preset = load_preset(policy)
+        self.preset = with_limits(load_preset(policy), budget)
+        self.governor = Governor()
+        self._knows_server = server_profile is not None  # its user knows how soon it writes
         self._owns_local = not isinstance(local, Endpoint)
-        self.local = local if isinstance(local, Endpoint) or local is None else _local_endpoint(local)
+        self.local = None if local is None else _local_endpoint(local, isolation)
         self._device = _device_profile(device_profile, self.local)
         self._server = (
             server_profile
             if isinstance(server_profile, ServerProfile)
             else load_server(server_profile or SERVER)
         )
-        self._price = None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
+        self._price = _price(price)
         self._prices: PriceTable = load_prices()
         self._reporter = Reporter(on_route)
         self._rng = np.random.default_rng(seed)
         prior = load_lengths(LENGTHS)
         self.knowledge = Knowledge(prompts=prior.prompt(weight=50.0), prior=prior)
         self._presets: dict[str, Preset] = {}
-        self._dispatchers: dict[tuple[int, str], Dispatcher] = {}  # by the preset's identity and model
+        self._backups = tuple(backups)
+        self.health = Health()
+        self._refused: set[object] = set()
+        self._unpriced: set[str] = set()
+        # By the preset's identity, the server's name and its model.
+        self._dispatchers: dict[tuple[int, str | None, str], Dispatcher] = {}
         self._host = Host()
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
@@ -157,7 +178,8 @@ class Router:
 
         Raises:
             NoEndpointError: nothing configured may serve it (a ContextLengthError where only that is why).
-            ConfigurationError: an unknown preset in the options.
+            ConfigurationError: an unknown preset in the options, or a budget in USD and no price.
+            BudgetExceededError: a budget leaves nothing for the only endpoints that may serve it.
         """
         created_s = time.time()
         preset = self._preset(options)
@@ -169,12 +191,34 @@ class Router:
         features = features_of(request, stream=stream, local_only=local_only)
         endpoints, speeds, candidates = self._field(request.model, server, preset)
         served = {name: e.capabilities(request.model).features for name, e in endpoints.items()}
-        dispatcher = self._dispatcher(preset, request.model, speeds)
+        dispatcher = self._dispatcher(preset, None if server is None else server.name, request.model, speeds)
+        watch, now = self._watch(endpoints, request.model), anyio.current_time()
+        resting, probing = watch.look(now, [name for name, e in endpoints.items() if not e.has_route])
         plan = dispatcher.plan(
-            features, list(candidates.values()), served, budget_class=options.budget_class or "standard"
+            features,
+            list(candidates.values()),
+            served,
+            budget_class=options.budget_class or "standard",
+            resting=resting,
+            probing=probing,
         )
+        purse = self._purse(preset, request, features, speeds, created_s - now)
+        if purse is not None:
+            plan = within_budget(
+                plan,
+                candidates,
+                purse,
+                now,
+                known=[name for name, s in speeds.items() if self._knows(s)],
+                prompt_tokens=features.prompt_tokens,
+                urgent=options.budget_class == "urgent",
+            )
+        watch.claim(plan, now)
+        request = _hurried(request, plan)
         log_plan(plan, policy=preset.name, model=request.model, prompt_tokens=features.prompt_tokens)
-        session = self._session(plan, candidates, features, preset, request, options, max_retries)
+        session = self._session(
+            plan, candidates, features, preset, request, options, max_retries, watch, purse
+        )
         report = self._reporter.begin(
             Asked(
                 model=request.model,
@@ -187,6 +231,10 @@ class Router:
         )
 
         def done(finished: Session) -> None:
+            watch.close()
+            if purse is not None:
+                purse.close(anyio.current_time())
+            self._tell_of_refused_keys(finished, watch)
             rates = {name: s.rates for name, s in speeds.items()}
             live.record = make_record(
                 finished, settle_accounts(finished, rates), policy=preset.name, created_s=created_s
@@ -209,6 +257,8 @@ class Router:
                 if model is not None and server.probes:
                     await server.probe(model)
                 log_probe(model, server.continuation(model).method)
+                for backup in self._backups:
+                    group.start_soon(backup.warm_up)
 
         error: Exception | None = None
         async with anyio.create_task_group() as group:
@@ -224,6 +274,8 @@ class Router:
     async def aclose(self) -> None:
         """End all sessions and free the local model, unless it is the caller's. Idempotent."""
         await self._host.aclose()
+        for backup in self._backups:
+            await backup.aclose()
         if self.local is not None and self._owns_local:
             await self.local.aclose()
 
@@ -242,15 +294,42 @@ class Router:
                     f"Two endpoints are called {server.name!r}; give the local one another name."
                 )
             endpoints[server.name] = server
+            for backup in self._backups:
+                endpoints[backup.name] = backup
         speeds = {name: self._speeds(e, model, preset) for name, e in endpoints.items()}
         candidates = {
-            name: speeds[name].candidate(name, e.capabilities(model)) for name, e in endpoints.items()
+            name: speeds[name].candidate(name, e.capabilities(model), standby=e in self._backups)
+            for name, e in endpoints.items()
         }
         return endpoints, speeds, candidates
 
+    def _watch(self, endpoints: Mapping[str, Endpoint], model: str) -> Watch:
+        """How the endpoints stand, for one request. A server at another address is another one."""
+        return self.health.watch(
+            {name: (name, getattr(e, "address", None)) for name, e in endpoints.items()}, model
+        )
+
+    def _tell_of_refused_keys(self, session: Session, watch: Watch) -> None:
+        """Warn once for each server: the answer came from somebody else, and nobody would ever know."""
+        for state in session.attempts:
+            if state.failure is FailureKind.AUTHENTICATION:
+                key, _ = watch.keys[state.candidate.name]
+                if key not in self._refused:
+                    self._refused.add(key)
+                    LOG.warning(
+                        "Endpoint %r refuses its key (401 or 403); others answer in its place where there are any. "
+                        "Check api_key and base_url.",
+                        state.candidate.name,
+                    )
+
     def _speeds(self, endpoint: Endpoint, model: str, preset: Preset) -> Speeds:
+        price = self._price
+        if endpoint in self._backups:
+            model, price = endpoint.model, _price(endpoint.price)
         key = (endpoint.name, None if endpoint.place == "device" else model)
         known = self.knowledge.speeds.get(key)
+        if known is None:
+            _make_room(self.knowledge.speeds)
         if endpoint.place == "device":
             rates = self._device_rates(preset)
             if known is None:
@@ -267,7 +346,7 @@ class Router:
         elif known is None:
             known = self.knowledge.speeds[key] = Speeds(
                 place="server",
-                rates=self._server_rates(model),
+                rates=self._server_rates(model, price),
                 ttft=Rolling(prior=self._server.ttft()),
                 decode_tps=self._server.decode_tps or 50.0,
             )
@@ -279,9 +358,10 @@ class Router:
             profile = profile.model_copy(update={"flops": UNMEASURED.flops})
         return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
 
-    def _server_rates(self, model: str) -> Rates:
-        price = self._price or self._prices.models.get(model)
+    def _server_rates(self, model: str, price: Price | None) -> Rates:
+        price = price or self._prices.models.get(model)
         if price is None:
+            self._unpriced.add(model)
             price = self._prices.models[UNPRICED]
             LOG.warning(
                 "No price is known for the server's model; costs are counted at %s's until you pass "
@@ -299,6 +379,8 @@ class Router:
         request: Request,
         options: RequestOptions,
         max_retries: int,
+        watch: Watch,
+        purse: Purse | None,
     ) -> Session:
         wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
         # Pacing is for people who read: not for programs that wait for tool calls or a JSON document.
@@ -314,7 +396,50 @@ class Router:
             timeouts=request.timeouts,
             max_retries=max_retries,
         )
-        return Session(plan, candidates, terms, Playback(pace), self.knowledge.answer_lengths())
+        return Session(plan, candidates, terms, Playback(pace), self.knowledge.answer_lengths(), watch, purse)
+
+    def _purse(
+        self,
+        preset: Preset,
+        request: Request,
+        features: Features,
+        speeds: Mapping[str, Speeds],
+        offset_s: float,
+    ) -> Purse | None:
+        """The request's way to its budgets; None where there are none.
+
+        The client's own hold for every request, whatever policy it names; that policy's come on top.
+
+        Raises:
+            ConfigurationError: a budget is in money, and a server's price is not known.
+        """
+        limits = tuple(dict.fromkeys((*self.preset.limits.budgets, *preset.limits.budgets)))
+        if not limits:
+            return None
+        models = [request.model, *(backup.model for backup in self._backups)]
+        if not features.local_only and any(limit.unit == "usd" for limit in limits):
+            for model in self._unpriced.intersection(models):
+                raise ConfigurationError(
+                    f"server_usd needs the price of the server's model {model!r}, which is in no price table: pass "
+                    "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
+                )
+        choices = request.params.get("n")
+        strict = "reserved" in (self.preset.limits.unreported, preset.limits.unreported)
+        return Purse(
+            self.governor,
+            limits,
+            {name: Payer(s.place, s.rates) for name, s in speeds.items()},
+            most_prompt_tokens(request),
+            max_tokens=features.max_tokens,
+            choices=choices if isinstance(choices, int) and choices > 0 else 1,
+            unreported="reserved" if strict else "estimated",
+            offset_s=offset_s,
+        )
+
+    def _knows(self, speeds: Speeds) -> bool:
+        """Whether there is data on how soon an endpoint writes: seen here, or given by the user."""
+        ttft = speeds.ttft
+        return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
 
     # ------------------------------------------------------------------ presets and plans
 
@@ -325,29 +450,57 @@ class Router:
             self._presets[options.policy] = load_preset(options.policy)
         return self._presets[options.policy]
 
-    def _dispatcher(self, preset: Preset, model: str, speeds: Mapping[str, Speeds]) -> Dispatcher:
-        key = (id(preset), model)  # presets are kept here, and two may have one name
+    def _dispatcher(
+        self, preset: Preset, server: str | None, model: str, speeds: Mapping[str, Speeds]
+    ) -> Dispatcher:
+        key = (id(preset), server, model)  # presets are kept here, and two may have one name
         dispatcher = self._dispatchers.get(key)
         if dispatcher is None:
-            ttft = next(
-                (s.ttft.snapshot() for s in speeds.values() if s.ttft is not None), self._server.ttft()
-            )
+            seen = None if server is None else speeds[server].ttft
+            ttft = self._server.ttft() if seen is None else seen.snapshot()
+            _make_room(self._dispatchers)
             dispatcher = self._dispatchers[key] = Dispatcher(
                 preset, lengths=self.knowledge.prompts, ttft=ttft, rng=self._rng
             )
         return dispatcher
 
     def _refit(self) -> None:
-        for (_, model), dispatcher in self._dispatchers.items():
-            for (_, known_model), speeds in self.knowledge.speeds.items():
-                if known_model == model and speeds.ttft is not None:
-                    dispatcher.refit(self.knowledge.prompts, speeds.ttft.snapshot())
+        for (_, server, model), dispatcher in self._dispatchers.items():
+            speeds = None if server is None else self.knowledge.speeds.get((server, model))
+            if speeds is not None and speeds.ttft is not None:
+                dispatcher.refit(self.knowledge.prompts, speeds.ttft.snapshot())
 
 
-def _local_endpoint(local: str | Path) -> Endpoint:
+def _hurried(request: Request, plan: Plan) -> Request:
+    """While somebody else may serve, nobody waits out the connect clock at a server that is not there."""
+    others = len(plan.starts) + len(plan.fallbacks) - len(plan.rested) > 1
+    limit = request.timeouts.connect_s
+    if not others or (limit is not None and limit <= CONNECT_S):
+        return request
+    return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
+
+
+def _price(price: tuple[float, float] | None) -> Price | None:
+    return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    """Forget the oldest entry where there are too many: callers of `disco serve` may make up any model's name."""
+    if len(known) >= MOST_MODELS:
+        del known[next(iter(known))]
+
+
+def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "process"]) -> Endpoint:
+    if isinstance(local, Endpoint):
+        if isolation != "thread":
+            raise ConfigurationError(
+                f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
+                "object already: give isolation to it (LlamaCppEndpoint(isolation=...))."
+            )
+        return local
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
 
-    return LlamaCppEndpoint(model=local, name="device")
+    return LlamaCppEndpoint(model=local, name="device", isolation=isolation)
 
 
 def _device_profile(

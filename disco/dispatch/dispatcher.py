@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -13,7 +13,7 @@ from disco.dispatch.base import FittedPolicy, Policy, alone
 from disco.dispatch.eligible import eligible
 from disco.dispatch.features import Features
 from disco.dispatch.fixed import Race
-from disco.dispatch.plan import Candidate, Move, Plan
+from disco.dispatch.plan import Candidate, Move, Plan, Rest, Start
 from disco.dispatch.presets import Preset
 from disco.dispatch.registry import AUTO, build_policy
 from disco.profiles.distributions import Empirical
@@ -27,6 +27,7 @@ BudgetClass = Literal["background", "standard", "urgent"]
 # Length an answer is taken to have where the caller set no limit; only ranks endpoints by cost.
 _TYPICAL_ANSWER_TOKENS = 256
 _RACE = Race()
+_NOBODY: Mapping[str, Rest] = {}
 # Whose share of the tokens the fitted policies' budget limits; the others have none, or it depends on prices.
 _LIMITED: Mapping[str, Literal["device", "server"]] = {
     "length_threshold": "server",
@@ -133,12 +134,19 @@ class Dispatcher:
         served: Mapping[str, frozenset[str] | None],
         *,
         budget_class: BudgetClass = "standard",
+        resting: Mapping[str, Rest] = _NOBODY,
+        probing: Collection[str] = (),
     ) -> Plan:
         """Plan one request.
 
         The cheapest eligible device and the cheapest eligible server take part; the policy says when each
         starts. With one side only, that one starts at once. All other eligible endpoints are fallbacks,
-        cheapest first. `moves` says where an answer may go; whether and when it pays is the session's.
+        cheapest first, those on standby behind them. `moves` says where an answer may go; whether and when it pays
+        is the session's.
+
+        An endpoint that rests takes no part as long as somebody else may serve the request: it is the last of the
+        fallbacks and nobody's move goes there. One that is being probed takes part as always, but is not relied on:
+        where it would start alone, the next in rank joins it once it is slow.
 
         Args:
             features: of the request.
@@ -147,6 +155,8 @@ class Dispatcher:
             budget_class: "background" starts only the side that is not constrained and moves nothing to the
                 other, which still stands by should that one fail; "urgent" starts both at once. Neither is
                 counted in the policy's budget.
+            resting: by name, endpoints that rest, with the reason.
+            probing: names of endpoints that have rested and may be tried again by this request.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
@@ -157,6 +167,12 @@ class Dispatcher:
         if len(able) > 2 or (len(able) == 2 and able[0].place == able[1].place):
             answer_tokens = _TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _rank(c, features.prompt_tokens, answer_tokens))
+        # Whatever rests, the request is tried: nobody is refused because of that.
+        rested = [c for c in able if c.name in resting] if resting else []
+        if rested and len(rested) < len(able):
+            able = [c for c in able if c.name not in resting]
+        else:
+            rested = []
         device = server = None
         for candidate in able:
             if candidate.place == "device":
@@ -173,29 +189,74 @@ class Dispatcher:
         else:
             spared = self.constrained(device, server)
             starts = alone(None, server) if spared is device else alone(device, None)
+        if probing and budget_class != "background":
+            limited = None
+            if (
+                device is not None
+                and server is not None
+                and self._preset.dispatch.policy in (AUTO, *_LIMITED)
+            ):
+                limited = self.constrained(device, server).place
+            starts = _backed(starts, able, probing, limited, features.prompt_tokens)
         starting = [start.endpoint for start in starts]
         migration = self._preset.migration
+        moves: dict[str, Move] = {}
+        if migration.enabled and features.may_migrate:
+            firm = [
+                c for c in able if c.name not in resting and c.name not in probing and _takes_part(c, server)
+            ]
+            moves = _moves(able, spared, firm)
         return Plan(
             starts=starts,
-            fallbacks=tuple([c.name for c in able if c.name not in starting]),
-            moves=_moves(able, spared) if migration.enabled and features.may_migrate else {},
+            fallbacks=tuple([c.name for c in (*able, *rested) if c.name not in starting]),
+            moves=moves,
             order=migration.order,
+            rested=tuple([resting[c.name] for c in rested]),
         )
 
 
-def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[float, float]:
-    """Cheapest for this request first; of equals the one that writes sooner, then the one given first."""
+def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:
+    """Cheapest for this request first; of equals the one that writes sooner, then the one given first.
+
+    Those on standby come after all others.
+    """
     cost = prompt_tokens * candidate.cost_in + answer_tokens * candidate.cost_out
-    return cost, candidate.time_to_first_token_s(prompt_tokens)
+    return candidate.standby, cost, candidate.time_to_first_token_s(prompt_tokens)
 
 
-def _moves(able: list[Candidate], spared: Candidate | None) -> dict[str, Move]:
-    """Every dearer writer may hand over to the one endpoint that continues answers most cheaply.
+def _backed(
+    starts: tuple[Start, ...],
+    able: list[Candidate],
+    probing: Collection[str],
+    limited: str | None,
+    prompt_tokens: int,
+) -> tuple[Start, ...]:
+    """`starts`, with the next in rank to join a probe that would start alone.
+
+    Not one of the place `limited`, whose tokens a budget counts.
+    """
+    if any(start.endpoint not in probing for start in starts):
+        return starts
+    probed = next(c for c in able if c.name == starts[0].endpoint)
+    for c in able:
+        if c.name not in probing and (c.place != limited or c.place == probed.place):
+            # Slower than this it hardly ever was: whoever goes on waiting waits for nothing.
+            return *starts, Start(c.name, probed.time_to_first_token_s(prompt_tokens))
+    return starts
+
+
+def _takes_part(candidate: Candidate, server: Candidate | None) -> bool:
+    """Whether answers may be moved there for money: one on standby is there for need only."""
+    return not candidate.standby or candidate is server
+
+
+def _moves(able: list[Candidate], spared: Candidate | None, targets: list[Candidate]) -> dict[str, Move]:
+    """Every dearer writer may hand over to the one of `targets` that continues answers most cheaply.
 
     Not to the place of `spared`, if there is one.
     """
     target: Candidate | None = None
-    for c in able:
+    for c in targets:
         if spared is not None and c.place == spared.place:
             continue
         # Strictly cheaper only: of equals, the first in rank stays.

@@ -173,9 +173,11 @@ def _needs(request: Request) -> frozenset[str]:
         if content is not None and not isinstance(content, str):
             for part in content:
                 if isinstance(part, Mapping):
-                    kind = str(part.get("type", "part without a type"))
+                    kind = str(part.get("type", ""))
                     if kind not in _TEXT_PARTS:
-                        needs.add(_PART_NEEDS.get(kind, kind))
+                        # A type is a word; anything else may be text that got there by mistake.
+                        named = kind if kind.isidentifier() else "part without a type"
+                        needs.add(_PART_NEEDS.get(kind, named))
         # A conversation with calls in it can only be templated by a model that knows tools.
         if message.get("role") in ("tool", "function") or message.get("tool_calls"):
             needs.add("tools")

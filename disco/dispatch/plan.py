@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Candidate", "Move", "Plan", "Start"]
+__all__ = ["Candidate", "Move", "Plan", "Rest", "Start", "Withheld"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Candidate:
         continues: it can continue a half-written answer.
         context_tokens: prompt and answer together; None when unknown.
         vocabulary: tokenizer fingerprint, None when unknown.
+        standby: it serves only where nobody else of its place may, however cheap it is.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Candidate:
     continues: bool = False
     context_tokens: int | None = None
     vocabulary: str | None = None
+    standby: bool = False
 
     def time_to_first_token_s(self, tokens: int) -> float:
         """Expected time until it writes, given `tokens` it has still to prefill (paper: T_d = k·l + c)."""
@@ -64,6 +66,42 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """Why an endpoint that may serve a request is left alone as long as somebody else may serve it, too.
+
+    Attributes:
+        endpoint: its name.
+        reason: "failures" (its breaker is open), "rate_limit" (it asked to be left alone), "probed" (the rest is
+            over, and another request is trying it), "offline" (this machine has no route to it).
+        failure: class of the last failure that counted; None when offline.
+        failures: how many of them led to this rest.
+        for_s: how much longer it rests, seconds; None where that is not known.
+    """
+
+    endpoint: str
+    reason: Literal["failures", "rate_limit", "probed", "offline"]
+    failure: str | None = None
+    failures: int = 0
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """What an absolute budget took out of a plan (`dispatch/within_budget.py`).
+
+    Attributes:
+        endpoint: whose work is limited.
+        what: "hedge" (a start in addition to another one), "start" (of an answer), "move" (there).
+        why: "low" (what is left is kept for what needs it), "spent" (too little is left), "unknown" (nothing is known
+            yet of how soon it writes).
+    """
+
+    endpoint: str
+    what: Literal["hedge", "start", "move"]
+    why: Literal["low", "spent", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Who starts when, who may take over, and where the answer may move.
 
@@ -74,9 +112,13 @@ class Plan:
         moves: by the name of the endpoint that is writing; absent means it keeps the answer.
         order: "make_before_break" keeps the source writing until the target's first token is here;
             "break_before_make" stops it at the cut (cheaper, and the reader may notice).
+        rested: endpoints that stand last among the fallbacks only because they rest.
+        withheld: what a budget took out of it.
     """
 
     starts: tuple[Start, ...]
     fallbacks: tuple[str, ...] = ()
     moves: Mapping[str, Move] = field(default_factory=dict)
     order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+    rested: tuple[Rest, ...] = ()
+    withheld: tuple[Withheld, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from disco._resources import resource_dir
+from disco.cost.governor import Limit
 from disco.dispatch.registry import AUTO, is_known_policy, known_policies
 from disco.errors import ConfigurationError, nearest
 
@@ -23,8 +24,15 @@ __all__ = [
     "Preset",
     "available_presets",
     "load_preset",
+    "with_limits",
 ]
 
+# What each absolute budget counts: where, and in which unit.
+_AMOUNTS: Mapping[str, tuple[str, Literal["usd", "tokens"]]] = {
+    "server_usd": ("server", "usd"),
+    "server_tokens": ("server", "tokens"),
+    "device_tokens": ("device", "tokens"),
+}
 # What a budget of tokens would have to be for the policies that have none.
 _BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None}
 
@@ -121,9 +129,44 @@ class LimitsSection(_Section):
 
     Attributes:
         local_only: no prompt and no answer leaves this machine, whatever fails.
+        server_usd: what all servers together may charge within any `window_s` seconds, USD, above 0.
+        server_tokens: what they may process in that time, tokens of prompts and answers, above 0.
+        device_tokens: the same of the device.
+        window_s: length of the window that the three count, seconds, above 0; it slides.
+        unreported: what a server's attempt counts that ended without usage (it was cancelled, mostly): "estimated",
+            as in the ledger, or all that was "reserved" for it, where a provider bills cancelled answers in full.
     """
 
     local_only: bool = False
+    server_usd: float | None = Field(default=None, gt=0.0)
+    server_tokens: int | None = Field(default=None, gt=0)
+    device_tokens: int | None = Field(default=None, gt=0)
+    window_s: float | None = Field(default=None, gt=0.0)
+    unreported: Literal["estimated", "reserved"] = "estimated"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        amounts = [name for name in _AMOUNTS if getattr(self, name) is not None]
+        if amounts and self.window_s is None:
+            raise ValueError(
+                f"{amounts[0]} needs window_s, the seconds that it is for, such as window_s = 86400"
+            )
+        if not amounts and self.window_s is not None:
+            raise ValueError(f"window_s needs an amount beside it: {', '.join(_AMOUNTS)}")
+        if self.local_only and (self.server_usd or self.server_tokens):
+            raise ValueError(
+                "local_only forbids every server; remove server_usd and server_tokens, or local_only"
+            )
+        return self
+
+    @property
+    def budgets(self) -> tuple[Limit, ...]:
+        """The absolute budgets among them."""
+        return tuple(
+            Limit(name, scope, unit, amount, self.window_s)
+            for name, (scope, unit) in _AMOUNTS.items()
+            if (amount := getattr(self, name)) is not None and self.window_s is not None
+        )
 
 
 class Preset(_Section):
@@ -191,6 +234,22 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
     else:
         path = Path(preset)
     return _read(path)
+
+
+def with_limits(preset: Preset, limits: Mapping[str, Any] | None) -> Preset:
+    """A preset with these settings of [limits] in place of its own; itself where there are none.
+
+    Raises:
+        ConfigurationError: an unknown key, a value out of range, or a contradiction.
+    """
+    if limits is None:
+        return preset
+    try:
+        changed = LimitsSection(**{**preset.limits.model_dump(exclude_unset=True), **limits})
+        kept = {name: getattr(preset, name) for name in preset.model_fields_set}
+        return Preset(**{**kept, "limits": changed})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"budget: {error}") from None
 
 
 def _read(path: Path) -> Preset:

@@ -106,6 +106,14 @@ class Endpoint(ABC):
         swallowed, or `EndpointFailure(SEAM)` was raised.
         """
 
+    @property
+    def has_route(self) -> bool:
+        """Whether anything on this machine leads there; False only where that is certain.
+
+        Asked before every plan: microseconds, and nothing is sent.
+        """
+        return True
+
     async def warm_up(self) -> None:  # noqa: B027 - optional hook
         """Do what the first request would otherwise wait for: load, connect, probe."""
 

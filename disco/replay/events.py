@@ -18,6 +18,7 @@ from disco.cost import Phase
 from disco.dispatch import Dispatcher, Preset
 from disco.dispatch.base import Delays, Policy
 from disco.dispatch.features import Features
+from disco.dispatch.health import Health, Watch
 from disco.dispatch.plan import Candidate, Start
 from disco.dispatch.presets import MigrationSection
 from disco.errors import ConfigurationError, NoEndpointError
@@ -52,10 +53,12 @@ def simulate(
 ) -> Outcome:
     """Run an arm on a workload, token by token.
 
-    Without `device_slots` and `idle_unload_s` requests know nothing of each other, and each is run by itself. With
-    them all run on one clock, meet at the device in order of arrival, and the first finds its model not loaded.
-    Endpoints that may fail run under the clocks that a live client has by default, less the one for the whole answer;
-    where nothing fails there are none, so that the trace's slowest server is waited for.
+    Without `device_slots`, `idle_unload_s` and faults requests know nothing of each other, and each is run by itself.
+    With the first two all run on one clock, meet at the device in order of arrival, and the first finds its model not
+    loaded. Where endpoints may fail, all run on one clock, too, and an endpoint that fails again and again is left
+    alone as it is live (but not by the arms "oracle" and "recorded", whose starts are given). They then run under the
+    clocks that a live client has by default, less the one for the whole answer; where nothing fails there are none, so
+    that the trace's slowest server is waited for.
 
     Args:
         workload: resolved for the same scenario.
@@ -156,6 +159,7 @@ class _Replay:
         self.pace = None if scenario.pace_tps is None else Pace(scenario.pace_tps)
         fails = scenario.device_fault is not None or scenario.server_fault is not None
         self.timeouts = Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS
+        self.health = Health() if fails and self.delayed is None else None
         n = len(workload)
         self.ttft_s: NDArray[np.float64] = np.full(n, math.nan)
         self.device_won = np.zeros(n, dtype=np.bool_)
@@ -170,7 +174,8 @@ class _Replay:
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
         """Play all requests."""
         n = len(self.workload)
-        ended = self._one_by_one() if self.device is None else self._together()
+        alone = self.device is None and self.health is None
+        ended = self._one_by_one() if alone else self._together()
         for done, (row, session) in enumerate(ended, 1):
             if session is None:
                 self.failed[row] = True
@@ -193,7 +198,7 @@ class _Replay:
 
     def _one_by_one(self) -> Iterator[tuple[int, Session | None]]:
         for row in range(len(self.workload)):
-            session = self._session(row, self.warm)
+            session = self._session(row, self.warm, None)
             if session is not None:
                 player = Player(session, self.answers.of(row))
                 player.run(0.0)
@@ -201,29 +206,35 @@ class _Replay:
             yield row, session
 
     def _together(self) -> Iterator[tuple[int, Session | None]]:
-        device = self.device
-        assert device is not None
+        device, health = self.device, self.health
         shared = Shared()
-        rows: dict[Session, int] = {}
+        rows: dict[Session, tuple[int, Watch | None]] = {}
         refused: list[int] = []
-        devices = {DEVICE: device}
+        devices = {} if device is None else {DEVICE: device}
 
         def player(row: int, at: float) -> Player | None:
-            session = self._session(row, self.cold if device.is_cold(at) else self.warm)
+            watch = None if health is None else health.watch({DEVICE: DEVICE, SERVER: SERVER}, SERVER)
+            cold = device is not None and device.is_cold(at)
+            session = self._session(row, self.cold if cold else self.warm, watch, at)
             if session is None:
                 refused.append(row)
                 return None
-            rows[session] = row
+            rows[session] = row, watch
             return Player(session, self.answers.of(row), shared=shared, devices=devices)
 
         arrivals = ((at, partial(player, row, at)) for row, at in enumerate(self.workload.arrival_s.tolist()))
         for played in run_together(arrivals, shared):
-            yield rows.pop(played.session), played.session
+            row, watch = rows.pop(played.session)
+            if watch is not None:
+                watch.close()
+            yield row, played.session
             played.forget()
         for row in refused:
             yield row, None
 
-    def _session(self, row: int, candidates: tuple[Candidate, Candidate]) -> Session | None:
+    def _session(
+        self, row: int, candidates: tuple[Candidate, Candidate], watch: Watch | None, at: float = 0.0
+    ) -> Session | None:
         """The session of a request, planned; None when nobody may serve it."""
         workload = self.workload
         prompt_tokens = self.answers.prompt_tokens[row]
@@ -231,7 +242,12 @@ class _Replay:
         if self.delayed is not None:
             self.delayed.row = row
         try:
-            plan = self.dispatcher.plan(features, candidates, {})
+            if watch is None:
+                plan = self.dispatcher.plan(features, candidates, {})
+            else:
+                resting, probing = watch.look(at)
+                plan = self.dispatcher.plan(features, candidates, {}, resting=resting, probing=probing)
+                watch.claim(plan, at)
         except NoEndpointError:
             return None
         terms = Terms(
@@ -241,7 +257,7 @@ class _Replay:
             timeouts=self.timeouts,
         )
         by_name = {c.name: c for c in candidates}
-        return Session(plan, by_name, terms, Playback(self.pace), self.lengths)
+        return Session(plan, by_name, terms, Playback(self.pace), self.lengths, watch)
 
     def _note(self, row: int, session: Session) -> None:
         """Write down what became of a request."""

@@ -171,7 +171,7 @@ class _ProfileScripts:
         prompt = self.prompt_tokens + start.prefix.tokens
         events = script(
             self.profiles[start.endpoint],
-            self.request,
+            self.request if start.max_tokens is None else self.request.limited(start.max_tokens),
             start.prefix,
             self.rng,
             endpoint=start.endpoint,

@@ -289,6 +289,31 @@ def test_an_endpoint_that_hangs_is_given_up():
     assert out.device_won[0]
 
 
+@pytest.mark.parametrize("slots", [None, 4])
+def test_a_server_that_keeps_failing_is_left_alone_as_it_is_live(slots):
+    """The same breaker: most requests no longer wait for it to fail, and it is tried again now and then."""
+    where = scenario(
+        server_fault=Fault(after_tokens=0, silence_s=3.0, kind=FailureKind.SERVER), device_slots=slots
+    )
+    load = workload(where, arrivals=tuple(np.arange(60) * 10.0), answers=5)
+    out = simulate(load, where, Arm("server_only"), seed=0)
+    assert out.device_won.all()
+    tried = out.server_prompt_tokens > 0
+    assert tried[:3].all()  # until it has failed often enough
+    assert 4 <= tried.sum() <= 15
+    assert (out.ttft_s[~tried] < 1.0).all()
+    told = simulate(load, where, Arm("oracle", 0.5), seed=0)
+    assert (told.server_prompt_tokens > 0).sum() != tried.sum()  # its starts are given
+
+
+def test_of_a_crowd_one_tries_a_server_that_has_rested():
+    where = scenario(server_fault=Fault(after_tokens=0, kind=FailureKind.SERVER))
+    load = workload(where, arrivals=(0.0, 2.0, 4.0, *[20.0] * 5), answers=5)
+    out = simulate(load, where, Arm("server_only"), seed=0)
+    assert (out.server_prompt_tokens[:3] > 0).all()
+    assert (out.server_prompt_tokens[3:] > 0).sum() == 1
+
+
 def test_a_prompt_that_fits_nowhere_fails_and_one_that_fits_the_server_goes_there():
     small = scenario(device=DEVICE.model_copy(update={"context_tokens": 100}))
     out = simulate(workload(small, arrivals=(0, 0), prompts=[20, 200]), small, Arm("device_only"), seed=0)

@@ -167,14 +167,15 @@ def checksum(seeds: range, number: str = "%.9f") -> str:
     return digest.hexdigest()[:16]
 
 
-# Taken before sessions and playback were made fast for replay.
+# Of these six hundred, nine are asked again otherwise than they were: by whoever may be asked first, and anew where
+# nothing was shown. The others go as they went before sessions and playback were made fast for replay.
 GOLDEN = {
     0: "11c36ea5a130c380",
-    100: "321543c7f7baf8a2",
-    200: "98829370a1844f7c",
-    300: "de0688bbe4583451",
-    400: "42e7729b0d344911",
-    500: "9b2b4d98ce6096be",
+    100: "02d9840c7e6a850d",
+    200: "9aa5934de5775139",
+    300: "905c86fc5883b866",
+    400: "3748f150a11cd21c",
+    500: "c13bac85d8b3a489",
 }
 
 

@@ -1,0 +1,36 @@
+"""Further servers behind the first: they answer where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from disco.endpoints.continuation import Continuation
+
+__all__ = ["Backup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """A server behind the first one: it serves what neither the first nor the device can, at the time.
+
+    Attributes:
+        base_url: where its API begins.
+        api_key: its key, any text where the server checks none. Not in repr.
+        model: what it is asked for, whatever the request calls the first server's model.
+        price: USD per million (input, output) tokens; None: the price table's.
+        continuation: how it continues half-written answers, as for the client; "auto" is probed by `warm_up()`.
+        name: what route records call it; by default "backup-1", "backup-2", ... in their order.
+        http_client: for its connections (proxies, certificates); None: one of its own. Closed with the client.
+    """
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+    price: tuple[float, float] | None = None
+    continuation: str | Continuation = "auto"
+    name: str | None = None
+    http_client: httpx2.AsyncClient | None = field(default=None, repr=False)

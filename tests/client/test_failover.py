@@ -1,0 +1,578 @@
+"""Endpoints that fail more than once: who is left alone, who is tried again and when, and who answers instead."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+
+import anyio
+import httpx2
+import openai
+import pytest
+from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse, stream
+from servers import free_port
+from watched import ask, endpoint, preset, virtually
+
+from disco import AsyncDisco, Backup, ConfigurationError, Disco
+from disco.cli.local_server import LocalServer
+from disco.client import router as routing
+from disco.client.options import RequestOptions
+from disco.client.router import Router
+from disco.dispatch import Preset
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import FailureKind
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+ASKED = {"model": "first-model", "messages": SEA}
+SERVER_FIRST = preset("server_only")
+KEY, OTHER_KEY = "secret-key-1234", "other-secret-5678"
+
+# ---------------------------------------------------------------------- in virtual time
+
+
+class Down(SimulatedEndpoint):
+    """A server that fails as long as `kind` is set, after `after_s` seconds."""
+
+    def __init__(self, name: str = "server", *, ttft_s: float = 0.1, **more) -> None:
+        super().__init__(name, SimulatedProfile(ttft_s=ttft_s, answer="So it is. " * 3, **more))
+        self.well = self.profile
+        self.opened_at: list[float] = []
+
+    def fail(self, kind: str | None, after_s: float = 0.0, *, retry_after_s: float | None = None) -> None:
+        fault = Fault(silence_s=after_s, kind=kind and FailureKind(kind), retry_after_s=retry_after_s)
+        self.profile = self.well if kind is None else SimulatedProfile(fault=fault, answer="")
+
+    def open(self, request, prefix=None):
+        self.opened_at.append(anyio.current_time())
+        return super().open(request, *() if prefix is None else (prefix,))
+
+
+class Client:
+    """A router on a device and a server; `get` is one answer's record."""
+
+    def __init__(self, server, *, policy=SERVER_FIRST, device=None, **more) -> None:
+        self.server = server
+        self.device = endpoint("device") if device is None else device or None
+        self.router = Router(local=self.device, policy=policy, seed=0, **more)
+
+    async def open(self, **options):
+        return await self.router.open(
+            ask(), self.server, stream=True, options=RequestOptions(**options), max_retries=0
+        )
+
+    async def get(self, **options):
+        live = await self.open(**options)
+        try:
+            while await live.read():
+                pass
+        except openai.OpenAIError:
+            pass
+        await live.wait_done()
+        return live.record
+
+    async def who(self) -> list[tuple[str, str | None]]:
+        return [(t.endpoint, t.failure) for t in (await self.get()).tries]
+
+
+def run(function, *servers, **more):
+    async def main():
+        client = Client(*servers, **more)
+        await function(client)
+        await client.router.aclose()
+
+    virtually(main)
+
+
+def test_a_hiccup_changes_nothing():
+    async def story(client):
+        client.server.fail("server")
+        assert await client.who() == [("server", "server"), ("device", None)]
+        client.server.fail(None)
+        for _ in range(3):
+            record = await client.get()
+            assert [t.endpoint for t in record.tries] == ["server"]
+            assert record.rested == ()
+
+    run(story, Down())
+
+
+def test_a_dead_server_is_left_alone_tried_now_and_then_and_taken_back_when_it_lives():
+    async def story(client):
+        client.server.fail("connection")
+        assert await client.who() == [("server", "connection"), ("device", None)]
+        assert await client.who() == [("server", "connection"), ("device", None)]
+        record = await client.get()
+        assert [t.endpoint for t in record.tries] == ["device"]
+        (rest,) = record.rested
+        assert (rest.endpoint, rest.reason, rest.failure, rest.failures) == (
+            "server",
+            "failures",
+            "connection",
+            2,
+        )
+        assert record.to_dict()["rested"][0]["for_s"] == pytest.approx(rest.for_s)
+        probes = 0
+        for _ in range(100):  # ten minutes of asking
+            await anyio.sleep(6.0)
+            probes += len(await client.who()) - 1
+        assert 3 <= probes <= 12
+        client.server.fail(None)
+        await anyio.sleep(120)
+        assert await client.who() == [("server", None)]
+        assert await client.who() == [("server", None)]
+
+    run(story, Down())
+
+
+def test_a_probe_that_stays_silent_costs_no_more_than_a_slow_first_token():
+    async def story(client):
+        client.server.fail("connection")
+        await client.get()
+        await client.get()
+        client.server.fail("connection", after_s=29.0)
+        await anyio.sleep(2)
+        record = await client.get()
+        assert record.starts[0] == ("server", 0.0)
+        name, after_s = record.starts[1]
+        assert name == "device"
+        assert after_s < 5
+        assert record.winner == "device"
+        assert record.pace.ttft_raw_s < after_s + 1
+        # Nor does the next request wait for it: that it was mute for so long is an answer, too.
+        record = await client.get()
+        assert record.starts == (("device", 0.0),)
+        assert record.rested[0].failures == 3
+
+    run(story, Down())
+
+
+def test_only_one_request_at_a_time_tries_a_server_that_has_rested_and_one_that_is_left_makes_room():
+    async def story(client):
+        client.server.fail("connection")
+        await client.get()
+        await client.get()
+        await anyio.sleep(2)
+        client.server.fail("connection", after_s=20.0)
+        client.server.opened_at.clear()
+        lives = [await client.open() for _ in range(5)]
+        await anyio.sleep(0.01)
+        assert len(client.server.opened_at) == 1
+        first, *others = lives
+        first.cancel()
+        await first.wait_done()
+        assert (await client.get()).starts[0][0] == "server"
+        for live in others:
+            while await live.read():
+                pass
+            assert [t.endpoint for t in live.record.tries] == ["device"]
+            assert live.record.rested[0].reason == "probed"
+
+    run(story, Down())
+
+
+def test_a_rate_limit_is_kept_to_while_the_device_answers():
+    async def story(client):
+        client.server.fail("rate_limit", retry_after_s=30.0)
+        assert await client.who() == [("server", "rate_limit"), ("device", None)]
+        at = anyio.current_time()
+        client.server.fail(None)
+        record = await client.get()
+        (rest,) = record.rested
+        assert (rest.reason, rest.failures) == ("rate_limit", 1)
+        assert 25 < rest.for_s <= 30
+        assert await client.who() == [("device", None)]
+        await anyio.sleep_until(at + 30)
+        assert await client.who() == [("server", None)]
+
+    run(story, Down())
+
+
+def test_who_has_nobody_else_is_never_refused_because_of_the_breaker():
+    async def story(client):
+        client.server.fail("server")
+        for _ in range(6):
+            assert await client.who() == [("server", "server")]
+        client.server.fail(None)
+        record = await client.get()
+        assert [t.endpoint for t in record.tries] == ["server"]
+        assert record.rested == ()
+
+    run(story, Down(), device=False)
+
+
+def test_a_server_that_rests_still_answers_when_the_device_fails():
+    async def story(client):
+        client.server.fail("connection")
+        await client.get()
+        await client.get()
+        client.server.fail(None)
+        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
+        assert await client.who() == [("device", "crashed"), ("server", None)]
+
+    run(story, Down())
+
+
+@pytest.mark.parametrize("kind", ["bad_request", "content_filter", "authentication", "context_length"])
+def test_refusals_never_open_the_breaker(kind):
+    async def story(client):
+        client.server.fail(kind)
+        for _ in range(6):
+            assert (await client.who())[0] == ("server", kind)
+
+    run(story, Down())
+
+
+@pytest.mark.parametrize("kind", ["bad_request", "content_filter"])
+def test_what_the_caller_did_wrong_goes_nowhere_else(kind):
+    async def story(client):
+        client.server.fail(kind)
+        assert await client.who() == [("server", kind)]
+
+    run(story, Down())
+
+
+def test_a_probe_whose_time_never_came_makes_room():
+    """The device waits for the server, which speaks first: nobody has tried the device."""
+
+    async def story(client):
+        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
+        for _ in range(3):
+            await client.get(local_only=True)
+        await anyio.sleep(5)
+        for _ in range(2):
+            record = await client.get()
+            assert [s[0] for s in record.starts] == ["server", "device"]
+            assert [t.endpoint for t in record.tries] == ["server"]
+
+    waits = Preset(dispatch={"policy": "wait_time", "budget": 0.05}, playback={"pace_tps": "off"})
+    run(story, Down(ttft_s=0.01), policy=waits)
+
+
+def test_losers_are_no_failures():
+    async def story(client):
+        for _ in range(10):
+            await client.get()
+        assert (await client.get()).rested == ()
+
+    run(story, Down(ttft_s=5.0), policy=preset("race"))
+
+
+def test_offline_the_device_speaks_at_once_and_the_server_is_the_last_resort():
+    class Offline(Down):
+        has_route = False
+
+    async def story(client):
+        record = await client.get()
+        assert [t.endpoint for t in record.tries] == ["device"]
+        assert [(r.endpoint, r.reason) for r in record.rested] == [("server", "offline")]
+        assert client.server.opened_at == []
+        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
+        assert await client.who() == [("device", "crashed"), ("server", None)]
+
+    run(story, Offline())
+
+
+# ---------------------------------------------------------------------- on sockets
+
+WHOLE = stream(
+    sse(chunk(role="assistant", content=""), chunk("The sea "), chunk("is wide."), chunk(finish="stop"))
+)
+DIES = [STREAM_HEAD, piece(sse(chunk("The sea "), done=False)), 0.02, RESET]
+
+
+def refusal(status: str) -> list:
+    return answer(b'{"error": {"message": "No."}}', status=status)
+
+
+def device() -> SimulatedEndpoint:
+    return SimulatedEndpoint(
+        "device", SimulatedProfile(answer="Here it is.", decode_tps=1000.0), place="device"
+    )
+
+
+def http() -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(verify=False)
+
+
+def asking(base_url: str, *backups: Backup, local=None, **more) -> AsyncDisco:
+    settings = {"policy": SERVER_FIRST, "max_retries": 0, "http_client": http(), "continuation": "trailing"}
+    return AsyncDisco(local=local, base_url=base_url, api_key=KEY, backups=backups, **{**settings, **more})
+
+
+def behind(server, name=None, **more) -> Backup:
+    settings = {
+        "api_key": OTHER_KEY,
+        "model": "second-model",
+        "http_client": http(),
+        "continuation": "trailing",
+    }
+    return Backup(base_url=server.base_url, name=name, **{**settings, **more})
+
+
+def nowhere() -> str:
+    return f"http://127.0.0.1:{free_port()}/v1"
+
+
+async def text_of(client: AsyncDisco, **more) -> tuple[str, object]:
+    async with await client.chat.completions.create(stream=True, **ASKED, **more) as chunks:
+        text = "".join([c.choices[0].delta.content or "" async for c in chunks if c.choices])
+        return text, chunks.route
+
+
+@pytest.mark.anyio
+async def test_a_backup_answers_for_a_dead_server_with_its_own_key_and_model():
+    async with scripted_server(WHOLE) as second, asking(nowhere(), behind(second)) as client:
+        text, route = await text_of(client, extra_headers={"X-Secret": "for the first only"})
+        (_, headers, body) = second.requests[0]
+    assert text == "The sea is wide."
+    assert [(t.endpoint, t.failure) for t in route.tries] == [("server", "connection"), ("backup-1", None)]
+    assert headers["authorization"] == f"Bearer {OTHER_KEY}"
+    assert body["model"] == "second-model"
+    assert "x-secret" not in headers
+    assert [e.name for e in route.endpoints] == ["server", "backup-1"]
+
+
+@pytest.mark.anyio
+async def test_once_the_first_server_is_known_to_be_dead_the_backup_takes_its_place():
+    async with scripted_server(WHOLE) as second, asking(nowhere(), behind(second), local=device()) as client:
+        for _ in range(2):  # the device comes first while the server is only suspected
+            _, route = await text_of(client)
+            assert [t.endpoint for t in route.tries] == ["server", "device"]
+        _, route = await text_of(client)
+    assert [t.endpoint for t in route.tries] == ["backup-1"]
+    assert [r.endpoint for r in route.rested] == ["server"]
+
+
+@pytest.mark.anyio
+async def test_a_backup_goes_on_where_the_first_server_broke_off():
+    async with (
+        scripted_server(DIES) as first,
+        scripted_server(stream(sse(chunk("is wide."), chunk(finish="stop")))) as second,
+        asking(first.base_url, behind(second)) as client,
+    ):
+        text, route = await text_of(client)
+        messages = second.requests[0][2]["messages"]
+    assert text == "The sea is wide."
+    assert [(p.endpoint) for p in route.pieces] == ["server", "backup-1"]
+    assert route.seamless
+    assert messages[-1]["role"] == "assistant"
+
+
+@pytest.mark.anyio
+async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
+    async with (
+        scripted_server(WHOLE) as first,
+        scripted_server(WHOLE) as dear,
+        scripted_server(WHOLE) as cheap,
+    ):
+
+        def backups() -> tuple[Backup, Backup]:
+            return behind(dear, price=(9.0, 9.0)), behind(cheap, name="cheap", price=(0.01, 0.01))
+
+        async with asking(first.base_url, *backups()) as client:
+            _, route = await text_of(client)
+            assert [t.endpoint for t in route.tries] == ["server"]
+        async with asking(nowhere(), *backups()) as client:
+            _, route = await text_of(client)
+    assert [t.endpoint for t in route.tries] == ["server", "cheap"]
+    assert route.endpoints[1].cost_in == pytest.approx(9e-6)
+    assert dear.requests == []
+
+
+@pytest.mark.anyio
+async def test_what_must_stay_here_never_reaches_a_backup():
+    async with scripted_server(WHOLE) as second:
+        dead = SimulatedEndpoint(
+            "device", SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED)), place="device"
+        )
+        async with asking(nowhere(), behind(second), local=dead) as client:
+            with pytest.raises(openai.APIConnectionError):
+                await text_of(client, extra_body={"disco": {"local_only": True}})
+        async with asking(nowhere(), behind(second), local=device(), policy="private") as client:
+            await client.warm_up()
+            await text_of(client)
+        assert second.connections == 0
+
+
+@pytest.mark.anyio
+async def test_copies_keep_the_backups_and_closing_closes_them():
+    async with scripted_server(WHOLE) as second:
+        backup = behind(second)
+        client = asking(nowhere(), backup)
+        text, _ = await text_of(client.with_options(timeout=20.0))
+        assert text == "The sea is wide."
+        await client.close()
+        assert backup.http_client.is_closed
+
+
+def test_the_synchronous_client_has_backups_too():
+    from serving import upstream
+
+    with upstream(WHOLE) as second:
+        backup = Backup(base_url=second.base_url, api_key=OTHER_KEY, model="second-model")
+        with Disco(
+            base_url=nowhere(), api_key=KEY, backups=[backup], policy=SERVER_FIRST, max_retries=0
+        ) as client:
+            httpx2.get(f"{second.base_url}/models")  # the scripted server's own first answer
+            answered = client.chat.completions.create(stream=True, **ASKED)
+            text = "".join(c.choices[0].delta.content or "" for c in answered if c.choices)
+    assert text == "The sea is wide."
+
+
+def test_keys_of_backups_are_not_in_their_repr():
+    backup = Backup(base_url="http://b/v1", api_key=OTHER_KEY, model="m")
+    assert OTHER_KEY not in repr(backup)
+    client = asking(nowhere(), backup)
+    assert OTHER_KEY not in repr(vars(client.router))
+
+
+@pytest.mark.parametrize(
+    ("backups", "message"),
+    [
+        ([{"name": "server"}], "Two endpoints are called 'server'"),
+        ([{"name": "a"}, {"name": "a"}], "Two endpoints are called 'a'"),
+        ([{}, {"name": "backup-1"}], "Two endpoints are called 'backup-1'"),
+        ([{"name": ""}], "name is empty"),
+        ([{"api_key": ""}], "The backup 'backup-1' has no api_key"),
+        ([{"base_url": ""}], "has no base_url"),
+        ([{}, {"model": ""}], "The backup 'backup-2' has no model"),
+        ([{"continuation": "magic"}], "Unknown continuation method"),
+    ],
+)
+def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message):
+    given = [Backup(**{"base_url": "http://b/v1", "api_key": "k", "model": "m", **b}) for b in backups]
+    with pytest.raises(ConfigurationError, match=message):
+        AsyncDisco(api_key=KEY, base_url=nowhere(), backups=given)
+
+
+def test_backups_without_a_first_server_or_of_another_kind_are_refused(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    backup = Backup(base_url="http://b/v1", api_key="k", model="m")
+    with pytest.raises(ConfigurationError, match="behind a first server"):
+        AsyncDisco(local=device(), backups=[backup])
+    with pytest.raises(ConfigurationError, match=r"holds a str; write disco\.Backup"):
+        AsyncDisco(api_key=KEY, backups=["http://b/v1"])
+
+
+@pytest.mark.anyio
+async def test_a_refused_key_is_answered_around_and_told_once(caplog):
+    async with (
+        scripted_server(refusal("401 Unauthorized")) as server,
+        asking(server.base_url, local=device()) as client,
+    ):
+        with caplog.at_level(logging.WARNING, "disco"):
+            for _ in range(3):
+                text, route = await text_of(client)
+                assert text == "Here it is."
+                assert route.tries[0].failure == "authentication"
+    told = [r.getMessage() for r in caplog.records if "refuses its key" in r.getMessage()]
+    assert len(told) == 1
+    assert "'server'" in told[0]
+    assert KEY not in told[0]
+
+
+@pytest.mark.anyio
+async def test_a_refused_key_with_nobody_else_is_the_sdks_error():
+    async with scripted_server(refusal("401 Unauthorized")) as server, asking(server.base_url) as client:
+        with pytest.raises(openai.AuthenticationError):
+            await text_of(client)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.anyio
+async def test_a_black_hole_is_given_up_long_before_the_connect_clock_where_somebody_else_may_serve(
+    monkeypatch,
+):
+    """A listener whose queue is full drops every further SYN, as a firewall does."""
+    monkeypatch.setattr(routing, "CONNECT_S", 0.3)
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        port = hole.getsockname()[1]
+        fill = [socket.socket() for _ in range(4)]
+        try:
+            for one in fill:
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", port))
+            async with asking(f"http://127.0.0.1:{port}/v1", local=device(), timeouts=None) as client:
+                assert client.timeouts.connect_s == 5.0
+                text, route = await text_of(client)
+        finally:
+            for one in fill:
+                one.close()
+    assert text == "Here it is."
+    assert [(t.endpoint, t.failure) for t in route.tries] == [("server", "timeout"), ("device", None)]
+    assert route.tries[0].ended_s < 4.0
+
+
+OFFLINE_PROGRAM = """
+import asyncio
+from disco import AsyncDisco
+from disco.dispatch import Preset
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import SimulatedProfile
+
+async def main():
+    device = SimulatedEndpoint("device", SimulatedProfile(answer="Here it is."), place="device")
+    policy = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
+    async with AsyncDisco(local=device, api_key="k", base_url="https://api.example.com/v1", policy=policy) as client:
+        whole = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        print(whole.choices[0].message.content)
+        print([t.endpoint for t in whole.route.tries], [r.reason for r in whole.route.rested])
+
+asyncio.run(main())
+"""
+
+
+def test_on_a_machine_without_a_network_the_server_is_not_even_tried():
+    """For real: a network namespace with nothing in it."""
+    apart = ["unshare", "--net"]
+    try:
+        possible = (
+            subprocess.run([*apart, "true"], check=False, capture_output=True, timeout=10).returncode == 0
+        )
+    except FileNotFoundError:
+        possible = False
+    if not possible:
+        pytest.skip("a network namespace takes Linux, `unshare` and root")
+    ran = subprocess.run(
+        [*apart, sys.executable, "-c", OFFLINE_PROGRAM],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.stdout.splitlines() == ["Here it is.", "['device'] ['offline']"], ran.stderr
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_when_it_runs_again():
+    asked = {"model": "m", "messages": SEA, "max_tokens": 4}
+    with LocalServer(context_tokens=512) as server:
+        at = {"base_url": server.base_url, "api_key": "any", "http_client": http(), "policy": SERVER_FIRST}
+        async with AsyncDisco(local="smollm2-135m", **at) as client:
+
+            async def get():
+                return (await client.chat.completions.create(**asked)).route
+
+            await client.warm_up()
+            assert [t.endpoint for t in (await get()).tries] == ["server"]
+            server.kill()
+            for _ in range(2):
+                assert [(t.endpoint, t.failure) for t in (await get()).tries] == [
+                    ("server", "connection"),
+                    ("device", None),
+                ]
+            route = await get()
+            assert [t.endpoint for t in route.tries] == ["device"]
+            assert route.rested[0].failure == "connection"
+            await anyio.to_thread.run_sync(server.restart)
+            with anyio.fail_after(90):
+                # On a busy machine a probe may be too slow, and the server rests once more.
+                while (route := await get()).winner != "server":  # noqa: ASYNC110 - nothing tells of a rest
+                    await anyio.sleep(route.rested[0].for_s or 0.1 if route.rested else 0.1)
+            assert route.rested == ()
