@@ -7,6 +7,8 @@ openai.OpenAIError
     │                             or ValueError is *not* implied: one type, one handler)
     ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
+    ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
+    │                             insufficient_quota)
     ├── LocalModelError           the device model failed while it worked (also openai.APIConnectionError)
     ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
     └── AnswerTimeoutError        one of the four clocks ran out (also openai.APITimeoutError)
@@ -22,6 +24,7 @@ Messages name the thing and the remedy. They never contain prompts, answers or k
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
@@ -31,6 +34,7 @@ import openai
 
 __all__ = [
     "AnswerTimeoutError",
+    "BudgetExceededError",
     "ConfigurationError",
     "ContextLengthError",
     "DiscoError",
@@ -78,6 +82,23 @@ class ContextLengthError(NoEndpointError):
         super().__init__(message, code="context_length_exceeded", param="messages")
 
 
+class BudgetExceededError(DiscoError, openai.RateLimitError):
+    """A budget of the user's leaves too little for the only endpoints that could answer. Nothing was sent.
+
+    Attributes:
+        limit: the setting, such as "server_usd".
+        retry_after_s: when enough of it is free again; None where that is not known, or never.
+    """
+
+    def __init__(self, message: str, *, limit: str, retry_after_s: float | None) -> None:
+        body = {"message": message, "type": "insufficient_quota", "code": "insufficient_quota", "param": None}
+        headers = {} if retry_after_s is None else {"retry-after": str(math.ceil(retry_after_s))}
+        response = httpx2.Response(429, request=_local_request(), json={"error": body}, headers=headers)
+        super().__init__(message, response=response, body=body)
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
 class LocalModelError(DiscoError, openai.APIConnectionError):
     """The model on the device failed while loading or generating."""
 
@@ -113,10 +134,11 @@ class FailureKind(StrEnum):
     INCOMPLETE = "incomplete"  # end without a finish reason
     SEAM = "seam"  # a continuation did not continue exactly at the cut
     CRASHED = "crashed"  # the local worker or its model failed
-    AUTHENTICATION = "authentication"  # 401, 403
+    AUTHENTICATION = "authentication"  # 401, 403: this server refuses this key
     BAD_REQUEST = "bad_request"  # 400, 404, 422: the same request would fail again
     CONTEXT_LENGTH = "context_length"  # prompt too long for this endpoint
     CONTENT_FILTER = "content_filter"  # refused for its content
+    BUDGET = "budget"  # a budget of the user's allows no start, or no more of its answer
     UNSERVED = "unserved"  # beyond this endpoint, though the request may be right: another one may serve it
 
     @property
@@ -125,7 +147,8 @@ class FailureKind(StrEnum):
         return self in _CALLERS_FAULT
 
 
-_CALLERS_FAULT = frozenset({FailureKind.AUTHENTICATION, FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER})
+# A wrong key is a mistake for *that* server; another one, or the device, may serve the request all the same.
+_CALLERS_FAULT = frozenset({FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER})
 
 
 class EndpointFailure(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["Prefix", "Request", "Timeouts"]
@@ -44,6 +44,12 @@ class Request:
         """The answer's length limit in tokens, under either of its two names."""
         limit = self.params.get("max_completion_tokens")
         return limit if limit is not None else self.params.get("max_tokens")
+
+    def limited(self, max_tokens: int) -> Request:
+        """The same with another limit, under whichever names it has one; as it is where it has none."""
+        names = ("max_completion_tokens", "max_tokens")
+        given = {name: max_tokens for name in names if self.params.get(name) is not None}
+        return replace(self, params={**self.params, **given})
 
 
 @dataclass(frozen=True, slots=True)

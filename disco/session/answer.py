@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from disco.cost.purse import Purse
 from disco.dispatch.plan import Candidate, Move, Plan
+from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.playback import Playback
 from disco.request import Prefix
+from disco.session.allowance import lowered_limit
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import AttemptState, Outcome, Role
 from disco.session.effects import CancelAttempt, Effect, Release, StartAttempt
-from disco.session.events import Delta, DeltaKind
-from disco.session.terms import Handover, Pending, Terms
+from disco.session.events import Delta, DeltaKind, Usage
+from disco.session.terms import Handover, Pending, Terms, Watch
 
 __all__ = ["Answer"]
 
@@ -37,6 +40,8 @@ class Answer:
         terms: Terms,
         playback: Playback,
         lengths: AnswerLengths,
+        watch: Watch | None = None,
+        purse: Purse | None = None,
     ) -> None:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
         self.plan = plan
@@ -44,6 +49,8 @@ class Answer:
         self.terms = terms
         self.playback = playback
         self.lengths = lengths
+        self._watch = watch
+        self.purse = purse  # every start reserves here; None: nothing is limited
         # --- mutable from here on
         self.attempts: list[AttemptState] = []
         self.segments: list[tuple[int, int]] = []  # (first character, attempt) of each piece of the answer
@@ -69,6 +76,9 @@ class Answer:
         self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
         self._only_text = True  # no tool call and no reasoning so far
         self._failed: set[str] = set()
+        self._again: dict[str, float] = {}  # of these, who may be asked once more, and from when
+        self._refused: list[tuple[AttemptState, EndpointFailure]] = []  # starts without a budget for them
+        self._is_cut = False  # a writer had to stop because it had used up its allowance
         self._retries = 0
         self._ended = False  # no more text will come
         self._cancelled = False  # the reader went away
@@ -116,10 +126,22 @@ class Answer:
         )
         self.attempts.append(state)
         self.wake_at = inf  # a new deadline
-        out.append(StartAttempt(state.number, endpoint, prefix))
+        self._begin(state, now, out)
         if role is Role.TAKEOVER:
             self._make_writer(state)
         return state
+
+    def _begin(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """Have it begin, if the budget allows; else it has failed without having been sent."""
+        if self.purse is not None:
+            try:
+                state.allowance = self.purse.open(state.number, state.candidate.name, state.prefix, now)
+            except BudgetExceededError as error:
+                state.stopped, state.usage = True, Usage()
+                self._refused.append((state, EndpointFailure(FailureKind.BUDGET, error)))
+                return
+        limit = lowered_limit(state, self.terms.max_tokens)
+        out.append(StartAttempt(state.number, state.candidate.name, state.prefix, limit))
 
     def _make_writer(self, state: AttemptState) -> None:
         self._writer = state
@@ -139,7 +161,15 @@ class Answer:
     def _stop(self, state: AttemptState, outcome: Outcome, now: float, out: list[Effect]) -> None:
         state.outcome = outcome
         state.ended_at = now
-        out.append(CancelAttempt(state.number))
+        if self._watch is not None and state.first_content_at is None and state.failure is None:
+            name, started_at = state.candidate.name, state.started_at
+            if state.held:  # it was about to speak
+                self._watch.answered(name, started_at, now)
+            else:
+                slow_s = state.candidate.time_to_first_token_s(self.terms.prompt_tokens)
+                self._watch.stopped(name, started_at, now, overdue=now - started_at >= slow_s)
+        if not state.stopped:
+            out.append(CancelAttempt(state.number))
 
     def _stop_others(
         self, keep: AttemptState | None, outcome: Outcome, now: float, out: list[Effect]
@@ -165,6 +195,8 @@ class Answer:
             state.parts.append(delta.text)
             if state.first_content_at is None:
                 state.first_content_at = now
+                if self._watch is not None:
+                    self._watch.answered(state.candidate.name, state.started_at, now)
             self.generated.append((now, tokens))
             if moving is None:
                 self._push(state, delta, now)

@@ -56,7 +56,9 @@ class AttemptState:
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None
-    stopped: bool = False  # the driver confirmed that nothing of it runs
+    stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
+    allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
+    written_bytes: int = 0  # of its text; counted only where there is an allowance
 
     @property
     def active(self) -> bool:

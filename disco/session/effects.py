@@ -12,11 +12,15 @@ __all__ = ["CancelAttempt", "Effect", "Fail", "Finish", "ParkAttempt", "Release"
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Open an attempt on `endpoint` and report everything it yields under the number `attempt`."""
+    """Open an attempt on `endpoint` and report everything it yields under the number `attempt`.
+
+    `max_tokens`: limit of the whole answer in place of the request's, where a budget lowers that.
+    """
 
     attempt: int
     endpoint: str
     prefix: Prefix
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

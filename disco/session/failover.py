@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from disco.dispatch.plan import Candidate
-from disco.errors import AnswerTimeoutError, EndpointFailure, FailureKind
+from disco.errors import AnswerTimeoutError, BudgetExceededError, EndpointFailure, FailureKind
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempts import AttemptState, Outcome, Role
@@ -35,12 +35,25 @@ class SurvivingAnswer(MovingAnswer):
         self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]
     ) -> None:
         state.failure = failure.kind
+        if self._watch is not None:
+            self._watch.failed(state.candidate.name, failure, state.started_at, now)
         self._stop(state, Outcome.FAILED, now, out)
         name = state.candidate.name
-        seam_with_withheld = failure.kind is FailureKind.SEAM and bool(state.prefix.withheld)
+        seam_with_withheld = (
+            failure.kind is FailureKind.SEAM
+            and bool(state.prefix.withheld)
+            and state.first_content_at is None
+        )
         if not seam_with_withheld:
             self._failed.add(name)
-        if self.error is None:
+            # A crash that says when it is over: the process of the local model is started again.
+            returns = failure.kind is FailureKind.CRASHED and failure.retry_after_s is not None
+            if returns or failure.kind in RETRIED:
+                wait = failure.retry_after_s
+                self._again[name] = now + (RETRY_S * 2**self._retries if wait is None else wait)
+            else:
+                self._again.pop(name, None)
+        if self.error is None or isinstance(self.error, BudgetExceededError):
             self.error = failure.error
         moving = self._moving
         if moving is not None and state.number == moving.target:
@@ -49,7 +62,7 @@ class SurvivingAnswer(MovingAnswer):
             else:
                 self._moving = None
                 moving.outcome = "target_failed"
-                self._take_over(state, failure, now, out)
+                self._take_over(failure, now, out)
         elif moving is not None and state.number == moving.source:
             # The replacement is already on its way, from the same cut.
             moving.beyond = []
@@ -58,12 +71,26 @@ class SurvivingAnswer(MovingAnswer):
             prefix = self._prefix_for(state.candidate, state.prefix.text)
             self._open(name, Role.TAKEOVER, prefix, now, out)
         elif state is self._writer or (self._writer is None and not any(a.active for a in self.attempts)):
-            self._take_over(state, failure, now, out)
+            self._take_over(failure, now, out)
         elif self._writer is None and not failure.kind.is_callers_fault:
             # A hedge need not wait for its time once the other side has failed.
             self._start_due(now, out, all_of_them=True)
 
-    def _take_over(self, dead: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> None:
+    def _turn_back(self, now: float, out: list[Effect]) -> None:
+        """Starts that no budget allowed have failed like any other, except that nothing was sent."""
+        while self._refused:
+            state, failure = self._refused.pop(0)
+            if state.active:
+                self._fail_attempt(state, failure, now, out)
+
+    def _cut_off(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """An attempt has used up its allowance: somebody else writes on, or the answer ends there."""
+        assert self.purse is not None
+        self._is_cut = True
+        error = self.purse.refusal(state.candidate.name, now, state.prefix)
+        self._fail_attempt(state, EndpointFailure(FailureKind.BUDGET, error), now, out)
+
+    def _take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> None:
         """Replace the writer, or the last starter, by the next endpoint that can go on (rule 5)."""
         self._move = None
         self.playback.banking = False
@@ -82,14 +109,16 @@ class SurvivingAnswer(MovingAnswer):
                     self._replace(candidate, self._last_good_prefix(candidate), now, out)
                     return
                 if nothing_shown:
-                    self._take_back(0)
-                    self._ids, self._only_text = [], True
+                    self._begin_anew()
                     self._replace(candidate, Prefix(), now, out)
                     return
-            if self._retry(dead, failure, now, has_content=has_content):
+            if self._retry(now):
                 return
         self._ended = True
-        self.error = self.error or failure.error
+        if self._is_cut and has_content:
+            self.finish_reason, self.error = "length", None  # as any answer that a limit has cut short
+        else:
+            self.error = self.error or failure.error
         self._pending.clear()
         self._stop_others(None, Outcome.CANCELLED, now, out)
         self.playback.end(now)
@@ -119,24 +148,35 @@ class SurvivingAnswer(MovingAnswer):
         self._take_back(shown)
         return self._prefix_for(target, text[:shown], withheld=text[cut:shown])
 
-    def _retry(self, dead: AttemptState, failure: EndpointFailure, now: float, *, has_content: bool) -> bool:
-        """Try the only endpoint there is once more, after a back-off; the session owns all retries."""
-        if self._retries >= self.terms.max_retries or failure.kind not in RETRIED:
+    def _retry(self, now: float) -> bool:
+        """Nobody is left: try one that has failed once more, after a back-off; the session owns all retries."""
+        if self._retries >= self.terms.max_retries:
             return False
-        if has_content and not (dead.candidate.continues and self._may_continue):
-            return False
-        wait = failure.retry_after_s
-        if wait is None:
-            wait = RETRY_S * 2**self._retries
-        if now + wait - self.started_at > (self.terms.timeouts.total_s or inf):
-            return False
-        self._retries += 1
-        prefix = self._last_good_prefix(dead.candidate) if has_content else Prefix()
-        if not has_content:
-            self._writer = None
-        role = Role.TAKEOVER if prefix else Role.STARTER
-        self._pending.append(Pending(now + wait, dead.candidate.name, prefix, role))
-        return True
+        has_content = self._tokens > 0
+        nothing_shown = not self.terms.streams or not self.released
+        for name in sorted(self._again, key=self._again.__getitem__):  # who may be asked first
+            candidate = self.candidates[name]
+            goes_on = has_content and candidate.continues and self._may_continue
+            if has_content and not goes_on and not nothing_shown:
+                continue
+            at = max(now, self._again[name])
+            if at - self.started_at > (self.terms.timeouts.total_s or inf):
+                continue
+            self._retries += 1
+            if has_content and not goes_on:
+                self._begin_anew()
+            prefix = self._last_good_prefix(candidate) if goes_on else Prefix()
+            if not prefix:  # also where all there was is a first word that nobody has seen
+                self._writer = None
+            role = Role.TAKEOVER if prefix else Role.STARTER
+            self._pending.append(Pending(at, name, prefix, role))
+            return True
+        return False
+
+    def _begin_anew(self) -> None:
+        """Nobody has seen what there is of the answer: forget it."""
+        self._take_back(0)
+        self._ids, self._only_text = [], True
 
     def _check_clocks(self, now: float, out: list[Effect]) -> None:
         if self._ended or not self._clocked:

@@ -16,6 +16,7 @@ from typing import Any
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.request import Prefix
+from disco.session.allowance import has_used_up, was_told_to_stop
 from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect, Fail, Finish, ParkAttempt
 from disco.session.events import Delta, Ended, Usage
@@ -66,8 +67,13 @@ class Session(SurvivingAnswer):
             self._commit(state, now, out)
             self._written(state, [*state.held, *deltas], now)
             state.held.clear()
+        if state.allowance is not None and state.active and has_used_up(state, deltas, self.terms.max_tokens):
+            self._cut_off(state, now, out)
+            return self._settle(now, out)
         if self._move is not None and self._moving is None:
             self._consider_move(now, out)
+            if self._refused:
+                self._turn_back(now, out)
         return self._release(now, out)
 
     def flows(self, number: int) -> bool:
@@ -75,6 +81,7 @@ class Session(SurvivingAnswer):
         return (
             self._move is None
             and self._moving is None
+            and self.attempts[number].allowance is None
             and not self._clocked
             and not self._pending
             and self.terms.streams
@@ -130,6 +137,10 @@ class Session(SurvivingAnswer):
             wake_at = inf if next_at is None else next_at
         raise AssertionError("what an attempt does ends with Ended or a failure")
 
+    def waits(self, number: int, now: float) -> None:
+        """The attempt is kept waiting by its reader: what it does not write is no silence of its own."""
+        self.attempts[number].last_at = now
+
     def ended(self, number: int, ended: Ended, now: float) -> list[Effect]:
         """An attempt finished properly."""
         state = self.attempts[number]
@@ -139,8 +150,12 @@ class Session(SurvivingAnswer):
                 state.ended_at = now
             return self._settle(now, out)
         state.usage = ended.usage or state.usage
+        if state.first_content_at is None and self._watch is not None:
+            self._watch.answered(state.candidate.name, state.started_at, now)
         moving = self._moving
-        if moving is not None and number == moving.target:
+        if was_told_to_stop(state, ended, self.terms.max_tokens):
+            self._cut_off(state, now, out)
+        elif moving is not None and number == moving.target:
             # The target has nothing to add at the cut; the source knows better while it still writes.
             state.ended_at = now
             if self._source_of(moving).active:
@@ -171,7 +186,18 @@ class Session(SurvivingAnswer):
     def stopped(self, number: int, usage: Usage, now: float) -> list[Effect]:
         """Nothing of the attempt runs any more; `usage` is what it has to be charged for."""
         state = self.attempts[number]
+        if self.purse is not None:
+            self.purse.settle(
+                number,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                reported=state.usage is not None,  # it came with the end
+                now=now,
+            )
         state.stopped = True
+        if state.active:  # its driver was stopped, and that it is cancelled comes only now
+            state.outcome = Outcome.CANCELLED
         state.usage = usage
         if state.ended_at is None:
             state.ended_at = now
@@ -235,6 +261,8 @@ class Session(SurvivingAnswer):
 
     def _settle(self, now: float, out: list[Effect]) -> list[Effect]:
         """Release what is due; close the session once everything is delivered, stopped and charged."""
+        if self._refused:
+            self._turn_back(now, out)
         self._release(now, out)
         if (
             self._ended

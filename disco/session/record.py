@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from disco.cost import Ledger
+from disco.dispatch.plan import Rest, Withheld
 from disco.playback import metrics
 from disco.session.attempts import AttemptState
 from disco.session.machine import Session
@@ -23,6 +26,7 @@ from disco.session.machine import Session
 __all__ = ["Contender", "Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
 
 SCHEMA = 2
+_REASON = re.compile(r"[A-Za-z_]{1,32}")
 TIMELINE_DIGITS = 4  # of a timeline's seconds as written down: 0.1 ms, finer than any clock a reader has
 
 
@@ -141,8 +145,8 @@ class RouteRecord:
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.
         policy: name of the preset.
-        finish_reason: the API's ("length" where the limit cut the answer short), "cancelled", or None when the
-            answer failed.
+        finish_reason: the API's ("length" where the limit cut the answer short), "other" where a server gave something
+            that is no word, "cancelled", or None when the answer failed.
         prompt_tokens, answer_tokens: of the request, as dispatch estimated it, and of the answer. What an endpoint
             counted stands in its try.
         max_tokens: the answer's limit; None for none.
@@ -152,6 +156,11 @@ class RouteRecord:
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
+        rested: endpoints that could have served the request and were left as the last resort, each with its reason;
+            see `Rest`.
+        withheld: what a budget took out of the plan; see `Withheld`.
+        budget: by limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent` of it, and what
+            was `left` at its end; empty without absolute budgets.
     """
 
     created_s: float | None
@@ -170,6 +179,9 @@ class RouteRecord:
     duration_s: float
     generated: tuple[tuple[float, int], ...] = field(repr=False)
     released: tuple[tuple[float, int], ...] = field(repr=False)
+    rested: tuple[Rest, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def winner(self) -> str | None:
@@ -209,6 +221,9 @@ class RouteRecord:
             "duration_s": _round(self.duration_s),
             "endpoints": [asdict(e) for e in self.endpoints],
             "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
+            "rested": [_plain(r) for r in self.rested],
+            "withheld": [_plain(w) for w in self.withheld],
+            "budget": {name: dict(facts) for name, facts in self.budget.items()},
             "tries": [_plain(t) for t in self.tries],
             "pieces": [_plain(p) for p in self.pieces],
             "transfers": [_plain(t) for t in self.transfers],
@@ -223,6 +238,11 @@ class RouteRecord:
     def to_json(self, *, indent: int | None = None, timelines: bool = False) -> str:
         """`to_dict` as JSON; on one line unless `indent` is given."""
         return json.dumps(self.to_dict(timelines=timelines), indent=indent)
+
+
+def _word(reason: str | None) -> str | None:
+    """A server may give any reason, a whole prompt too; a record holds words that name one."""
+    return reason if reason is None or _REASON.fullmatch(reason) else "other"
 
 
 def make_record(
@@ -243,7 +263,7 @@ def make_record(
     return RouteRecord(
         created_s=None if created_s is None else _round(created_s),
         policy=policy,
-        finish_reason=session.finish_reason,
+        finish_reason=_word(session.finish_reason),
         prompt_tokens=session.terms.prompt_tokens,
         answer_tokens=session.tokens,
         max_tokens=session.terms.max_tokens,
@@ -257,6 +277,9 @@ def make_record(
         duration_s=(session.finished_at or t0) - t0,
         generated=generated,
         released=released,
+        rested=session.plan.rested,
+        withheld=session.plan.withheld,
+        budget={} if session.purse is None else session.purse.report(session.finished_at or t0),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+from disco.errors import EndpointFailure
 from disco.request import Prefix, Timeouts
 from disco.session.attempts import Role
 from disco.session.events import Delta
 
-__all__ = ["Handover", "Pending", "Terms"]
+__all__ = ["Handover", "Pending", "Terms", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +65,22 @@ class Pending:
     endpoint: str
     prefix: Prefix
     role: Role
+
+
+class Watch(Protocol):
+    """Is told how endpoints do, as it happens; `dispatch.health` is one. Times on the session's clock."""
+
+    def answered(self, endpoint: str, started_at: float, now: float) -> None:
+        """An attempt that was started at `started_at` wrote its first content, or ended properly without any."""
+        ...
+
+    def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
+        """An attempt was stopped before it wrote anything: it lost its race, or nobody waits any more.
+
+        `overdue`: it had taken longer than such an endpoint nearly always does.
+        """
+        ...
+
+    def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
+        """An attempt failed, by its own word or by one of the clocks."""
+        ...

@@ -11,7 +11,7 @@ from situations import NAMES, situations
 
 from disco.cost import Rates
 from disco.dispatch.plan import Candidate, Move, Plan, Start
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulated_script import Fault, SimulatedProfile, simulated_failure
 from disco.errors import FailureKind
 from disco.playback import Pace, Playback
 from disco.replay.virtual import Run, run_session
@@ -218,11 +218,47 @@ def test_a_stalled_writer_is_replaced_after_the_gap_clock():
     assert result.session.attempts[0].failure is FailureKind.STALLED
 
 
-def test_a_callers_fault_is_raised_and_starts_nobody_else():
-    refused = SimulatedProfile(fault=Fault(kind=FailureKind.AUTHENTICATION))
+@pytest.mark.parametrize("kind", [FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER])
+@pytest.mark.parametrize("after_tokens", [0, 10])
+def test_a_callers_fault_is_raised_and_starts_nobody_else(kind, after_tokens):
+    refused = SimulatedProfile(answer_tokens=40, fault=Fault(after_tokens, kind=kind))
     result = run({"server": refused, "device": FAST}, Plan((Start("server"), Start("device", 5.0)), ()))
-    assert type(result.error).__name__ == "AuthenticationError"
+    assert type(result.error).__name__ == "BadRequestError"
     assert len(result.session.attempts) == 1
+
+
+FAILS_OVER = sorted(kind for kind in FailureKind if not kind.is_callers_fault)
+RETRIED = {"connection", "timeout", "stalled", "rate_limit", "server", "incomplete"}
+
+
+@pytest.mark.parametrize("kind", FAILS_OVER)
+@pytest.mark.parametrize("after_tokens", [0, 10])
+def test_any_other_failure_starts_the_next_endpoint_at_once(kind, after_tokens):
+    """The device's turn, or another server's; before the first token, and from the last good prefix."""
+    dying = SimulatedProfile(ttft_s=0.1, answer_tokens=120, fault=Fault(after_tokens, kind=kind))
+    result = run({"server": dying, "device": FAST}, Plan((Start("server"), Start("device", 60.0)), ()))
+    assert result.finished == "stop"
+    dead, next_one = result.session.attempts
+    assert (dead.candidate.name, dead.failure) == ("server", kind)
+    assert next_one.candidate.name == "device"
+    assert next_one.started_at == dead.ended_at
+    assert bool(next_one.prefix) == (after_tokens > 0)
+
+
+@pytest.mark.parametrize("kind", sorted(FailureKind))
+def test_the_only_endpoint_is_tried_again_where_that_may_help_and_nowhere_else(kind):
+    broken = SimulatedProfile(fault=Fault(kind=kind))
+    result = run({"server": broken}, Plan((Start("server"),)), max_retries=1)
+    assert len(result.session.attempts) == (2 if kind in RETRIED else 1)
+    assert type(result.error) is type(simulated_failure(kind).error)
+
+
+def test_of_several_failures_the_first_is_raised():
+    refused = SimulatedProfile(fault=Fault(kind=FailureKind.AUTHENTICATION))
+    crashed = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
+    result = run({"server": refused, "device": crashed}, Plan((Start("server"),), ("device",)))
+    assert type(result.error).__name__ == "AuthenticationError"
+    assert [a.failure for a in result.session.attempts] == ["authentication", "crashed"]
 
 
 def test_the_only_endpoint_is_tried_again_after_a_back_off_and_no_more_than_allowed():

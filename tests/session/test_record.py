@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from situations import NAMES, situations
 
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate, Plan, Start
+from disco.dispatch.plan import Candidate, Plan, Rest, Start
 from disco.endpoints.simulated_script import SimulatedProfile
 from disco.playback import Pace, Playback
 from disco.replay.virtual import run_session
@@ -26,7 +26,11 @@ RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}
 
 
 def record_of_a_race(
-    *, created_s: float | None = None, load_s: float = 0.0, pace: Pace | None = None
+    *,
+    created_s: float | None = None,
+    load_s: float = 0.0,
+    pace: Pace | None = None,
+    rested: tuple[Rest, ...] = (),
 ) -> RouteRecord:
     """The device speaks after 0.2 s; the server, which would after 0.3 s, was started 0.05 s later."""
     profiles = {
@@ -37,7 +41,7 @@ def record_of_a_race(
         "device": Candidate("device", "device", load_s=load_s, continues=True),
         "server": Candidate("server", "server"),
     }
-    plan = Plan((Start("device"), Start("server", 0.05)))
+    plan = Plan((Start("device"), Start("server", 0.05)), rested=rested)
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
     session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0))
@@ -79,6 +83,23 @@ def test_the_rates_in_the_record_make_its_bill():
             charge["prompt_tokens"], charge["completion_tokens"], charge["cached_tokens"]
         )
         assert charge["cost"] == cost
+
+
+def test_it_tells_who_was_left_alone_and_why():
+    rested = (Rest("backup", "rate_limit", "rate_limit", 1, 11.25), Rest("edge", "offline"))
+    record = record_of_a_race(rested=rested)
+    assert record.rested == rested
+    assert json.loads(record.to_json())["rested"] == [
+        {
+            "endpoint": "backup",
+            "reason": "rate_limit",
+            "failure": "rate_limit",
+            "failures": 1,
+            "for_s": 11.25,
+        },
+        {"endpoint": "edge", "reason": "offline", "failure": None, "failures": 0, "for_s": None},
+    ]
+    assert record_of_a_race().to_dict()["rested"] == []
 
 
 def test_in_virtual_time_it_was_never_created():

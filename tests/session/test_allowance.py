@@ -1,0 +1,279 @@
+"""A session under an absolute budget: who is not paid for does not start, and who has used up his money stops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from situations import situations
+
+from disco.cost.governor import Governor, Limit
+from disco.cost.purse import Payer, Purse
+from disco.cost.unified import Rates
+from disco.dispatch.plan import Candidate, Move, Plan, Start
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import BudgetExceededError, FailureKind, LocalModelError
+from disco.playback import Pace, Playback
+from disco.replay.virtual import Player, Run, Shared, _ProfileScripts, run_session, run_together
+from disco.request import Request, Timeouts
+from disco.session.answer_lengths import AnswerLengths
+from disco.session.attempts import Outcome
+from disco.session.billing import settle_accounts
+from disco.session.events import Delta
+from disco.session.machine import Session, Terms
+from disco.session.record import make_record
+
+REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
+PROMPT = 20
+SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
+FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=200)
+PAYERS = {
+    "device": Payer("device", Rates(0.0, 0.0)),
+    "server": Payer("server", Rates(1e-7, 1e-6)),
+    "edge": Payer("server", Rates(1e-7, 1e-6)),
+}
+ON_SERVER = Plan((Start("server"),), ("device",))
+
+
+@dataclass(slots=True)
+class Watched(Purse):
+    """Writes down what every attempt reserved and cost, and when it ran."""
+
+    seen: dict[int, list[float]] = field(default_factory=dict)  # attempt: start, end, reserved, cost
+
+    def open(self, attempt, endpoint, prefix, now):
+        allowed = Purse.open(self, attempt, endpoint, prefix, now)
+        if allowed is not None:
+            (_, _, units), *_ = self._tabs[attempt].held
+            self.seen[attempt] = [now, math.inf, units, 0]
+        return allowed
+
+    def settle(self, attempt, *, prompt_tokens, completion_tokens, cached_tokens=0, reported, now):
+        if attempt in self.seen:
+            self.seen[attempt][1::2] = [now, prompt_tokens + completion_tokens]
+        Purse.settle(
+            self,
+            attempt,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cached_tokens=cached_tokens,
+            reported=reported,
+            now=now,
+        )
+
+
+def tokens(amount: int, window_s: float = 60.0, scope: str = "server") -> Limit:
+    return Limit(f"{scope}_tokens", scope, "tokens", amount, window_s)
+
+
+def session_of(
+    profiles: dict[str, SimulatedProfile],
+    plan: Plan,
+    limit: Limit,
+    *,
+    governor: Governor | None = None,
+    max_tokens: int | None = None,
+    streams: bool = True,
+    pace: Pace | None = None,
+    costs: dict[str, float] | None = None,
+) -> Session:
+    candidates = {
+        name: Candidate(
+            name,
+            PAYERS[name].place,
+            cost_in=(costs or {}).get(name, 1e-6) / 10,
+            cost_out=(costs or {}).get(name, 1e-6),
+            prefill_tps=p.prefill_tps,
+            overhead_s=p.overhead_s + p.ttft_s,
+            decode_tps=p.decode_tps,
+            continues=p.continues,
+        )
+        for name, p in profiles.items()
+    }
+    terms = Terms(
+        prompt_tokens=PROMPT,
+        max_tokens=max_tokens,
+        streams=streams,
+        pace_tps=None if pace is None else pace.tps,
+        timeouts=Timeouts(),
+    )
+    purse = Watched(governor or Governor(), (limit,), PAYERS, PROMPT, max_tokens=max_tokens)
+    return Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0), None, purse)
+
+
+def asked(max_tokens: int | None) -> Request:
+    return REQUEST if max_tokens is None else replace(REQUEST, params={"max_tokens": max_tokens})
+
+
+def run(profiles, plan, limit, *, max_tokens=None, seed=0, **more) -> Run:
+    session = session_of(profiles, plan, limit, max_tokens=max_tokens, **more)
+    return run_session(session, profiles, asked(max_tokens), np.random.default_rng(seed))
+
+
+def whole(max_tokens: int | None = None, **more) -> str:
+    """The answer as it is without a budget."""
+    return run({"server": FAST}, Plan((Start("server"),)), tokens(10**6), max_tokens=max_tokens, **more).text
+
+
+@pytest.mark.parametrize("max_tokens", [None, 180])
+def test_who_has_used_up_his_allowance_hands_on(max_tokens):
+    """The device writes the rest of the same answer; nothing is lost at the cut, and nothing comes twice."""
+    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(120), max_tokens=max_tokens)
+    server, device = result.session.attempts
+    assert result.text == whole(max_tokens)
+    assert result.finished == ("stop" if max_tokens is None else "length")
+    assert (server.allowance, server.failure) == (100, FailureKind.BUDGET)
+    assert device.allowance is None
+    assert server.usage.prompt_tokens + server.usage.completion_tokens <= 120
+    assert server.tokens > 70  # its own count of tokens, or four bytes to one
+
+
+@pytest.mark.parametrize("max_tokens", [None, 180])
+def test_where_nobody_can_write_on_the_answer_ends_there(max_tokens):
+    result = run({"server": FAST}, Plan((Start("server"),)), tokens(120), max_tokens=max_tokens)
+    assert result.finished == "length"
+    assert result.error is None
+    assert whole().startswith(result.text)
+    assert 70 < result.session.attempts[0].tokens <= 100
+
+
+def test_the_callers_own_limit_is_no_reason_to_go_on():
+    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(1000), max_tokens=50)
+    assert result.finished == "length"
+    assert len(result.session.attempts) == 1
+    assert result.session.attempts[0].failure is None
+
+
+def test_who_cannot_reserve_does_not_start():
+    """The plan came too late: in its place the device answers, as if the server had failed at once."""
+    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(60))
+    server, device = result.session.attempts
+    assert (server.outcome, server.failure) == (Outcome.FAILED, FailureKind.BUDGET)
+    assert server.usage.prompt_tokens == 0
+    assert device.outcome is Outcome.FINISHED
+    assert result.finished == "stop"
+    record = make_record(result.session, settle_accounts(result.session, rates()), policy="test")
+    assert record.budget == {
+        "server_tokens": {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
+    }
+    assert record.tries[0].failure == "budget"
+
+
+def rates() -> dict[str, Rates]:
+    return {name: payer.rates for name, payer in PAYERS.items()}
+
+
+def test_nobody_left_to_pay_is_an_error_that_says_so():
+    result = run({"server": FAST}, Plan((Start("server"),)), tokens(60))
+    assert isinstance(result.error, BudgetExceededError)
+    assert result.session.purse.seen == {}
+
+
+def test_a_refused_takeover_leaves_the_error_that_made_it_needed():
+    dying = replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED))
+    plan = Plan((Start("device"),), ("server",))
+    result = run({"device": dying, "server": FAST}, plan, tokens(60))
+    assert not isinstance(result.error, BudgetExceededError)
+    assert whole().startswith(result.text)
+    assert result.text
+
+
+def test_a_refused_hedge_is_not_what_an_answer_fails_of():
+    dying = replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED))
+    plan = Plan((Start("device"), Start("server", 0.1)))
+    result = run({"device": dying, "server": FAST}, plan, tokens(60))
+    assert isinstance(result.error, LocalModelError)
+
+
+def test_a_refused_hedge_disturbs_nobody():
+    plan = Plan((Start("device"), Start("server", 0.1)))
+    result = run({"device": SLOW, "server": FAST}, plan, tokens(60))
+    assert result.finished == "stop"
+    assert [a.outcome for a in result.session.attempts] == [Outcome.FINISHED, Outcome.FAILED]
+
+
+def test_a_refused_move_disturbs_nobody():
+    """The cut is made and taken back; the reader gets the answer of the one who writes."""
+    plan = Plan((Start("device"),), moves={"device": Move("server")})
+    result = run(
+        {"device": SLOW, "server": FAST}, plan, tokens(60), pace=Pace(tps=8.0), costs={"device": 1e-4}
+    )
+    assert result.finished == "stop"
+    assert result.text == whole()
+    assert result.session.handovers[0].outcome == "target_failed"
+    assert result.session.attempts[1].ended_at == result.session.attempts[1].started_at
+    gaps = np.diff([at for at, _ in result.out])
+    assert gaps.max() < 0.5, "the reader was kept waiting"
+
+
+def test_one_that_ignores_its_limit_is_stopped():
+    session = session_of({"server": FAST}, Plan((Start("server"),)), tokens(120), max_tokens=180)
+    result = run_session(
+        session, {"server": FAST}, REQUEST, np.random.default_rng(0)
+    )  # never told of a limit
+    assert result.finished == "length"
+    assert session.attempts[0].tokens == 101
+
+
+def test_chunks_of_many_tokens_are_weighed():
+    """A server that sends fifty tokens as one delta does not write fifty times its allowance."""
+    session = session_of({"server": FAST}, Plan((Start("server"),)), tokens(120))
+    session.start(0.0)
+    session.deltas(0, [Delta("word " * 60)], 1.0)
+    assert session.attempts[0].active
+    effects = session.deltas(0, [Delta("word " * 60)], 2.0)
+    assert not session.attempts[0].active
+    assert [type(e).__name__ for e in effects].count("CancelAttempt") == 1
+
+
+# ---------------------------------------------------------------------- many at once
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_many_sessions_together_never_overspend(data):
+    """Whatever endpoints and readers do, whoever comes when: no window of the shared budget holds more than it."""
+    window_s = data.draw(st.sampled_from([1.0, 4.0, 30.0]))
+    limit, governor = tokens(data.draw(st.integers(85, 300)), window_s), Governor()
+    sessions: list[tuple[Session, int]] = []
+    shared, arrivals, at = Shared(), [], 0.0
+    for _ in range(data.draw(st.integers(2, 8))):
+        situation = data.draw(situations())
+        at += data.draw(st.sampled_from([0.0, 0.0, 0.3, 1.0, window_s]))
+        max_tokens = data.draw(st.none() | st.integers(1, 120))
+        session = session_of(
+            situation["profiles"],
+            situation["plan"],
+            limit,
+            governor=governor,
+            max_tokens=max_tokens,
+            streams=situation["streams"],
+            pace=situation["pace"],
+            costs=situation["costs"],
+        )
+        late = max(p.packet_tokens for p in situation["profiles"].values())
+        scripts = _ProfileScripts(
+            situation["profiles"], asked(max_tokens), np.random.default_rng(situation["seed"]), PROMPT
+        )
+        player = Player(session, scripts, shared=shared, cancel_takes_s=situation["cancel_takes_s"])
+        sessions.append((session, late))
+        arrivals.append((at, lambda player=player: player))
+    assert len(list(run_together(arrivals, shared))) == len(sessions)
+    jobs = []
+    for session, late in sessions:
+        for number, (start, end, reserved, cost) in session.purse.seen.items():
+            assert end < math.inf, "never settled"
+            state = session.attempts[number]
+            if session.terms.max_tokens is not None:
+                assert cost <= reserved
+            # Nobody told it to stop: what was in its last packet, and what it wrote until it heard of it.
+            assert cost - reserved <= late + 0.1 * state.candidate.decode_tps
+            jobs.append((start, end, cost, max(0, cost - reserved)))
+    for right, *_ in jobs:
+        held = [(cost, over) for start, end, cost, over in jobs if start <= right and end > right - window_s]
+        assert sum(cost - over for cost, over in held) <= limit.amount
+    assert not governor.meter(limit)._open, "a reservation was never given back"
