@@ -111,7 +111,7 @@ class _Models:
         try:
             answer = await (self._all() if name is None else self._one(name))
         except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
-            await reply.refuse(refusal_of(error, secret=self._client.api_key))
+            await reply.refuse(refusal_of(error))
         else:
             await reply.whole(200, json.dumps(answer).encode())
 

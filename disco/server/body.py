@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import anyio
@@ -35,7 +35,7 @@ class Asked:
         stream: the answer is wanted as events.
     """
 
-    body: dict[str, Any]
+    body: dict[str, Any] = field(repr=False)
     disco: object
     stream: bool
 

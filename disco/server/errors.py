@@ -21,7 +21,6 @@ log = logging.getLogger("disco.server")
 INVALID, SERVER = "invalid_request_error", "server_error"
 # The session, or the SDK for what is passed through, has retried already: one owner of retries.
 _NO_RETRY = {"x-should-retry": "false"}
-_SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
 
 
@@ -56,17 +55,15 @@ class Refusal(Exception):
         return json.dumps({"error": self.error}).encode()
 
 
-def refusal_of(error: Exception, *, secret: str = "") -> Refusal:
-    """What a client is told about `error`.
+def refusal_of(error: Exception) -> Refusal:
+    """What a client is told about `error`, which ended its answer.
 
-    Args:
-        error: what ended the answer.
-        secret: the key for the server behind this one, which servers like to quote.
+    What a server said is told in its words; the client has taken out the key for it.
     """
     if isinstance(error, Refusal):
         return error
     if isinstance(error, openai.APIStatusError):
-        return _status(error, secret)
+        return _status(error)
     if isinstance(error, ConfigurationError):
         # The client speaks of the SDK's argument; over HTTP it is a field of the body.
         message = str(error).replace('extra_body["disco"]', '"disco"')
@@ -80,7 +77,7 @@ def refusal_of(error: Exception, *, secret: str = "") -> Refusal:
         message = "The connection to the server behind disco failed."
         return Refusal(502, message, kind=SERVER, code="connection_failed", headers=_NO_RETRY)
     if isinstance(error, openai.APIError):  # an error object in a stream, or an answer that is no protocol
-        more = _hidden(error.body, secret) if isinstance(error.body, Mapping) else {}
+        more = error.body if isinstance(error.body, Mapping) else {}
         message = "The server behind disco broke off with an error."
         return Refusal(502, message, kind=SERVER, code=error.code, headers=_NO_RETRY, more=more)
     # Its message may quote anything, the prompt included; where it happened is enough to find it.
@@ -109,7 +106,7 @@ def error_event(refusal: Refusal, last: bytes, *, named: bool) -> bytes:
     return gap + b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
 
 
-def _status(error: openai.APIStatusError, secret: str) -> Refusal:
+def _status(error: openai.APIStatusError) -> Refusal:
     """The server's own words, in the API's shape even where it used another."""
     given = error.response.headers
     headers = {name: given[name] for name in ("retry-after", "retry-after-ms") if name in given}
@@ -117,15 +114,8 @@ def _status(error: openai.APIStatusError, secret: str) -> Refusal:
     more: Mapping[str, Any] = {}
     message = f"The server behind disco answered with status {error.status_code}."
     if isinstance(error.body, Mapping):
-        more = _hidden(error.body, secret)
+        more = error.body
         detail = more.get("detail")
         if "message" not in more and isinstance(detail, str):
             message = detail
     return Refusal(error.status_code, message, kind=kind, headers={**headers, **_NO_RETRY}, more=more)
-
-
-def _hidden(body: Mapping[str, Any], secret: str) -> dict[str, Any]:
-    if len(secret) < _SHORTEST_SECRET:
-        return dict(body)
-    hidden: dict[str, Any] = json.loads(json.dumps(body, default=str).replace(secret, "[key]"))
-    return hidden

@@ -144,7 +144,11 @@ class Guards:
                 message = "This server answers to loopback names only; call it 127.0.0.1 or localhost."
                 raise Refusal(403, message, code="host_not_allowed")
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower() not in self._origins:
+        # A page of another origin; one that only wants a picture or a script here sends no Origin, but this.
+        crosses = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
+        if (crosses and origin is None) or (
+            origin is not None and origin.decode("latin-1").lower() not in self._origins
+        ):
             message = (
                 "Pages of this origin may not ask this server. Its owner can allow them (--allow-origin)."
             )

@@ -98,6 +98,12 @@ class Metrics:
             ["endpoint"],
             registry=registry,
         )
+        self._budget_left = Gauge(
+            "disco_budget_left",
+            "What the last answer left of an absolute budget, in the limit's own unit",
+            ["limit"],
+            registry=registry,
+        )
         self._failures = Counter(
             "disco_attempt_failures", "Failed attempts", ["endpoint", "failure"], registry=registry
         )
@@ -130,6 +136,8 @@ class Metrics:
             phase = charge.phase.value
             self._tokens.labels(charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
             self._tokens.labels(charge.endpoint, phase, "completion").inc(charge.completion_tokens)
+        for limit, facts in route.budget.items():
+            self._budget_left.labels(limit).set(facts["left"])
         for transfer in route.transfers:
             self._moves.labels(transfer.outcome).inc()
         for attempt in route.tries:

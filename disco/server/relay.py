@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -21,6 +22,7 @@ LAST_WORD_S = 1.0  # for telling a client that may not read any more why it ends
 # Of what the server behind said; an answer made here has only the first.
 _PASSED = frozenset({"content-type", "x-request-id", "openai-processing-ms", "openai-version"})
 _LIMITS = "x-ratelimit-"
+_SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
 
 
 class Relay:
@@ -51,7 +53,7 @@ class Relay:
         except Gone:
             pass
         except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
-            await reply.refuse(refusal_of(error, secret=self._client.api_key), named=self._path == RESPONSES)
+            await reply.refuse(refusal_of(error), named=self._path == RESPONSES)
 
     async def _while_connected(self, asked: Asked, receive: Receive, reply: Reply) -> None:
         """Answer; a client that closes the connection cancels the work."""
@@ -74,12 +76,16 @@ class Relay:
                 "OPENAI_BASE_URL) for `disco serve`. The local model answers /v1/chat/completions and /v1/responses.",
                 code="no_eligible_endpoint",
             )
-        options: Any = {} if asked.disco is None else {"extra_json": {"disco": asked.disco}}
+        disco = asked.disco
+        if self._client.router.is_local_only(self._client.default_options) and isinstance(disco, Mapping):
+            # What the owner keeps on this machine, no caller's choice of a policy sends away.
+            disco = {**disco, "local_only": True}
+        options: Any = {} if disco is None else {"extra_json": {"disco": disco}}
         response: httpx2.Response = await self._client.post(
             self._path, cast_to=httpx2.Response, body=asked.body, options=options, stream=asked.stream
         )
         if not asked.stream:
-            body = response.content
+            body = self._without_key(response.content)
             await reply.begin(response.status_code, [*_headers(response), ("content-length", str(len(body)))])
             await reply.end(body)
             return
@@ -89,13 +95,20 @@ class Relay:
         try:
             await reply.begin(response.status_code, _headers(response))
             async for piece in pieces:
-                await reply.piece(piece)
+                await reply.piece(self._without_key(piece))
         except BaseException:  # read to the end, it has closed itself
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await pieces.aclose()
                 await response.aclose()
             raise
         await reply.end()
+
+    def _without_key(self, data: bytes) -> bytes:
+        """What a server said, which may quote what it was sent: the owner's key is not for callers."""
+        for secret in (self._client.api_key, self._client.base_url.password):
+            if len(secret) >= _SHORTEST_SECRET:
+                data = data.replace(secret.encode(), b"[key]")
+        return data
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

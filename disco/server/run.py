@@ -150,9 +150,15 @@ class _Server(uvicorn.Server):
 
     async def _end_after_grace(self) -> None:
         until = anyio.current_time() + self._grace_s
-        while anyio.current_time() < until and not self._hurry:  # noqa: ASYNC110 - set by a signal handler
+        while True:
+            if self._hurry or anyio.current_time() >= until:
+                self._desk.close()
+            # The base class tells them once, and misses one that was just being accepted: it would wait for that
+            # one's keep-alive to run out.
+            for connection in list(self.server_state.connections):
+                if not connection.transport.is_closing():
+                    connection.shutdown()
             await anyio.sleep(_TICK_S)
-        self._desk.close()
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -1,0 +1,388 @@
+"""What must stay on this machine does: a server that keeps every byte it is sent is sent none."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from everything import methods
+from recorder import recording
+from serving import serving
+
+from disco import AsyncDisco, Disco
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.errors import FailureKind, LocalModelError, ModelFileError, NoEndpointError
+
+HELLO = [{"role": "user", "content": "Tell me about the sea."}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+KEY = "sk-canary-0123456789"
+LOCAL = {"disco": {"local_only": True}}
+
+
+def device(**profile: Any) -> SimulatedEndpoint:
+    profile = SimulatedProfile(**{"gap_s": 0.001, "answer_tokens": 4, **profile})
+    return SimulatedEndpoint("device", profile, place="device")
+
+
+def private(recorder, **more: Any) -> AsyncDisco:
+    return AsyncDisco(
+        **{"local": device(), "policy": "private", "api_key": KEY, "base_url": recorder.base_url, **more}
+    )
+
+
+async def outcome(call: Any) -> Any:
+    """What a call comes to: its result, read to the end, or its exception."""
+    try:
+        result = call()
+        if inspect.isawaitable(result):
+            result = await result
+        if not hasattr(result, "__aenter__"):
+            return result
+        async with result as entered:
+            if hasattr(entered, "__aiter__"):
+                async for _ in entered:
+                    pass
+            else:
+                await entered.read()
+    except Exception as error:  # noqa: BLE001 - that is what is asked for
+        return error
+    return result
+
+
+def sync_outcome(call: Any) -> Any:
+    try:
+        result = call()
+        if not hasattr(result, "__enter__"):
+            return result
+        with result as entered:
+            if hasattr(entered, "__iter__"):
+                for _ in entered:
+                    pass
+            else:
+                entered.read()
+    except Exception as error:  # noqa: BLE001 - that is what is asked for
+        return error
+    return result
+
+
+# ---------------------------------------------------------------------- every method of the SDK
+
+# By name: what is answered here, and what the SDK itself turns away for want of better arguments.
+ANSWERED = {"create", "parse", "stream", "list", "connect"}
+
+
+def check_all(outcomes: dict[str, Any]) -> None:
+    assert len(outcomes) > 300
+    refused = {name for name, ended in outcomes.items() if isinstance(ended, NoEndpointError)}
+    assert len(refused) > 0.9 * len(outcomes)
+    for name in refused:
+        assert "would leave this machine" in str(outcomes[name])
+    answered = {name for name, ended in outcomes.items() if not isinstance(ended, Exception)}
+    assert {"client.chat.completions.create", "client.models.list"} <= answered
+    assert {name.rpartition(".")[2] for name in answered} <= ANSWERED
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["policy", "default_options", "with_options"])
+async def test_no_method_of_the_client_leaves(recorder, how):
+    made = {
+        "policy": lambda: private(recorder),
+        "default_options": lambda: private(recorder, policy="balanced", default_options={"local_only": True}),
+        "with_options": lambda: private(recorder, policy="fast"),
+    }
+    async with made[how]() as client:
+        asked = client.with_options(default_options={"local_only": True}) if how == "with_options" else client
+        check_all({name: await outcome(call) for name, call in methods(asked)})
+        for verb in (asked.get, asked.delete, asked.post, asked.put, asked.patch):
+            with pytest.raises(NoEndpointError, match="would leave this machine"):
+                await verb("/anything", cast_to=object)
+    assert recorder.untouched
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_method_of_the_synchronous_client_leaves(recorder):
+    with Disco(local=device(), policy="private", api_key=KEY, base_url=recorder.base_url) as client:
+        check_all({name: sync_outcome(call) for name, call in methods(client)})
+    assert recorder.untouched
+
+
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
+def test_websockets_are_given_a_name_that_nobody_has(recorder, kind):
+    """They do not come through `request`: their URL is made from this."""
+    for more in ({"policy": "private"}, {"policy": "fast", "default_options": {"local_only": True}}):
+        client = kind(local=device(), api_key=KEY, base_url=recorder.base_url, **more)
+        for made in (client, client.copy(), client.with_options(timeout=1)):
+            for manager in (
+                made.realtime.connect(model="m"),
+                made.responses.connect(),
+                made.live.connect(),
+                made.live.sideband.connect(session_id="s"),
+                made.realtime.translations.connect(model="m"),
+            ):
+                assert manager._prepare_url().host == "local-only.invalid"
+
+
+# ---------------------------------------------------------------------- one request that says so
+
+CHATS = {
+    "create": lambda c, more: c.chat.completions.create(messages=HELLO, **more),
+    "stream": lambda c, more: c.chat.completions.create(messages=HELLO, stream=True, **more),
+    "raw": lambda c, more: c.chat.completions.with_raw_response.create(messages=HELLO, **more),
+    "bytes": lambda c, more: c.chat.completions.with_streaming_response.create(messages=HELLO, **more),
+    "parse": lambda c, more: c.chat.completions.parse(messages=HELLO, **more),
+    "helper": lambda c, more: c.chat.completions.stream(messages=HELLO, **more),
+    "response": lambda c, more: c.responses.create(input="hello", **more),
+    "response stream": lambda c, more: c.responses.create(input="hello", stream=True, **more),
+    "response raw": lambda c, more: c.responses.with_raw_response.create(input="hello", **more),
+}
+SERVERS_OWN = {
+    "choices": lambda c, more: c.chat.completions.create(messages=HELLO, n=2, **more),
+    "choices raw": lambda c, more: c.chat.completions.with_raw_response.create(messages=HELLO, n=2, **more),
+    "audio": lambda c, more: c.chat.completions.create(messages=HELLO, modalities=["text", "audio"], **more),
+    "stored": lambda c, more: c.responses.create(input="hello", previous_response_id="resp_1", **more),
+    "hosted tool": lambda c, more: c.responses.create(input="hello", tools=[{"type": "web_search"}], **more),
+    "embeddings": lambda c, more: c.embeddings.create(input="hello", **more),
+    "completions": lambda c, more: c.completions.create(prompt="hello", **more),
+    "completions stream": lambda c, more: c.completions.create(prompt="hello", stream=True, **more),
+    "moderations": lambda c, more: c.moderations.create(input="hello", **more),
+    "image": lambda c, more: c.images.generate(prompt="hello", **more),
+    "speech": lambda c, more: c.audio.speech.create(input="hello", voice="v", **more),
+    "transcript": lambda c, more: c.audio.transcriptions.create(file=b"x", **more),
+    "counting": lambda c, more: c.responses.input_tokens.count(input="hello", **more),
+}
+SAID = {
+    "local_only": {"model": "gpt-4o-mini", "extra_body": LOCAL},
+    "policy": {"model": "gpt-4o-mini", "extra_body": {"disco": {"policy": "private"}}},
+    "both": {"model": "gpt-4o-mini", "extra_body": {"disco": {"policy": "private", "local_only": False}}},
+    "model": {"model": "local/device"},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("said", SAID)
+async def test_a_request_that_says_so_stays_here(recorder, said):
+    async with private(recorder, policy="fast") as client:
+        assert client.router.local_model == "local/device"
+        for name, ask in CHATS.items():
+            answer = await outcome(lambda ask=ask: ask(client, SAID[said]))
+            assert not isinstance(answer, Exception), (name, answer)
+        for name, ask in SERVERS_OWN.items():
+            answer = await outcome(lambda ask=ask: ask(client, SAID[said]))
+            assert isinstance(answer, NoEndpointError), (name, answer)
+            assert "would leave this machine" in str(answer)
+    assert recorder.untouched
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_request_of_the_synchronous_client_stays_here(recorder, said):
+    with Disco(local=device(), policy="fast", api_key=KEY, base_url=recorder.base_url) as client:
+        for name, ask in (CHATS | SERVERS_OWN).items():
+            answer = sync_outcome(lambda ask=ask: ask(client, SAID[said]))
+            assert isinstance(answer, NoEndpointError) == (name in SERVERS_OWN), (name, answer)
+    assert recorder.untouched
+
+
+@pytest.mark.anyio
+async def test_the_recorder_does_record(recorder):
+    """What these tests rest on: without the wish, the same requests do reach it."""
+    async with private(recorder, policy="fast", max_retries=0) as client:
+        await outcome(lambda: client.embeddings.create(input="canary prompt", model="m"))
+    assert b"POST /v1/embeddings" in recorder.received
+    assert KEY.encode() in recorder.received
+
+
+# ---------------------------------------------------------------------- the device fails
+
+FAILING = [
+    pytest.param({"fault": Fault(kind=FailureKind.CRASHED)}, LocalModelError, id="crash"),
+    pytest.param(
+        {"fault": Fault(after_tokens=2, kind=FailureKind.CRASHED)}, LocalModelError, id="mid-answer"
+    ),
+    pytest.param({"fault": Fault(kind=FailureKind.RATE_LIMIT)}, openai.OpenAIError, id="busy"),
+    pytest.param({"fault": Fault(kind=FailureKind.UNSERVED)}, openai.OpenAIError, id="unserved"),
+    pytest.param({"fault": Fault(after_tokens=2, kind=FailureKind.INCOMPLETE)}, openai.OpenAIError, id="cut"),
+    pytest.param({"context_tokens": 8}, NoEndpointError, id="context"),
+    pytest.param({"fault": Fault(kind=None, silence_s=60.0)}, openai.APITimeoutError, id="mute"),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("profile", "raised"), FAILING)
+@pytest.mark.parametrize("said", SAID)
+async def test_it_fails_rather_than_leave(recorder, profile, raised, said):
+    async with private(
+        recorder, local=device(**profile), policy="fast", max_retries=0, timeout=0.05
+    ) as client:
+        for ask in CHATS.values():
+            failed = await outcome(lambda ask=ask: ask(client, SAID[said]))
+            assert isinstance(failed, raised)
+            assert str(failed)
+    assert recorder.untouched
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "more", [{"tools": [TOOL]}, {"logprobs": True}, {"response_format": {"type": "json_object"}}]
+)
+async def test_what_the_device_cannot_do_is_refused(recorder, more):
+    async with private(recorder, policy="fast") as client:
+        failed = await outcome(
+            lambda: client.chat.completions.create(messages=HELLO, model="m", extra_body=LOCAL, **more)
+        )
+        assert isinstance(failed, NoEndpointError)
+        assert "local-only" in str(failed)
+    assert recorder.untouched
+
+
+@pytest.mark.anyio
+async def test_a_model_file_that_is_not_there(recorder, tmp_path: Path):
+    garbled = tmp_path / "garbled.gguf"
+    garbled.write_bytes(b"GGUF" + b"\xff" * 200)
+    for file in (tmp_path / "missing.gguf", garbled):
+        with contextlib.suppress(ModelFileError):  # some of it is noticed by the constructor
+            async with private(recorder, local=str(file)) as client:
+                with pytest.raises(ModelFileError):
+                    await client.warm_up()
+                for ask in CHATS.values():
+                    failed = await outcome(lambda ask=ask, client=client: ask(client, SAID["local_only"]))
+                    assert isinstance(failed, openai.OpenAIError)
+                    assert file.name in str(failed)
+    assert recorder.untouched
+
+
+@pytest.mark.anyio
+async def test_the_real_model_at_its_limits(recorder):
+    """Context too small, a parameter it does not have, and more who wait than may."""
+    local = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=64, threads=1)
+    async with private(recorder, local=local, max_retries=0) as client:
+        await client.warm_up()
+        short = {"model": "m", "max_tokens": 4}
+        assert (await client.chat.completions.create(messages=HELLO, **short)).choices[0].message.content
+        long = [{"role": "user", "content": "the sea and the land " * 50}]
+        failed = await outcome(lambda: client.chat.completions.create(messages=long, **short))
+        assert isinstance(failed, NoEndpointError)
+        picture = [{"type": "image_url", "image_url": {"url": f"{recorder.base_url}/picture.png"}}]
+        failed = await outcome(
+            lambda: client.chat.completions.create(messages=[{"role": "user", "content": picture}], **short)
+        )
+        assert isinstance(failed, openai.BadRequestError)
+        remote = {"$ref": f"{recorder.base_url}/schema.json"}
+        wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": remote}}
+        failed = await outcome(
+            lambda: client.chat.completions.create(messages=HELLO, response_format=wanted, **short)
+        )
+        assert isinstance(failed, openai.OpenAIError)
+    await local.aclose()
+    assert recorder.untouched
+
+
+# ---------------------------------------------------------------------- warming up
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("more", [{}, {"policy": "fast", "default_options": {"local_only": True}}])
+@pytest.mark.parametrize("model", [None, "gpt-4o-mini"])
+async def test_warming_up_asks_nobody(recorder, more, model):
+    async with private(recorder, **more) as client:
+        await client.warm_up(model)
+        await client.with_options(timeout=3).warm_up(model)
+    assert recorder.untouched
+
+
+# ---------------------------------------------------------------------- backups
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(
+    "backups" not in inspect.signature(AsyncDisco).parameters, reason="this version has no backups"
+)
+@pytest.mark.parametrize("said", SAID)
+async def test_no_backup_is_asked_either(recorder, said):
+    from disco import Backup
+
+    with recording() as second:
+        backups = [Backup(base_url=second.base_url, api_key=KEY, model="m")]
+        broken = device(fault=Fault(kind=FailureKind.CRASHED))
+        async with private(recorder, local=broken, policy="fast", backups=backups, max_retries=0) as client:
+            for ask in (CHATS | SERVERS_OWN).values():
+                assert isinstance(await outcome(lambda ask=ask: ask(client, SAID[said])), openai.OpenAIError)
+        async with private(recorder, local=broken, backups=backups, max_retries=0) as client:
+            await client.warm_up("m")
+            for ask in (CHATS | SERVERS_OWN).values():
+                failed = await outcome(lambda ask=ask, client=client: ask(client, {"model": "m"}))
+                assert isinstance(failed, openai.OpenAIError)
+        assert second.untouched
+    assert recorder.untouched
+
+
+# ---------------------------------------------------------------------- over HTTP
+
+BODIES = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/responses": {"input": "hello"},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/embeddings": {"input": "hello"},
+}
+OTHERS = [
+    "/v1/models",
+    "/v1/models/gpt-4o-mini",
+    "/v1/models/..%2f..%2ffiles",
+    "/v1/files",
+    "/health",
+    "/metrics",
+]
+
+
+def test_a_private_server_keeps_everything_whatever_callers_ask_for(recorder):
+    """What its owner keeps on this machine no caller sends away: not by a policy, not by taking the wish back."""
+    wishes = [{}, {"policy": "fast"}, {"local_only": False}, {"policy": "cheap", "local_only": None}]
+    for more in ({}, {"policy": "balanced", "default_options": {"local_only": True}}):
+        with serving(lambda more=more, **given: private(recorder, **more, **given)) as served:
+            for path, body in BODIES.items():
+                for wish in wishes:
+                    for extra in (
+                        {},
+                        {"stream": True},
+                        {"n": 2},
+                        {"store": True, "previous_response_id": "r"},
+                    ):
+                        answer = served.ask(path, {"model": "m", "disco": wish, **body, **extra})
+                        assert answer.status in (200, 400)
+            for path in OTHERS:
+                assert served.ask(path).status in (200, 404)
+    assert recorder.untouched
+
+
+def test_a_caller_who_says_so_is_kept_here(recorder):
+    """`serve` warms up, which asks an open server; so a transport stands in that fails when it is used later."""
+    used: list[str] = []
+
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        used.append(str(request.url))
+        raise httpx2.ConnectError("not reachable")
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(refuse))
+    with serving(lambda **given: private(recorder, policy="fast", http_client=http, **given)) as served:
+        used.clear()
+        for path, body in BODIES.items():
+            chats = path in ("/v1/chat/completions", "/v1/responses")
+            for said in (
+                {"disco": LOCAL["disco"]},
+                {"model": "local/device"},
+                {"disco": {"policy": "private"}},
+            ):
+                for extra in ({}, {"stream": True}):
+                    asked = {"model": "m", **body, **said, **extra}
+                    assert served.ask(path, asked).status == (200 if chats else 400), asked
+                    assert served.ask(path, {**asked, "n": 2, "previous_response_id": "r"}).status == 400
+    assert used == []
+    assert recorder.untouched
