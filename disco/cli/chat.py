@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -17,7 +17,13 @@ __all__ = ["run_chat"]
 
 
 async def run_chat(
-    screen: Screen, *, local: str, policy: str, model: str, record: str | os.PathLike[str] | None = None
+    screen: Screen,
+    *,
+    local: str,
+    policy: str,
+    model: str,
+    isolation: Literal["thread", "process"] = "thread",
+    record: str | os.PathLike[str] | None = None,
 ) -> int:
     """Read questions from the terminal until an empty line or Ctrl-D, and stream the answers.
 
@@ -28,6 +34,7 @@ async def run_chat(
         local: see `AsyncDisco`.
         policy: likewise.
         model: the server's.
+        isolation: as `local`.
         record: a file that route records are appended to, for `disco replay`; None: they are not kept.
 
     Raises:
@@ -36,7 +43,7 @@ async def run_chat(
     if not os.environ.get("OPENAI_API_KEY"):
         screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
     with nullcontext() if record is None else RouteLog(record) as routes:
-        async with AsyncDisco(local=local, policy=policy, on_route=routes) as client:
+        async with AsyncDisco(local=local, isolation=isolation, policy=policy, on_route=routes) as client:
             return await _converse(screen, client, local, model)
 
 

@@ -50,10 +50,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Starts a real OpenAI-compatible server of its own, or uses yours when OPENAI_API_KEY "
         "(and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
     )
+    demo.add_argument(
+        "--chaos", action="store_true", help="kill the server's and the model's process in mid-answer instead"
+    )
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="talk to them in the terminal")
     chat.add_argument("--local", default="smollm2-135m", help="a name, a GGUF file or hf:owner/repo/file")
+    chat.add_argument(
+        "--isolation",
+        choices=("thread", "process"),
+        default="thread",
+        help="where the local model runs (default: thread)",
+    )
     chat.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
     chat.add_argument("--model", default="gpt-4o-mini", help="the server's model (default: gpt-4o-mini)")
     chat.add_argument(
@@ -78,8 +87,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
-    del arguments
-    from disco.cli.demo import run_demo  # noqa: PLC0415 - `disco --help` needs no model
+    if arguments.chaos:
+        from disco.cli.chaos import run_chaos  # noqa: PLC0415 - `disco --help` needs no model
+
+        return await run_chaos(screen)
+    from disco.cli.demo import run_demo  # noqa: PLC0415 - as above
 
     return await run_demo(screen)
 
@@ -90,6 +102,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
     return await run_chat(
         screen,
         local=arguments.local,
+        isolation=arguments.isolation,
         policy=arguments.policy,
         model=arguments.model,
         record=arguments.record,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,11 +14,12 @@ from disco.cli.screen import Screen
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from disco.client import AsyncDisco
+    from disco.client import AsyncDisco, Backup
 
 __all__ = ["KEY_VARIABLE", "add_serve", "run_serve"]
 
 KEY_VARIABLE: Final = "DISCO_SERVER_KEY"
+BACKUP_KEY_VARIABLE: Final = "DISCO_BACKUP_KEY"
 _MIB: Final = 2**20
 
 Commands = Any  # argparse's own type for what `add_subparsers` returns is private
@@ -37,10 +39,26 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         default="smollm2-135m",
         help="a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
     )
+    parser.add_argument(
+        "--isolation",
+        choices=("thread", "process"),
+        default="thread",
+        help="where the local model runs; a process of its own may crash without harm (default: thread)",
+    )
     parser.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    parser.add_argument(
+        "--backup",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("URL", "MODEL"),
+        help="a further server, for when the first one does not answer; may be given several times. Its key is in "
+        f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all of them",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8642, help="port; 0 picks a free one (default: 8642)")
     parser.add_argument("--key-file", metavar="FILE", help="a file that holds nothing but the callers' key")
+    parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
     parser.add_argument(
         "--allow-origin", action="append", default=[], metavar="URL", help="a web page's origin that may ask"
     )
@@ -82,7 +100,13 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 log(route)
 
         local = None if arguments.local == "none" else arguments.local
-        async with AsyncDisco(local=local, policy=arguments.policy, on_route=on_route) as client:
+        async with AsyncDisco(
+            local=local,
+            isolation=arguments.isolation,
+            policy=arguments.policy,
+            on_route=on_route,
+            backups=_backups(arguments.backup),
+        ) as client:
             await serve(
                 client,
                 host=arguments.host,
@@ -104,13 +128,46 @@ def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bo
     gc.collect()
     gc.freeze()
     here = client.router.local_model
-    there = None if client.server is None else str(client.base_url).rstrip("/")
+    there = (
+        None
+        if client.server is None
+        else str(client.base_url.copy_with(userinfo=b"", query=None)).rstrip("/")
+    )
     parts = [f"local model: {here or 'none'}", f"server: {there or 'none'}"]
     parts.append(f"policy: {client.router.preset.name}")
     screen.line(base_url)
     screen.line("; ".join(parts), style="dim")
     callers = "the key you set" if with_key else "any text as the key"
     screen.line(f"Give clients this base URL and {callers}. Ctrl-C ends it.", style="dim")
+
+
+def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
+    """The further servers, with their keys from the environment.
+
+    Raises:
+        ConfigurationError: a key is missing.
+    """
+    from disco.client import Backup  # noqa: PLC0415 - `disco --help` needs no client
+
+    backups = []
+    for number, (url, model) in enumerate(given, 1):
+        variable = f"{BACKUP_KEY_VARIABLE}_{number}"
+        key = os.environ.get(variable) or os.environ.get(BACKUP_KEY_VARIABLE)
+        if not key:
+            raise ConfigurationError(
+                f"The backup {model!r} has no key: set {variable} or {BACKUP_KEY_VARIABLE} (any text where the server "
+                "checks none)."
+            )
+        backups.append(Backup(base_url=url, api_key=key, model=model))
+    return backups
+
+
+def _no_key(text: str) -> str:
+    del text  # nor is it repeated
+    raise argparse.ArgumentTypeError(
+        "what stands on a command line can be read by every user of this machine; put the key into the environment "
+        f"variable {KEY_VARIABLE}, or into a file named by --key-file"
+    )
 
 
 def _key(file: str | None) -> str | None:
