@@ -1,6 +1,7 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
 from disco.client.async_client import AsyncDisco
+from disco.client.backups import Backup
 from disco.client.route_log import RouteLog
 from disco.client.sync_client import Disco
 from disco.errors import (
@@ -18,6 +19,7 @@ from disco.request import Timeouts
 __all__ = [
     "AnswerTimeoutError",
     "AsyncDisco",
+    "Backup",
     "ConfigurationError",
     "ContextLengthError",
     "Disco",

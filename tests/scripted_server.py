@@ -33,6 +33,7 @@ class ScriptedServer:
         requests: the requests so far: (request line, headers, JSON body).
         asked: set when a whole request has been read.
         closed: set when the client has closed the connection of a `WAIT_FOR_CLOSE` step.
+        open: connections that are open.
     """
 
     base_url: str
@@ -40,6 +41,7 @@ class ScriptedServer:
     closed: anyio.Event = field(default_factory=anyio.Event)
     asked: anyio.Event = field(default_factory=anyio.Event)
     connections: int = 0
+    open: int = 0
 
 
 def sse(*bodies: Any, done: bool = True) -> bytes:
@@ -101,16 +103,11 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
 
     async def handle(connection: anyio.abc.SocketStream) -> None:
         server.connections += 1
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-            async with connection:
-                buffer = b""
-                while True:
-                    request, buffer = await _read_request(connection, buffer)
-                    server.requests.append(request)
-                    server.asked.set()
-                    script = left.pop(0) if len(left) > 1 else left[0]
-                    if not await _play(connection, script, server):
-                        return
+        server.open += 1
+        try:
+            await _serve(connection, left, server)
+        finally:
+            server.open -= 1
 
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, handle)
@@ -118,6 +115,21 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
             yield server
         finally:
             tasks.cancel_scope.cancel()
+
+
+async def _serve(
+    connection: anyio.abc.SocketStream, left: list[Sequence[Step]], server: ScriptedServer
+) -> None:
+    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+        async with connection:
+            buffer = b""
+            while True:
+                request, buffer = await _read_request(connection, buffer)
+                server.requests.append(request)
+                server.asked.set()
+                script = left.pop(0) if len(left) > 1 else left[0]
+                if not await _play(connection, script, server):
+                    return
 
 
 async def _read_request(

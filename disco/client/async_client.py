@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import anyio
 import httpx2
@@ -24,6 +24,8 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
+    from disco.client.backup_server import BackupServer
+    from disco.client.backups import Backup
     from disco.client.completions import DiscoChat
     from disco.client.router import Router
     from disco.client.wire import Encoder
@@ -51,6 +53,8 @@ class AsyncDisco(AsyncOpenAI):
     Args:
         local: the device's model: a name (`"smollm2-135m"`), the path of a GGUF file, `"hf:owner/repo/file"`,
             an endpoint object (which stays yours to close), or None for no model here.
+        isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
+            own, which may crash without harm: its answers fail over, and it is started again.
         policy: a preset's name (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
             of a preset file, or a `Preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
@@ -59,6 +63,12 @@ class AsyncDisco(AsyncOpenAI):
             model, else cautious figures that are corrected by what is seen.
         server_profile: the server's profile, or its name or path: its TTFT distribution before any was seen.
         price: USD per million (input, output) tokens of the server's model; by default the price table's.
+        backups: further servers, each with its own URL, key, model and price (`disco.Backup`). They answer where
+            the first one does not: while it fails, rests or refuses, by the policy as if they were it, the cheapest
+            first. Never asked for what must stay on this machine, nor for what passes through.
+        budget: what may be spent within a sliding window, never more: `{"server_usd": 0.50, "window_s": 86_400}`.
+            Keys as in the preset's `[limits]`, in place of those there: `server_usd`, `server_tokens`,
+            `device_tokens`, `window_s`, `unreported`.
         timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
         default_options: options of every request, as a request gives them in `extra_body={"disco": {...}}`; those
             of a request go before them. `with_options(default_options=...)` adds to them.
@@ -79,11 +89,14 @@ class AsyncDisco(AsyncOpenAI):
         self,
         *,
         local: str | os.PathLike[str] | Endpoint | None = None,
+        isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset = "balanced",
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
+        backups: Sequence[Backup] = (),
+        budget: Mapping[str, Any] | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         on_route: OnRoute | None = None,
@@ -130,13 +143,20 @@ class AsyncDisco(AsyncOpenAI):
         )
         self._owns_router = _router is None
         self.timeouts = timeouts if timeouts is not None else self._timeouts_from_sdk()
+        if backups and not has_server:
+            raise ConfigurationError(
+                "backups stand behind a first server, and there is none: pass api_key=... (and base_url=...) for it."
+            )
         self.router = _router or Router(
             local=Path(local) if isinstance(local, os.PathLike) else local,
+            isolation=isolation,
             policy=policy,
             device_profile=device_profile,
             server_profile=server_profile,
             price=price,
             on_route=on_route,
+            backups=_servers(backups, local),
+            budget=budget,
         )
         self.default_options = _inherited
         if default_options is not None:
@@ -196,7 +216,8 @@ class AsyncDisco(AsyncOpenAI):
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
-        Does not raise when the server is unreachable: the first request will say so, or do without it.
+        Does not raise when the server is unreachable: the first request will say so, or do without it. Does not
+        ask it at all where the policy or `default_options` keep everything on this machine.
 
         Args:
             model: the server's model to probe under `continuation="auto"` (one short request); None probes
@@ -205,7 +226,9 @@ class AsyncDisco(AsyncOpenAI):
         Raises:
             DiscoError: the local model cannot be loaded; the message says why.
         """
-        await self.router.warm_up(self.server, model)
+        # Where everything stays on this machine, the server is not even told that somebody is there.
+        stays = self.router.is_local_only(self.default_options)
+        await self.router.warm_up(None if stays else self.server, model)
 
     def copy(self, **changes: Any) -> Self:
         """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
@@ -269,14 +292,20 @@ class AsyncDisco(AsyncOpenAI):
             )
         routed = self.routed(options)
         if routed is not None:
+            from disco.client.parsed import quick_stream_class  # noqa: PLC0415 - numpy loads with it
+
             return await self._process_response(
                 cast_to=self._maybe_override_cast_to(cast_to, options),
                 options=options,
                 response=await self.respond(routed, options, stream=stream),
                 stream=stream,
-                stream_cls=stream_cls,
+                stream_cls=quick_stream_class(stream_cls),
             )
-        answer = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        try:
+            answer = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except openai.APIError as error:
+            hide(error, self, options)
+            raise
         if is_model_list(options) and isinstance(answer, AsyncPage):
             answer.data[:0] = self.local_models()
         return answer
@@ -306,6 +335,8 @@ class AsyncDisco(AsyncOpenAI):
             NoEndpointError: it is one to pass on, and there is nobody, or nobody it may go to.
         """
         own, rest = take_options(options.extra_json, self.default_options)
+        if self.router.local_model is not None and _model(options, rest) == self.router.local_model:
+            own = own.model_copy(update={"local_only": True})  # asked for by its name
         options.extra_json = rest
         routed = _routed(options, own, rest)
         if routed is not None:
@@ -319,7 +350,7 @@ class AsyncDisco(AsyncOpenAI):
             raise NoEndpointError(
                 f"{options.method.upper()} {options.url} would leave this machine, which the policy "
                 f"{self.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
-                "model answers, or another policy."
+                "model answers, or another policy (and the server's model)."
             )
         return None
 
@@ -372,6 +403,29 @@ class AsyncDisco(AsyncOpenAI):
             await super().close()
 
 
+def hide(
+    error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
+) -> None:
+    """Take the key, and quotations of the request, out of an error of a request that was passed on."""
+    from disco.endpoints.openai_api.failures import redact  # noqa: PLC0415 - rarely needed
+
+    redact(error, (client.api_key,), (options.json_data, options.extra_json))
+
+
+def _model(options: FinalRequestOptions, extra: Mapping[str, Any] | None) -> object:
+    """The model that a request names, wherever the API has it."""
+    asked = {**options.json_data, **(extra or {})} if isinstance(options.json_data, Mapping) else extra or {}
+    return asked.get("model")
+
+
+def _servers(backups: Sequence[Backup], local: object) -> Sequence[BackupServer]:
+    if not backups:
+        return ()
+    from disco.client.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
+
+    return backup_servers(backups, taken=("server", getattr(local, "name", "device")))
+
+
 def is_model_list(options: FinalRequestOptions) -> bool:
     """Whether this is `client.models.list()`."""
     return options.method.lower() == "get" and options.url == "/models"
@@ -389,8 +443,8 @@ class Routed:
     """
 
     url: str
-    body: Mapping[str, Any]
-    chat: Mapping[str, Any]
+    body: Mapping[str, Any] = field(repr=False)
+    chat: Mapping[str, Any] = field(repr=False)
     own: RequestOptions
 
     def encoder(self) -> Encoder:

@@ -14,6 +14,7 @@ from openai.resources.chat.completions.completions import validate_response_form
 from pydantic import BaseModel
 
 from disco.client.chunks import Chunks, RoutedChatCompletion, assemble
+from disco.client.helper_events import QuickManager
 from disco.client.options import take_options
 from disco.client.stream import DiscoStream, answer_usage
 from disco.client.wire import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed, stop
@@ -106,6 +107,10 @@ class DiscoCompletions(AsyncCompletions):
             raise
         reason = live.session.finish_reason or "stop"
         return assemble(chunks, deltas, reason, answer_usage(live), live.record)
+
+    def stream(self, **given: Any) -> QuickManager:  # type: ignore[override]
+        """As the SDK's `stream`: the same events, made at a fraction of the cost."""
+        return QuickManager(super().stream(**given))
 
     @staticmethod
     def is_ordinary(given: Mapping[str, Any]) -> bool:

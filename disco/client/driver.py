@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from disco.client.host import keep_interrupts_out
 from disco.endpoints.base import Attempt, Endpoint
-from disco.errors import EndpointFailure, FailureKind
-from disco.request import Prefix, Request
+from disco.errors import DiscoError, EndpointFailure, FailureKind
+from disco.request import Request
 from disco.session.effects import (
     CancelAttempt,
     Effect,
@@ -21,13 +25,18 @@ from disco.session.effects import (
     Release,
     StartAttempt,
 )
-from disco.session.events import Delta, Ended
+from disco.session.events import Delta, Ended, Usage
 from disco.session.machine import Session
 from disco.session.record import RouteRecord
 
 __all__ = ["LiveSession"]
 
 CLOSE_S = 5.0  # an attempt that cannot be closed for so long is given up, and charged as it stands
+MAX_BUFFERED_BYTES = 16 * 2**20
+# What a delta takes in memory besides its text: a vendor's chunk is a tree of models.
+_DELTA_BYTES, _CHUNK_BYTES = 256, 2560
+
+_log = logging.getLogger("disco")
 
 
 class LiveSession:
@@ -41,7 +50,8 @@ class LiveSession:
         endpoints: by name, every endpoint the plan names.
         request: what they are asked.
         on_done: called once, in the background task, when the answer is complete and charged.
-        max_buffered: deltas the reader may leave unread before reading from endpoints pauses.
+        max_buffered_bytes: what may wait for the reader, held for its pace or not read yet, before the writer is
+            made to wait. Memory, not text: a server's chunk takes some 2.5 KB, a device's token 250 bytes.
     """
 
     def __init__(
@@ -51,7 +61,7 @@ class LiveSession:
         request: Request,
         *,
         on_done: Callable[[Session], None] | None = None,
-        max_buffered: int = 100_000,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self.session = session
         self.error: Exception | None = None
@@ -60,17 +70,21 @@ class LiveSession:
         self._endpoints = endpoints
         self._request = request
         self._on_done = on_done
-        self._max_buffered = max_buffered
+        self._max_buffered_bytes = max_buffered_bytes
         # ---
         self._out: list[Delta] = []
-        self._reader: anyio.Event | None = None  # set when there is something to read
+        self._out_bytes = 0
+        self._delta_bytes = _DELTA_BYTES  # of the newest, without its text
+        self._changed: anyio.Event | None = None  # set when there is something to read, or all is over
         self._room: anyio.Event | None = None  # set when the reader made room
+        self._held: set[int] = set()  # attempts that wait for room
         self._poke = anyio.Event()  # set when the timer must look at `wake_at` again
         self._timer_at = float("inf")
         self._group: anyio.abc.TaskGroup | None = None
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._attempts: dict[int, Attempt] = {}
         self._cancel_requested = False
+        self._schedule: Callable[[Callable[[], None]], object] | None = None  # into the loop, from any thread
 
     # ------------------------------------------------------------------ the reader's side
 
@@ -85,9 +99,8 @@ class LiveSession:
                 if self.error is not None:
                     raise self.error
                 return []
-            self._reader = anyio.Event()
-            await self._reader.wait()
-        batch, self._out = self._out, []
+            await self._change()
+        batch, self._out, self._out_bytes = self._out, [], 0
         if self._room is not None:
             self._room.set()
             self._room = None
@@ -99,6 +112,18 @@ class LiveSession:
             self._cancel_requested = True
             self._poke.set()
 
+    def abandon(self) -> None:
+        """As `cancel`, but from any thread, a destructor's included: the reader was forgotten. Never raises."""
+        if self.done:
+            return
+        self._cancel_requested = True
+        if self._schedule is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and everything in it
+                self._schedule(self._wake_timer)
+
+    def _wake_timer(self) -> None:
+        self._poke.set()
+
     @property
     def buffered_tokens(self) -> float:
         """Tokens of the answer that are written and not read yet: held for their pace, or waiting for `read`."""
@@ -107,22 +132,40 @@ class LiveSession:
     async def wait_done(self) -> None:
         """Return once nothing of the answer runs any more."""
         while not self.done:
-            self._reader = anyio.Event()
-            await self._reader.wait()
+            await self._change()
+
+    async def _change(self) -> None:
+        # One event for all who wait: a stream may be closed by one task while another reads it.
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def _wake_readers(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     # ------------------------------------------------------------------ the background task
 
     async def run(self) -> None:
         """Drive the session to its end. Never raises, except for cancellation."""
+        self._schedule = _scheduler()
+        keep_interrupts_out(self._pump)
+        ended_by: Exception = DiscoError("The client was closed before the answer was complete.")
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
                 self._apply(self.session.start(anyio.current_time()))
                 await self._keep_time()
+        except Exception as error:  # noqa: BLE001 - a defect must not take the client's other answers with it
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            _log.error("An answer was given up: %s in disco itself.", type(error).__name__)
+            ended_by = error
         finally:
-            if not self.done:  # the client is closing: whoever still reads must not wait for ever
+            if not self.done:  # whoever still reads must not wait for ever
                 self.session.cancelled(anyio.current_time())
-                self._close(None)
+                self._close(ended_by)
 
     async def _keep_time(self) -> None:
         session = self.session
@@ -136,6 +179,8 @@ class LiveSession:
                 await self._poke.wait()
             self._poke = anyio.Event()
             now = anyio.current_time()
+            for number in self._held:
+                session.waits(number, now)
             if now >= session.wake_at:
                 self._apply(session.woken(now))
 
@@ -143,13 +188,12 @@ class LiveSession:
         for effect in effects:
             if type(effect) is Release:
                 self._out.extend(effect.deltas)
-                if self._reader is not None:
-                    self._reader.set()
-                    self._reader = None
+                self._out_bytes += sum(map(_bytes, effect.deltas))
+                self._wake_readers()
             elif type(effect) is StartAttempt:
                 assert self._group is not None
                 self._scopes[effect.attempt] = anyio.CancelScope()
-                self._group.start_soon(self._pump, effect.attempt, effect.endpoint, effect.prefix)
+                self._group.start_soon(self._pump, effect)
             elif type(effect) is CancelAttempt:
                 self._scopes[effect.attempt].cancel()
             elif type(effect) is ParkAttempt:
@@ -167,42 +211,74 @@ class LiveSession:
         self.error = error
         self.done = True
         self._poke.set()
+        self._wake_readers()
         if self._on_done is not None:
-            self._on_done(self.session)
-        if self._reader is not None:
-            self._reader.set()
-            self._reader = None
+            try:
+                self._on_done(self.session)
+            except Exception as defect:  # noqa: BLE001 - the answer is complete, and stays so without its record
+                _log.error(
+                    "An answer's route record was not made: %s in disco itself.", type(defect).__name__
+                )
 
-    async def _pump(self, number: int, name: str, prefix: Prefix) -> None:
+    async def _pump(self, start: StartAttempt) -> None:
         """Carry one attempt's events into the machine until it ends or is cancelled."""
-        session, now = self.session, _loop_clock()
-        attempt = self._attempts[number] = self._endpoints[name].open(self._request, prefix)
+        session, now, number = self.session, _loop_clock(), start.attempt
+        request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
+        attempt: Attempt | None = None
         handed_on = False
         try:
             with self._scopes[number]:
+                attempt = self._attempts[number] = self._endpoints[start.endpoint].open(request, start.prefix)
                 async for event in attempt:
                     if type(event) is Ended:
                         self._apply(session.ended(number, event, now()))
                         continue
                     assert isinstance(event, list)
+                    self._delta_bytes = _DELTA_BYTES if event[-1].raw is None else _CHUNK_BYTES
                     self._apply(session.deltas(number, event, now()))
                     if not handed_on and self._out:
                         # What came in the same packet is read without ever waiting: without this turn
                         # of the loop the first token would reach the reader behind all of it.
                         handed_on = True
                         await anyio.lowlevel.checkpoint()
-                    if len(self._out) > self._max_buffered:
-                        self._room = self._room or anyio.Event()
-                        await self._room.wait()
+                    if self._is_full:
+                        await self._wait_for_room(number)
         except EndpointFailure as failure:
             self._apply(session.failed(number, failure, anyio.current_time()))
         except Exception as error:  # noqa: BLE001 - a broken endpoint must not take the answer with it
             crash = EndpointFailure(FailureKind.CRASHED, error)
             self._apply(session.failed(number, crash, anyio.current_time()))
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-                await attempt.aclose()
-            self._apply(session.stopped(number, attempt.usage, anyio.current_time()))
+            usage = Usage()
+            if attempt is not None:
+                with (
+                    anyio.CancelScope(shield=True),
+                    anyio.move_on_after(CLOSE_S),
+                    contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
+                ):
+                    await attempt.aclose()
+                usage = attempt.usage
+            self._apply(session.stopped(number, usage, anyio.current_time()))
+
+    @property
+    def _is_full(self) -> bool:
+        banked = self.session.playback.banked_tokens if self.session.terms.streams else 0.0
+        return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
+
+    async def _wait_for_room(self, number: int) -> None:
+        """Hold the writer until the reader has read. Its silence is not its own then: no clock runs out on it."""
+        self._held.add(number)
+        try:
+            while self._is_full:
+                self._room = self._room or anyio.Event()
+                await self._room.wait()
+            self.session.waits(number, anyio.current_time())
+        finally:
+            self._held.discard(number)
+
+
+def _bytes(delta: Delta) -> int:
+    return len(delta.text) + (_DELTA_BYTES if delta.raw is None else _CHUNK_BYTES)
 
 
 def _loop_clock() -> Callable[[], float]:
@@ -211,3 +287,10 @@ def _loop_clock() -> Callable[[], float]:
         return asyncio.get_running_loop().time
     except RuntimeError:  # trio
         return anyio.current_time
+
+
+def _scheduler() -> Callable[[Callable[[], None]], object]:
+    """How any thread has a callback run soon in the event loop that is running now."""
+    native: Any = anyio.lowlevel.current_token().native_token
+    schedule = getattr(native, "call_soon_threadsafe", None)  # asyncio's loop; else trio's token
+    return native.run_sync_soon if schedule is None else schedule  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ in there, and closing the client ends them all. This is the only place that star
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,58 +17,78 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-__all__ = ["Host"]
+__all__ = ["Host", "keep_interrupts_out"]
 
 
 class Host:
-    """Lazily started owner of a task group, one per event loop. Mutable: all fields."""
+    """Lazily started owner of a task group, one per event loop. Mutable: `_main`."""
 
     def __init__(self) -> None:
-        self._group: anyio.abc.TaskGroup | None = None
-        self._token: object = None
-        self._stop: anyio.Event | None = None
-        self._stopped: anyio.Event | None = None
-        self._task: Any = None
+        self._main: _Main | None = None
 
     async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         """Run `function(*args)` in the background; it must not raise."""
-        if self._group is None or self._token != anyio.lowlevel.current_token():
-            await self._open()
-        assert self._group is not None
-        self._group.start_soon(function, *args)
+        main = self._main
+        # A client may outlive its event loop (several asyncio.run in a row); the old loop's tasks have
+        # ended with it, so a new loop simply gets a new group.
+        if main is None or main.over or main.token != anyio.lowlevel.current_token():
+            main = self._main = _Main()
+            main.begin()
+        await main.ready.wait()  # whoever comes while it starts waits for the same one
+        keep_interrupts_out(function)
+        main.group.start_soon(function, *args)
 
     async def aclose(self) -> None:
         """Cancel everything that runs and wait until it has ended. Idempotent."""
-        if self._stop is None or self._stopped is None:
+        main = self._main
+        if main is None:
             return
-        if self._token == anyio.lowlevel.current_token():
-            self._stop.set()
-            await self._stopped.wait()
-        self._group = self._stop = self._stopped = self._task = None
+        if main.token == anyio.lowlevel.current_token():
+            main.stop.set()
+            await main.stopped.wait()
+        if self._main is main:
+            self._main = None
 
-    async def _open(self) -> None:
-        # A client may outlive its event loop (several asyncio.run in a row); the old loop's tasks have
-        # ended with it, so a new loop simply gets a new group.
-        self._token = anyio.lowlevel.current_token()
-        self._stop, self._stopped = anyio.Event(), anyio.Event()
-        ready = anyio.Event()
+
+class _Main:
+    """The task in one event loop that owns the group. Mutable: `group`, `over`, `_task`."""
+
+    def __init__(self) -> None:
+        self.token = anyio.lowlevel.current_token()
+        self.ready, self.stop, self.stopped = anyio.Event(), anyio.Event(), anyio.Event()
+        self.over = False  # its group takes nothing more
+        self.group: anyio.abc.TaskGroup
+        self._task: Any = None
+
+    def begin(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # not asyncio, so trio
             import trio  # noqa: PLC0415 - only where it is what runs
 
-            trio.lowlevel.spawn_system_task(self._main, ready, self._stop, self._stopped)
+            trio.lowlevel.spawn_system_task(self._run)
         else:
-            main = self._main(ready, self._stop, self._stopped)
-            self._task = loop.create_task(main, name="disco-host")
-        await ready.wait()
+            self._task = loop.create_task(self._run(), name="disco-host")
 
-    async def _main(self, ready: anyio.Event, stop: anyio.Event, stopped: anyio.Event) -> None:
+    async def _run(self) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                self._group = group
-                ready.set()
-                await stop.wait()
-                group.cancel_scope.cancel()
+            async with anyio.create_task_group() as self.group:
+                self.ready.set()
+                await self.stop.wait()
+                self.over = True
+                self.group.cancel_scope.cancel()
         finally:
-            stopped.set()
+            self.over = True
+            self.ready.set()
+            self.stopped.set()
+
+
+def keep_interrupts_out(function: Callable[..., object]) -> None:
+    """Have Ctrl-C reach the application's own task, not one that runs `function`.
+
+    Trio raises KeyboardInterrupt in whatever task is running when the signal comes. Here it would end a
+    system task, which trio takes for a bug of its own.
+    """
+    trio = sys.modules.get("trio")
+    if trio is not None:
+        trio.lowlevel.enable_ki_protection(function)

@@ -23,8 +23,9 @@ class RequestOptions(BaseModel):
         deadline_s: the whole answer is complete so many seconds after the request, or the request fails with an
             `AnswerTimeoutError` that keeps what was written; above 0. Takes the place of `timeouts.total_s`.
         budget_class: "background" spends nothing of the budget: the side that is not constrained answers alone,
-            unless it fails; "standard" is what the policy says; "urgent" starts both sides at once whatever the
-            budget says.
+            unless it fails; "standard" is what the policy says; "urgent" starts both sides at once, whatever share
+            the policy's budget gives it. An absolute budget (`[limits]`) holds for it, too: it may take what is kept
+            for need there, down to the last of it, and no more.
     """
 
     # Strict: "5" is no pace, and True is not 1.0.

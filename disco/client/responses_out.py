@@ -8,9 +8,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openai.types.responses import ResponseTextDeltaEvent
+
 from disco.client.driver import LiveSession
 from disco.client.responses_in import RESPONSE_ID
 from disco.client.stream import answer_usage
+from disco.endpoints.openai_api.mold import remade
 from disco.session.events import Delta, DeltaKind
 
 __all__ = ["ResponsesEncoder"]
@@ -30,6 +33,7 @@ _ECHOED: Mapping[str, Any] = {
     "truncation": "disabled",
     "user": None,
 }
+_TEXT_DELTA = "response.output_text.delta"
 _THINKING = ("reasoning_content", "reasoning")  # vendors' names for the same field of a delta
 
 
@@ -58,10 +62,29 @@ class ResponsesEncoder:
         self._text: list[str] = []  # its text, arguments or thoughts so far
         self._call: int | None = None  # the index of the call being written, as the model counts
         self._number = 0
-        self._out: list[bytes] = []
+        self._out: list[dict[str, Any]] = []
+        self._text_delta: ResponseTextDeltaEvent | None = None  # one of this item's, which the next ones are like
 
     def batch(self, deltas: Sequence[Delta]) -> bytes:
         """The events for these deltas."""
+        return b"".join(map(_line, self._steps(deltas)))
+
+    def end(self, live: LiveSession) -> bytes:
+        """The last item's end and the whole response."""
+        return b"".join(map(_line, self._last_steps(live)))
+
+    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+        """As `batch`: models for pieces of text, which are nearly all there is, and else what is in the JSON."""
+        return [
+            self._text_model(event) if event["type"] == _TEXT_DELTA and not event["logprobs"] else event
+            for event in self._steps(deltas)
+        ]
+
+    def last_objects(self, live: LiveSession) -> list[Any]:
+        """As `end`: what is in the JSON."""
+        return self._last_steps(live)
+
+    def _steps(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
         if not self._number:
             for step in ("created", "in_progress"):
                 self._emit(f"response.{step}", response=self._response("in_progress"))
@@ -69,10 +92,9 @@ class ResponsesEncoder:
             self._take(delta)
         return self._flush()
 
-    def end(self, live: LiveSession) -> bytes:
-        """The last item's end and the whole response."""
+    def _last_steps(self, live: LiveSession) -> list[dict[str, Any]]:
         if not self._number:
-            self.batch(())
+            self._out = self._steps(())
         self._close()
         reason = live.session.finish_reason or "stop"
         status = "incomplete" if reason in _INCOMPLETE else "completed"
@@ -138,7 +160,7 @@ class ResponsesEncoder:
         self._text.append(text)
         if kind == "message":
             probs = list((logprobs or {}).get("content") or ())
-            self._emit_here("response.output_text.delta", content_index=0, delta=text, logprobs=probs)
+            self._emit_here(_TEXT_DELTA, content_index=0, delta=text, logprobs=probs)
         elif kind == "function_call":
             self._emit_here("response.function_call_arguments.delta", delta=text)
         else:
@@ -183,11 +205,23 @@ class ResponsesEncoder:
     def _emit(self, kind: str, **fields: Any) -> None:
         event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
-        self._out.append(f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode())
+        self._out.append(event)
 
-    def _flush(self) -> bytes:
+    def _flush(self) -> list[dict[str, Any]]:
         out, self._out = self._out, []
-        return b"".join(out)
+        return out
+
+    def _text_model(self, event: dict[str, Any]) -> ResponseTextDeltaEvent:
+        like = self._text_delta
+        if like is None or like.item_id != event["item_id"]:
+            self._text_delta = like = ResponseTextDeltaEvent.construct(**event)
+            return like
+        made: ResponseTextDeltaEvent = remade(like, {**vars(like), **event})
+        return made
 
     def _response(self, status: str) -> dict[str, Any]:
         return {**self._base, "status": status, "output": [dict(item) for item in self._items]}
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import cached_property
@@ -22,7 +21,7 @@ from disco.session.events import Delta
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
 
-__all__ = ["DiscoStream", "answer_usage"]
+__all__ = ["DiscoStream", "answer_usage", "stop"]
 
 CLOSE_S = 5.0
 
@@ -81,7 +80,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         """
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
-        response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self))
+        response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self._live))
         response.is_closed = self._complete or self._live.done
         return response
 
@@ -120,6 +119,9 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             self._close_response()
             attach_evidence(error, partial_text=live.session.text, route=live.record)
             raise
+        except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
+            await self.close()
+            raise
         if batch:
             return [chunks.of(delta) for delta in batch]
         self._complete = True
@@ -139,23 +141,23 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
     def __del__(self) -> None:
         # Forgotten in the middle: nobody will read on, so nothing needs to write on.
         live = getattr(self, "_live", None)
-        if live is not None and not live.done:
-            with contextlib.suppress(Exception):  # the loop it belongs to may be gone
-                live.cancel()
+        if live is not None:
+            live.abandon()
 
     async def close(self) -> None:
         """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
-        self._live.cancel()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-            await self._live.wait_done()
+        await stop(self._live)
         self._close_response()
 
 
 class _Closes(httpx2.AsyncByteStream):
-    """The body of the stand-in: nothing to read, and closing it closes the stream."""
+    """The body of the stand-in: nothing to read, and closing it stops the answer.
 
-    def __init__(self, stream: DiscoStream) -> None:
-        self._stream = stream
+    It does not hold the stream: in a circle, one that is dropped would run on until the garbage collector comes.
+    """
+
+    def __init__(self, live: LiveSession) -> None:
+        self._live = live
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         nothing: tuple[bytes, ...] = ()
@@ -163,7 +165,14 @@ class _Closes(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        await self._stream.close()
+        await stop(self._live)
+
+
+async def stop(live: LiveSession) -> None:
+    """End an answer wherever it is and return once nothing of it runs, at most a few seconds later."""
+    live.cancel()
+    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+        await live.wait_done()
 
 
 def answer_usage(live: LiveSession) -> CompletionUsage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -14,14 +14,16 @@ from openai.pagination import SyncPage
 from openai.resources.chat import Chat
 from openai.resources.chat.completions import Completions
 
-from disco.client.async_client import NOWHERE, AsyncDisco, is_model_list
+from disco.client.async_client import NOWHERE, AsyncDisco, hide, is_model_list
 from disco.client.portal import Portal
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
+    from disco.client.backups import Backup
     from disco.client.chunks import RoutedChatCompletion
+    from disco.client.helper_events import QuickSyncManager
     from disco.client.sync_stream import DiscoSyncStream
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
@@ -41,8 +43,8 @@ class Disco(OpenAI):
     at once, inside notebooks too. Close it (or use `with`) to stop them and free the local model.
 
     Args:
-        local, policy, continuation, device_profile, server_profile, price, timeouts, default_options: as for
-            `AsyncDisco`.
+        local, isolation, policy, continuation, device_profile, server_profile, price, backups, budget, timeouts,
+            default_options: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the background thread.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -56,11 +58,14 @@ class Disco(OpenAI):
         self,
         *,
         local: str | os.PathLike[str] | Endpoint | None = None,
+        isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset = "balanced",
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
+        backups: Sequence[Backup] = (),
+        budget: Mapping[str, Any] | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         on_route: OnRoute | None = None,
@@ -91,11 +96,14 @@ class Disco(OpenAI):
         self._portal = _portal or Portal()
         self.routed = _routed or AsyncDisco(
             local=local,
+            isolation=isolation,
             policy=policy,
             continuation=continuation,
             device_profile=device_profile,
             server_profile=server_profile,
             price=price,
+            backups=backups,
+            budget=budget,
             timeouts=timeouts,
             default_options=default_options,
             on_route=on_route,
@@ -146,19 +154,24 @@ class Disco(OpenAI):
         else:
             routed = self.routed.routed(options)
             if routed is None:
-                answer = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+                try:
+                    answer = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+                except openai.APIError as error:
+                    hide(error, self, options)
+                    raise
                 if is_model_list(options) and isinstance(answer, SyncPage):
                     answer.data[:0] = self.routed.local_models()
                 return answer
             response = self._portal.run(partial(self.routed.respond, routed, options, stream=stream))
-        from disco.client.sync_stream import sync_response  # noqa: PLC0415 - numpy loads with it
+        from disco.client.parsed import quick_stream_class  # noqa: PLC0415 - numpy loads with it
+        from disco.client.sync_stream import sync_response  # noqa: PLC0415 - as above
 
         return self._process_response(
             cast_to=self._maybe_override_cast_to(cast_to, options),
             options=options,
             response=sync_response(response, self._portal),
             stream=stream,
-            stream_cls=stream_cls,
+            stream_cls=quick_stream_class(stream_cls),
         )
 
     def close(self) -> None:
@@ -211,6 +224,12 @@ class DiscoSyncCompletions(Completions):
         from disco.client.sync_stream import DiscoSyncStream  # noqa: PLC0415 - numpy loads with it
 
         return DiscoSyncStream(answer, portal)
+
+    def stream(self, **given: Any) -> QuickSyncManager:  # type: ignore[override]
+        """As `AsyncDisco`'s."""
+        from disco.client.helper_events import QuickSyncManager  # noqa: PLC0415 - numpy loads with it
+
+        return QuickSyncManager(super().stream(**given))
 
 
 class DiscoSyncChat(Chat):

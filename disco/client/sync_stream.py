@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 from openai import Stream
@@ -12,11 +13,12 @@ from openai.types.chat import ChatCompletionChunk
 
 from disco.client.portal import Portal
 from disco.client.stream import DiscoStream
+from disco.client.wire import EventStream
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
 
-__all__ = ["DiscoSyncStream", "sync_response"]
+__all__ = ["DiscoSyncStream", "FetchedBytes", "sync_response"]
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
     def __init__(self, stream: DiscoStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
-        self._iterator = self.__stream__()
+        self._waiting: deque[ChatCompletionChunk] = deque()  # mutable: fetched, not handed out
 
     @property
     def route(self) -> RouteRecord:
@@ -50,20 +52,25 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
         """See `DiscoStream.response`."""
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
-        response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self))
+        response = httpx2.Response(
+            200, request=request, headers=kind, stream=_Closes(self._stream, self._portal)
+        )
         response.is_closed = self._stream.response.is_closed
         return response
 
-    def __iter__(self) -> Iterator[ChatCompletionChunk]:
-        return self._iterator
+    # Plain methods, not a generator: it would hold the stream, and a stream that is dropped would not be noticed.
+    def __iter__(self) -> Self:
+        return self
 
-    def __stream__(self) -> Iterator[ChatCompletionChunk]:
-        run, stream = self._portal.run, self._stream
-        while batch := run(stream.next_batch):
-            for chunk in batch:
-                self._stream.hand_out(chunk)
-                yield chunk
-        self._close_response()
+    def __next__(self) -> ChatCompletionChunk:
+        if not self._waiting:
+            self._waiting = deque(self._portal.run(self._stream.next_batch))
+            if not self._waiting:
+                self._close_response()
+                raise StopIteration
+        chunk = self._waiting.popleft()
+        self._stream.hand_out(chunk)
+        return chunk
 
     def close(self) -> None:
         """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
@@ -76,35 +83,42 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
 
 
 class _Closes(httpx2.SyncByteStream):
-    def __init__(self, stream: DiscoSyncStream) -> None:
+    def __init__(self, stream: DiscoStream, portal: Portal) -> None:
         self._stream = stream
+        self._portal = portal
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(())
 
     def close(self) -> None:
-        self._stream.close()
+        self._portal.run(self._stream.close)
 
 
 def sync_response(response: httpx2.Response, portal: Portal) -> httpx2.Response:
     """The same response for a synchronous reader."""
     stream = response.stream
-    if not isinstance(stream, httpx2.AsyncByteStream) or isinstance(stream, httpx2.SyncByteStream):
+    if not isinstance(stream, EventStream):
         return response  # it has been read whole
     same = httpx2.Response(
         response.status_code,
         request=response.request,
         headers=response.headers,
-        stream=_Bytes(stream, portal),
+        stream=FetchedBytes(stream, portal),
     )
     same.elapsed = response.elapsed
     return same
 
 
-class _Bytes(httpx2.SyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, portal: Portal) -> None:
+class FetchedBytes(httpx2.SyncByteStream):
+    """A body that is made in the background loop."""
+
+    def __init__(self, stream: EventStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
+
+    def next_objects(self) -> list[Any]:
+        """See `EventStream.next_objects`."""
+        return self._portal.run(self._stream.next_objects)
 
     def __iter__(self) -> Iterator[bytes]:
         parts = aiter(self._stream)

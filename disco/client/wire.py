@@ -11,13 +11,12 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
-import anyio
 import httpx2
 from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chunks import Chunks, assemble
 from disco.client.driver import LiveSession
-from disco.client.stream import CLOSE_S, answer_usage
+from disco.client.stream import answer_usage, stop
 from disco.errors import NoEndpointError, attach_evidence
 from disco.request import Request, Timeouts
 from disco.session.events import Delta
@@ -95,13 +94,6 @@ def _wrong_type(param: str, wanted: str) -> NoEndpointError:
     )
 
 
-async def stop(live: LiveSession) -> None:
-    """End an answer wherever it is and return once nothing of it runs, at most a few seconds later."""
-    live.cancel()
-    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-        await live.wait_done()
-
-
 class Encoder(Protocol):
     """One API's way of writing an answer down. Stateful: one encoder, one answer."""
 
@@ -111,6 +103,14 @@ class Encoder(Protocol):
 
     def end(self, live: LiveSession) -> bytes:
         """The events behind the last text of a complete answer."""
+        ...
+
+    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+        """As `batch`: what the SDK would make of those events."""
+        ...
+
+    def last_objects(self, live: LiveSession) -> list[Any]:
+        """As `end`: what the SDK would make of those events."""
         ...
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
@@ -140,11 +140,12 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
 class EventStream(httpx2.AsyncByteStream):
     """The answer as server-sent events. Closing it stops the answer."""
 
-    # Mutable: _batch.
+    # Mutable: _batch, _complete.
     def __init__(self, live: LiveSession, encoder: Encoder, first: list[Delta]) -> None:
         self.live = live
         self._encoder = encoder
         self._batch = first
+        self._complete = False
 
     @classmethod
     async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
@@ -172,6 +173,34 @@ class EventStream(httpx2.AsyncByteStream):
             raise
         finally:
             live.cancel()
+
+    async def next_objects(self) -> list[Any]:
+        """All that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
+
+        Instead of the bytes, for readers that want objects: most of the SDK's cost is in making them of bytes.
+        """
+        live, encoder = self.live, self._encoder
+        if self._complete:
+            return []
+        try:
+            deltas = self._batch or await live.read()
+            self._batch = []
+        except Exception as error:
+            self._complete = True
+            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            raise
+        except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
+            self._complete = True
+            await stop(live)
+            raise
+        if deltas:
+            return encoder.objects(deltas)
+        self._complete = True
+        return [] if live.session.finish_reason == "cancelled" else encoder.last_objects(live)
+
+    def __del__(self) -> None:
+        # Forgotten before it was read: see `DiscoStream`.
+        self.live.abandon()
 
     async def aclose(self) -> None:
         """Stop the answer; see `stop`."""
@@ -201,10 +230,18 @@ class ChatEncoder:
 
     def end(self, live: LiveSession) -> bytes:
         """The finish reason, the usage where it was asked for, and `[DONE]`."""
-        out = [_event(self._chunks.last(live.session.finish_reason or "stop"))]
+        return b"".join([*map(_event, self.last_objects(live)), b"data: [DONE]\n\n"])
+
+    def objects(self, deltas: Sequence[Delta]) -> list[ChatCompletionChunk]:
+        """A chunk for each delta."""
+        return [self._chunks.of(delta) for delta in deltas]
+
+    def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
+        """The chunk with the finish reason, and the one with the usage where it was asked for."""
+        last = [self._chunks.last(live.session.finish_reason or "stop")]
         if self._include_usage:
-            out.append(_event(self._chunks.usage(answer_usage(live))))
-        return b"".join([*out, b"data: [DONE]\n\n"])
+            last.append(self._chunks.usage(answer_usage(live)))
+        return last
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """The `chat.completion`."""

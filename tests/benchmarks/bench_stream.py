@@ -90,8 +90,47 @@ def _whole(chunks: int) -> bytes:
     )
 
 
+def _responses(chunks: int, per_write: int) -> list[bytes]:
+    """The same answer as the Responses API streams it."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    words = [f" word{n % 100}" for n in range(chunks)]
+    part: dict[str, object] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    item: dict[str, object] = {"id": "msg_0123456789", "type": "message", "role": "assistant", "content": []}
+    answer: dict[str, object] = {
+        **{"id": "resp_0123456789", "object": "response", "created_at": 1753000000, "model": "some-model"},
+        **{"output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "in_progress"},
+    }
+    here: dict[str, object] = {"item_id": "msg_0123456789", "output_index": 0, "content_index": 0}
+    full = {**part, "text": "".join(words)}
+    whole = {**item, "status": "completed", "content": [full]}
+    usage = {
+        **{"input_tokens": 12, "input_tokens_details": {"cached_tokens": 0}},
+        **{"output_tokens": chunks, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 12 + chunks},
+    }
+    ended = {**answer, "status": "completed", "output": [whole], "usage": usage}
+    events: list[dict[str, object]] = [
+        {"type": "response.created", "response": answer},
+        {"type": "response.in_progress", "response": answer},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}},
+        {"type": "response.content_part.added", **here, "part": part},
+        *({"type": "response.output_text.delta", **here, "delta": word, "logprobs": []} for word in words),
+        {"type": "response.output_text.done", **here, "text": full["text"], "logprobs": []},
+        {"type": "response.content_part.done", **here, "part": full},
+        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        {"type": "response.completed", "response": ended},
+    ]
+    wire = []
+    for number, event in enumerate(events):
+        kind, data = str(event["type"]), json.dumps({**event, "sequence_number": number}, separators=(",", ":"))
+        line = f"event: {kind}\ndata: {data}\n\n".encode()
+        wire.append(b"%x\r\n%s\r\n" % (len(line), line))
+    writes = [b"".join(wire[start : start + per_write]) for start in range(0, len(wire), per_write)]
+    return [head, *writes, b"0\r\n\r\n"]
+
+
 async def _serve(port_to: Connection, per_write: int) -> None:
     streams = {"long": _stream(LONG, per_write), "short": _stream(SHORT, per_write)}
+    responses = {"long": _responses(LONG, per_write)}
     wholes = {"long": [_whole(LONG)], "short": [_whole(SHORT)]}
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +139,8 @@ async def _serve(port_to: Connection, per_write: int) -> None:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = next(x for x in head.split(b"\r\n") if x.startswith(b"content-length:"))
                 body = json.loads(await reader.readexactly(int(length.split(b":")[1])))
-                for piece in (streams if body.get("stream") else wholes)[body["model"]]:
+                streamed = responses if b"/responses " in head else streams
+                for piece in (streamed if body.get("stream") else wholes)[body["model"]]:
                     writer.write(piece)
                     await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

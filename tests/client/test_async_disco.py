@@ -272,15 +272,21 @@ async def test_a_copy_knows_how_the_server_continues(llama_server, device):
         assert c.with_options(timeout=3).server.capabilities("any").continues
 
 
-async def test_a_wrong_key_is_the_sdks_own_error(device):
+async def test_a_wrong_key_is_the_sdks_own_error_where_nobody_else_may_answer(device):
     import servers
 
     with servers.llama_cpp_server(api_key="right") as server:
-        async with AsyncDisco(local=device, policy="fast", base_url=server.base_url, api_key="wrong") as c:
-            c.router.preset = preset("server_only")
+        at = {"policy": preset("server_only"), "base_url": server.base_url, "api_key": "wrong"}
+        async with AsyncDisco(**at) as c:
             with pytest.raises(openai.AuthenticationError) as caught:
                 await c.chat.completions.create(model=server.model, messages=SEA, stream=True)
-    assert "wrong" not in str(caught.value)
+        assert "wrong" not in str(caught.value)
+        async with AsyncDisco(local=device, **at) as c:
+            answer = await c.chat.completions.create(model=server.model, messages=SEA, max_tokens=5)
+    assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+        ("server", "authentication"),
+        ("device", None),
+    ]
 
 
 async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(device):

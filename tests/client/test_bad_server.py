@@ -244,9 +244,8 @@ FAULTS = [
         openai.AuthenticationError,
         "",
         "authentication",
-        survives=False,
     ),
-    Fault("403", refusal("403 X"), openai.PermissionDeniedError, "", "authentication", survives=False),
+    Fault("403", refusal("403 X"), openai.PermissionDeniedError, "", "authentication"),
     Fault(
         "404", refusal("404 X", "model_not_found"), openai.NotFoundError, "", "bad_request", survives=False
     ),

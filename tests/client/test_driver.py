@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import anyio
+import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from disco.client.driver import LiveSession
 from disco.client.host import Host
 from disco.dispatch.plan import Candidate
 from disco.endpoints.simulated import SimulatedEndpoint
+from disco.errors import DiscoError
 from disco.playback import Playback
 from disco.request import Request
 from disco.session.machine import Session, Terms
@@ -98,8 +100,13 @@ def test_closing_the_client_ends_a_reader_that_still_waits():
         live = LiveSession(session, {"server": silent}, REQUEST)
         host = Host()
         await host.start(live.run)
+
+        async def read():
+            with pytest.raises(DiscoError, match="closed"):  # half an answer must not pass for a whole one
+                await live.read()
+
         async with anyio.create_task_group() as group:
-            group.start_soon(live.read)
+            group.start_soon(read)
             await anyio.sleep(1)
             await host.aclose()
         assert silent.busy == 0

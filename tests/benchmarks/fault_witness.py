@@ -1,0 +1,145 @@
+"""What was really said: listens between disco and its endpoints, and judges answers by that, not by disco's own record.
+
+The server is heard at the HTTP transport, below the SDK; the device at its attempts. What an endpoint was asked to go
+on from, plus what it wrote, must be the reader's text up to the end of that endpoint's piece. So a character that came
+twice, was lost, or was asked for in another place, shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx2
+
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.request import Prefix, Request
+from disco.session.record import RouteRecord
+
+__all__ = ["Device", "Heard", "Witness", "complaint"]
+
+ANSWER = "<|im_start|>assistant\n"  # where the answer begins in SmolLM2's chat template
+
+
+@dataclass
+class Heard:
+    """One attempt: what it was asked to go on from, and what it wrote."""
+
+    asked: str
+    parts: list[str] = field(default_factory=list)
+    raw: bytes = b""
+
+    @property
+    def wrote(self) -> str:
+        """All text, from the wire or from the device."""
+        return "".join(self.parts) + "".join(_contents(self.raw))
+
+
+def _contents(raw: bytes) -> list[str]:
+    texts = []
+    for line in raw.split(b"\n"):
+        try:
+            choice = json.loads(line.removeprefix(b"data: "))["choices"][0]
+        except (ValueError, LookupError, TypeError):
+            continue
+        texts.append(choice.get("text") or choice.get("delta", {}).get("content") or "")
+    return texts
+
+
+class Witness(httpx2.AsyncBaseTransport):
+    """The HTTP transport of one client; `heard` has its requests for answers in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        self._inner = httpx2.AsyncHTTPTransport(verify=False)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = json.loads(await request.aread() or b"{}")
+        heard = Heard(str(body.get("prompt", "")).rpartition(ANSWER)[2])
+        if request.method == "POST":
+            self.heard.append(heard)
+        response = await self._inner.handle_async_request(request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Listening(response.stream, heard)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Listening(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, heard: Heard) -> None:
+        self._inner, self._heard = inner, heard
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._inner:
+            self._heard.raw += part
+            yield part
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Device(LlamaCppEndpoint):
+    """The local model; `heard` has its attempts in order."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.heard: list[Heard] = []
+
+    def open(self, request: Request, prefix: Prefix = Prefix()) -> Any:  # noqa: B008 - frozen
+        # A word that the reader has and that has to be written again is swallowed inside; what comes begins behind it.
+        heard = Heard(prefix.text)
+        self.heard.append(heard)
+        return _Overheard(super().open(request, prefix), heard)
+
+
+class _Overheard:
+    """An attempt and its witness."""
+
+    def __init__(self, inner: Any, heard: Heard) -> None:
+        self._inner, self._heard = inner, heard
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        event = await self._inner.__anext__()
+        if isinstance(event, list):
+            self._heard.parts += [delta.text for delta in event]
+        return event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def complaint(text: str, route: RouteRecord, server: list[Heard], device: list[Heard]) -> str | None:
+    """What is wrong with an answer; None when it is exactly the sum of its pieces.
+
+    Args:
+        text: as the reader got it.
+        route: its record.
+        server, device: what was heard of each while it was made.
+    """
+    heard = {"server": iter(server), "device": iter(device)}
+    said = [next(heard[t.place], None) for t in route.tries]
+    if not route.seamless:
+        return "the record's checksums differ"
+    end = 0
+    for piece in route.pieces:
+        attempt = said[piece.attempt]
+        if attempt is None:
+            return f"{piece.endpoint} was never asked for piece {piece.attempt}"
+        if piece.start_char != end:
+            return f"a gap or an overlap at character {end}"
+        end = piece.end_char
+        whole = attempt.asked + attempt.wrote
+        if whole[:end] != text[:end]:
+            at = next((i for i, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(whole))
+            return (
+                f"piece {piece.attempt} of {piece.endpoint} ({piece.start_char}…{end}) differs at {at}: "
+                f"asked {attempt.asked!r}, wrote {attempt.wrote!r}, read {text!r}"
+            )
+    return None if end == len(text) else f"{len(text) - end} characters belong to nobody"
