@@ -16,6 +16,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from scripted_server import chunk, sse, stream
+from servers import free_port
+from serving import upstream
 
 from disco.cli import main
 
@@ -44,7 +47,7 @@ def running(*arguments: str, **variables: str):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        env=environment(**variables),
+        env=environment(PYTHONFAULTHANDLER="1", **variables),
     )
     with process:
         try:
@@ -53,6 +56,15 @@ def running(*arguments: str, **variables: str):
             yield process, first.strip()
         finally:
             process.kill()
+
+
+def end_of(process: subprocess.Popen[str]) -> int:
+    """Its exit status; when it does not come, where it hangs."""
+    try:
+        return process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the fault handler prints every thread's stack
+        pytest.fail(f"It goes on after 20 s:\n{process.communicate(timeout=10)[0]}")
 
 
 @pytest.fixture
@@ -105,7 +117,7 @@ def test_an_answer_in_progress_is_finished_before_the_end(sent, tmp_path):
         text = answer.read().decode()
         assert text.endswith("data: [DONE]\n\n")
         answer.kept.close()
-        assert process.wait(20) == 0
+        assert end_of(process) == 0
         said = process.stdout.read()
     assert "CANARYPROMPT" not in said
     assert "Traceback" not in said
@@ -120,6 +132,8 @@ def test_what_takes_too_long_is_broken_off_and_told_so(grace, signals):
     with running("--policy", "private", "--grace", grace) as (process, base_url):
         answer = begin(base_url, LONG)
         waiting = begin_without_reading(base_url, {**LONG, "stream": False})
+        while "disco_http_requests_in_flight 2.0" not in metrics(base_url):
+            assert process.poll() is None
         assert answer.readline().startswith(b"data: ")
         began_at = time.monotonic()
         for _ in range(signals):
@@ -130,11 +144,31 @@ def test_what_takes_too_long_is_broken_off_and_told_so(grace, signals):
         whole = waiting.getresponse()
         assert whole.status == 503
         assert json.loads(whole.read())["error"]["code"] == "shutting_down"
-        assert process.wait(20) == 0
+        assert end_of(process) == 0
         assert time.monotonic() - began_at < 15
         assert "Traceback" not in process.stdout.read()
         waiting.close()
         answer.kept.close()
+
+
+def metrics(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
+def test_a_connection_that_says_nothing_does_not_hold_up_the_end():
+    with running("--policy", "private", "--grace", "600") as (process, base_url):
+        parts = urlsplit(base_url)
+        silent = [socket.create_connection((parts.hostname, parts.port)) for _ in range(50)]
+        process.send_signal(signal.SIGTERM)  # some of them are being accepted just now
+        assert end_of(process) == 0
+        for each in silent:
+            each.close()
 
 
 def begin_without_reading(base_url: str, body: dict) -> http.client.HTTPConnection:
@@ -203,3 +237,32 @@ def test_without_the_extra_the_command_says_what_to_install(refused, monkeypatch
     said = refused()
     assert 'pip install "disco-llm[server]"' in said
     assert "'uvicorn'" in said
+
+
+def test_a_backup_answers_for_a_server_that_is_not_there():
+    text = stream(sse(chunk("From the second."), chunk(finish="stop")))
+    nowhere = {"OPENAI_API_KEY": "first-key-1234", "OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"}
+    with (
+        upstream(text) as second,
+        running(
+            *("--local", "none", "--policy", "fast", "--backup", second.base_url, "its-model"),
+            **nowhere,
+            DISCO_BACKUP_KEY="second-key-1234",
+        ) as (process, base_url),
+    ):
+        asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/chat/completions", json.dumps(asked))
+            answered = json.loads(connection.getresponse().read())
+        _, headers, body = second.requests[-1]
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == 0
+    assert answered["choices"][0]["message"]["content"] == "From the second."
+    assert headers["authorization"] == "Bearer second-key-1234"
+    assert body["model"] == "its-model"
+
+
+def test_a_backup_without_a_key_is_refused_with_the_variable_to_set(refused):
+    said = refused("--backup", "http://127.0.0.1:1/v1", "its-model", OPENAI_API_KEY="k")
+    assert "DISCO_BACKUP_KEY_1" in said
