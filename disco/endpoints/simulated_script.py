@@ -62,18 +62,31 @@ class Fault:
     """Something that goes wrong at one place of an answer.
 
     Attributes:
-        after_tokens: how many tokens are delivered before it; 0 is before the first.
+        after_tokens: how many tokens are delivered before it; 0 is before the first, None behind the last: all
+            was written, but nobody said so.
         silence_s: how long the endpoint then says nothing; `inf` hangs for ever.
         kind: how the attempt fails after that silence; None: it does not, it goes on writing (a stall).
         probability: share of attempts that it befalls.
         retry_after_s: what a rate limit asks to wait.
+        at_once: it strikes when the endpoint is asked (a refused connection), not when its first token is due;
+            only with `after_tokens` 0.
+        gap_s: seconds between packets from there on, where it goes on writing (a line that got slow); None: as
+            before.
     """
 
-    after_tokens: int = 0
+    after_tokens: int | None = 0
     silence_s: float = 0.0
     kind: FailureKind | None = FailureKind.CONNECTION
     probability: float = 1.0
     retry_after_s: float | None = None
+    at_once: bool = False
+    gap_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_once and self.after_tokens != 0:
+            raise ValueError(
+                "a fault that strikes at once comes before the first token: leave after_tokens at 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +155,7 @@ def simulated_failure(
     match kind:
         case FailureKind.TIMEOUT | FailureKind.STALLED:
             error = openai.APITimeoutError(request=request)
-        case FailureKind.RATE_LIMIT:
+        case FailureKind.RATE_LIMIT | FailureKind.BUDGET:
             error = status(openai.RateLimitError, 429)
         case FailureKind.SERVER:
             error = status(openai.InternalServerError, 503)
@@ -229,17 +242,24 @@ def play(
         The time of the last; NaN when it ended in a failure.
     """
     tokens = (len(packets) - 1) * size + len(packets[-1]) if packets else 0
-    if fault is not None and fault.after_tokens <= tokens:
-        whole, part = divmod(fault.after_tokens, size)
+    if fault is None:
+        return (yield from _spaced(packets, at, gaps))
+    after_tokens = tokens if fault.after_tokens is None else fault.after_tokens
+    if after_tokens <= tokens:
+        whole, part = divmod(after_tokens, size)
         before, after = list(packets[:whole]), list(packets[whole:])
         if part:
             before.append(after[0][:part])
             after[0] = after[0][part:]
         at = yield from _spaced(before, at, gaps)
+        if fault.at_once and fault.kind is not None:
+            at = 0.0
         at += fault.silence_s
         if fault.kind is not None:
             yield at, simulated_failure(fault.kind, endpoint, retry_after_s=fault.retry_after_s)
             return math.nan
+        if fault.gap_s is not None:
+            gaps = itertools.repeat(fault.gap_s)
         packets = [packet for packet in after if packet]
         if whole and not part and packets:
             at += next(gaps)
@@ -301,7 +321,8 @@ def script(
     prefill_s = (prompt_tokens - cached_tokens) / profile.prefill_tps
     first_at = profile.overhead_s + _draw(profile.ttft_s, rng) + prefill_s
     fault = profile.fault if profile.fault and rng.random() < profile.fault.probability else None
-    if profile.role_at_s is not None and profile.role_at_s <= first_at:
+    speaks = fault is None or not fault.at_once
+    if speaks and profile.role_at_s is not None and profile.role_at_s <= first_at:
         yield profile.role_at_s, [Delta("", tokens=0, kind=DeltaKind.ROLE)]
     if prefix and profile.seam == "restarts":
         yield first_at, simulated_failure(FailureKind.SEAM, endpoint)

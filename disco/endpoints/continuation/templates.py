@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +34,7 @@ class RenderedPrompt:
         end_of_turn: what the template writes when the assistant's turn ends; empty when unknown.
     """
 
-    text: str
+    text: str = field(repr=False)
     end_of_turn: str = ""
 
 

@@ -23,7 +23,7 @@ from disco.endpoints.openai_api.chunks import (
 )
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
-from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces, surely_unprocessed
+from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces, unbilled
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
 from disco.request import Prefix, Request
 from disco.session.events import Delta, DeltaKind, Ended, Usage
@@ -147,6 +147,8 @@ class ServerAttempt(Attempt):
                 raise StopAsyncIteration
         body, reader, splitter = cast("Any", self._body), self._reader, self._splitter
         while not self._over:
+            if reader.broken is not None:
+                raise reader.broken
             try:
                 if reader.finish_reason is None:
                     data = await body.__anext__()
@@ -210,7 +212,7 @@ class ServerAttempt(Attempt):
                 stream_cls=openai.AsyncStream[ChatCompletionChunk],
             )
         except Exception as error:
-            self._sent = not surely_unprocessed(error)
+            self._sent = not unbilled(error)
             raise
         self._response = cast("httpx2.Response", response)
         await self._check_content_type(self._response)
@@ -267,16 +269,17 @@ class ServerAttempt(Attempt):
         return passed
 
     def _end(self) -> list[Delta] | Ended:
+        reader = self._reader
+        if reader.finish_reason is None:
+            # What the seam still holds back says nothing about the seam: the server never got to its end.
+            raise failures.incomplete(self._name)
+        if reader.finish_reason == "error":
+            raise ServerReportedError(None)
         if self._seam is not None:
             text = self._seam.end()
             self._seam = None
             if text:
                 return [Delta(text, self._seam_held)]
-        reader = self._reader
-        if reader.finish_reason is None:
-            raise failures.incomplete(self._name)
-        if reader.finish_reason == "error":
-            raise ServerReportedError(None)
         self._ended = self._stopped = True
         return Ended(reader.finish_reason, reader.usage, reader.finish_raw)
 
@@ -295,16 +298,17 @@ class ServerAttempt(Attempt):
                 error = failures.wrap_transport(error, self._response.request)
         key = getattr(self._client, "api_key", None)
         secrets = (key,) if isinstance(key, str) else ()
-        return failures.failure_from(error, name=self._name, secrets=secrets)
+        asked = (self._request.messages, self._request.params, self._prefix.text)
+        return failures.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
 
     async def _release(self) -> None:
         """Close the connection, or give it back when the answer was read to its end."""
         body, response = self._body, self._response
         self._body = None
+        if body is not None and not self._eof and self._reader.done:
+            with anyio.move_on_after(_DRAIN_S, shield=True):
+                self._eof = await exhaust(body)
         if body is not None and not self._eof:
-            if self._reader.done:
-                with anyio.move_on_after(_DRAIN_S, shield=True):
-                    await exhaust(body)
             # The transport's generators leave their inner ones to the garbage collector when they are
             # closed between two pieces. A read that is cancelled unwinds them all, and closes the
             # connection on its way.

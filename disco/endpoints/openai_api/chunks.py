@@ -1,19 +1,23 @@
 """The data of server-sent events, read as chat or completion chunks, made into deltas.
 
 A chunk is validated with pydantic straight from bytes, which gives the same object as the SDK's own
-`construct_type` at a twentieth of its cost, but is stricter. What it rejects (an unknown finish reason, a
+`construct_type` at a twentieth of its cost, but is stricter; one that differs from another in its text only is not
+even parsed (see `mold`). What it rejects (an unknown finish reason, a
 null `created`, a missing index, ...) is mended and built without validation, as the SDK would.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
+from disco.endpoints.openai_api.mold import ChunkMold
 from disco.endpoints.openai_api.payload import (
+    MalformedChunkError,
+    ServerReportedError,
     finish_only,
     is_bare,
     json_object,
@@ -28,28 +32,61 @@ from disco.session.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
+_MOLDS = 8  # in vain, for one stream: a server may write something else into every event
+_PAID = 4  # chunks that make up for the making of a mold
 _TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
 
 
-class ChunkReader(Protocol):
-    """Reads events into deltas and remembers how the answer ended."""
+class ChunkReader:
+    """Reads events into deltas and remembers how the answer ended.
 
-    done: bool
-    finish_reason: str | None
-    finish_raw: Any
-    usage: Usage | None
-    tokens: int
+    Attributes:
+        done: nothing more is to be read.
+        finish_reason: the answer is complete, and how it ended.
+        finish_raw: the chunk that said so, where the application may see it.
+        usage: as the server counts.
+        tokens: as counted here.
+        broken: what is wrong behind the deltas that `read` returned last.
+    """
+
+    # Mutable: all of it, by `read`.
+    __slots__ = ("broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.finish_reason: str | None = None
+        self.finish_raw: Any = None
+        self.usage: Usage | None = None
+        self.tokens = 0
+        self.broken: MalformedChunkError | ServerReportedError | None = None
 
     def read(self, events: list[bytes]) -> list[Delta]:
         """The deltas in `events`, in order.
+
+        What is wrong behind the finish reason harms no answer: it is complete. What is wrong behind some deltas
+        waits in `broken`: they came, and they count.
 
         Raises:
             MalformedChunkError: data that is no chunk.
             ServerReportedError: an error object.
         """
+        deltas: list[Delta] = []
+        try:
+            self._read(events, deltas)
+        except (MalformedChunkError, ServerReportedError) as error:
+            if self.finish_reason is not None:
+                self.done = True
+            elif deltas:
+                self.broken = error
+            else:
+                raise
+        return deltas
+
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
+        raise NotImplementedError
 
 
-class ChatReader:
+class ChatReader(ChunkReader):
     """Reads `chat.completion.chunk` events.
 
     The chunk that carries the (last) finish reason becomes no delta: it is kept in `finish_raw`, with the
@@ -61,21 +98,23 @@ class ChatReader:
     """
 
     # Mutable: all of it, by `read`.
-    __slots__ = ("_choices", "_unfinished", "done", "finish_raw", "finish_reason", "tokens", "usage")
+    __slots__ = ("_choices", "_mold", "_molded_at", "_molds", "_unfinished")
 
     def __init__(self, choices: int = 1) -> None:
+        super().__init__()
         self._choices = choices
         self._unfinished = choices
-        self.done = False
-        self.finish_reason: str | None = None
-        self.finish_raw: ChatCompletionChunk | None = None
-        self.usage: Usage | None = None
-        self.tokens = 0
+        self._mold: ChunkMold | None = None
+        self._molds = _MOLDS if choices == 1 else 0  # that may still be made in vain
+        self._molded_at = 0  # tokens when the mold was made
 
-    def read(self, events: list[bytes]) -> list[Delta]:
-        deltas: list[Delta] = []
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
         for data in events:
+            if self._mold is not None and (cast := self._mold.cast(data)) is not None:
+                self.tokens += 1
+                deltas.append(Delta(cast.choices[0].delta.content or "", 1, _TEXT, None, cast))
+                continue
             try:
                 chunk = validate(data)
             except ValidationError:
@@ -109,9 +148,16 @@ class ChatReader:
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, chunk))
+                if self._molds:
+                    self._make_mold(data, chunk)
             else:
                 self._read_other(chunk, deltas)
-        return deltas
+
+    def _make_mold(self, data: bytes, chunk: ChatCompletionChunk) -> None:
+        if self.tokens - self._molded_at <= _PAID:
+            self._molds -= 1
+        self._mold = ChunkMold.of(data, chunk)
+        self._molded_at = self.tokens
 
     def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         """Everything but plain text: reasoning, tools, refusals, roles, and several of them at once."""
@@ -193,21 +239,12 @@ class ChatReader:
         return body
 
 
-class CompletionReader:
+class CompletionReader(ChunkReader):
     """Reads `text_completion` events of `/completions`; its deltas have no `raw`."""
 
-    # Mutable: all of it, by `read`.
-    __slots__ = ("done", "finish_raw", "finish_reason", "tokens", "usage")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.done = False
-        self.finish_reason: str | None = None
-        self.finish_raw: Any = None
-        self.usage: Usage | None = None
-        self.tokens = 0
-
-    def read(self, events: list[bytes]) -> list[Delta]:
-        deltas: list[Delta] = []
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         for data in events:
             body = json_object(data)
             if body is None:
@@ -224,4 +261,3 @@ class CompletionReader:
                 deltas.append(Delta(well_formed(text)))
             if choices[0].get("finish_reason") is not None:
                 self.finish_reason = str(choices[0]["finish_reason"])
-        return deltas

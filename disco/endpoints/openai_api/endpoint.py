@@ -20,6 +20,7 @@ from disco.endpoints.continuation.ladder import (
 )
 from disco.endpoints.continuation.probe import Verdict, probe, rendered_head
 from disco.endpoints.openai_api.attempt import ServerAttempt
+from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.request import Prefix, Request
 
 __all__ = ["OpenAIEndpoint"]
@@ -77,6 +78,11 @@ class OpenAIEndpoint(Endpoint):
         """Host and port of the API."""
         url = self._client.base_url
         return url.host, url.port or (80 if url.scheme == "http" else 443)
+
+    @property
+    def has_route(self) -> bool:
+        host, port = self.address
+        return not connects_directly(self._client) or has_route(host, port)
 
     @property
     def probes(self) -> bool:

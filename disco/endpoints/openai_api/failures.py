@@ -6,11 +6,14 @@ the session learns the kind of failure and how long the server asked to be left 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import openai
@@ -23,7 +26,9 @@ __all__ = [
     "incomplete",
     "redact",
     "retry_after_s",
+    "sent_secrets",
     "stream_error",
+    "without_secrets",
     "wrap_transport",
 ]
 
@@ -59,16 +64,22 @@ _CONTEXT_MESSAGE = re.compile(
 _FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
 _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "insufficient_quota", "overloaded_error"})
 
+_SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
+_SECRET_NAME = re.compile(r"auth|key|token|secret|password|cookie|signature", re.IGNORECASE)
+_QUOTED = 16  # characters in common with the prompt: fewer may be chance
 
-def failure_from(error: Exception, *, name: str, secrets: tuple[str, ...] = ()) -> EndpointFailure:
+
+def failure_from(
+    error: Exception, *, name: str, secrets: tuple[str, ...] = (), prompt: object = None
+) -> EndpointFailure:
     """Classify `error`, an `openai` exception or one of the transport's.
 
     Args:
         error: what was raised.
         name: the endpoint's, for messages made here.
-        secrets: strings that must not stay in the exception's message or body, such as the API key.
+        secrets: see `redact`.
+        prompt: likewise.
     """
-    error = redact(error, secrets)
     if isinstance(error, httpx2.HTTPError | httpx2.StreamError):
         error = wrap_transport(error, None)
     if not isinstance(error, openai.OpenAIError):
@@ -79,7 +90,9 @@ def failure_from(error: Exception, *, name: str, secrets: tuple[str, ...] = ()) 
         wrapped.__cause__ = error
         error = wrapped
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
-    return EndpointFailure(kind_of(error), error, retry_after_s=retry_after_s(headers))
+    kind = kind_of(error)  # by the server's own words: a prompt may quote the very ones that tell
+    redact(error, secrets, prompt)
+    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers))
 
 
 def kind_of(error: openai.OpenAIError) -> FailureKind:
@@ -165,27 +178,93 @@ def retry_after_s(headers: Mapping[str, str] | None, *, now: float | None = None
     return max(0.0, date.timestamp() - (time.time() if now is None else now))
 
 
-def redact(error: Exception, secrets: tuple[str, ...]) -> Exception:
-    """Take `secrets` out of the message and body of an `openai` exception, in place: servers quote keys."""
-    for secret in secrets:
-        # A short "key" (local servers take anything) would blank out ordinary words.
-        if len(secret) < 8 or secret not in f"{error} {getattr(error, 'body', '')}":
-            continue
-        error.args = tuple(_without(argument, secret) for argument in error.args)
-        if isinstance(error, openai.APIError):
-            error.message = error.message.replace(secret, "[key]")
-            error.body = _without(error.body, secret)
+def redact(error: Exception, secrets: Iterable[str] = (), prompt: object = None) -> Exception:
+    """Take out of an `openai` exception what its message must not say, in place: servers quote what they were sent.
+
+    Secrets leave message and body; quotations of the prompt leave the message, which is what is printed and logged.
+
+    Args:
+        error: any exception; others than the SDK's are left alone.
+        secrets: the API key, and strings like it. What the request itself carried (`sent_secrets`) is added.
+        prompt: the request's body, or what of it is confidential: any nesting of dicts and lists.
+    """
+    if isinstance(error, openai.APIError):
+        known = [*secrets, *sent_secrets(error.request)]
+
+        def clean(text: str) -> str:
+            return _without_quotations(without_secrets(text, known), prompt)
+
+        if error.__suppress_context__:
+            error.__context__ = None  # names the whole URL, which may hold a password
+        error.args = tuple(clean(item) if isinstance(item, str) else item for item in error.args)
+        error.message = clean(error.message)
+        error.body = without_secrets(error.body, known)
     return error
 
 
-def _without(value: object, secret: str) -> object:
+def sent_secrets(request: httpx2.Request) -> Iterator[str]:
+    """What a request carried to show who sends it: in its headers, and in its URL."""
+    for name, value in request.headers.multi_items():
+        if _SECRET_NAME.search(name):
+            yield value
+            yield value.partition(" ")[2]  # without "Bearer"
+    for name, value in request.url.params.multi_items():
+        if _SECRET_NAME.search(name):
+            yield value
+    yield request.url.password
+
+
+def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
+    """A copy of JSON data with "[key]" in place of every secret."""
     if isinstance(value, str):
-        return value.replace(secret, "[key]")
+        for secret in sorted(secrets, key=len, reverse=True):  # one may hold another
+            if len(secret) >= _SHORTEST_SECRET:
+                for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
+                    value = value.replace(form, "[key]")
+        return value
     if isinstance(value, Mapping):
-        return {name: _without(item, secret) for name, item in value.items()}
+        return {name: without_secrets(item, secrets) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without(item, secret) for item in value]
+        return [without_secrets(item, secrets) for item in value]
     return value
+
+
+def _without_quotations(message: str, prompt: object) -> str:
+    """`message` with "[prompt]" in place of what it quotes: any `2 * _QUOTED - 1` characters, and often fewer.
+
+    Searches for every `_QUOTED`th piece of the message: a prompt may be megabytes, a message is not.
+    """
+    for text in _texts(prompt):
+        at = 0
+        while at + _QUOTED <= len(message):
+            found = text.find(message[at : at + _QUOTED])
+            if found < 0:
+                at += _QUOTED
+                continue
+            start, begin = at, found
+            while start and begin and message[start - 1] == text[begin - 1]:
+                start, begin = start - 1, begin - 1
+            end, stop = at + _QUOTED, found + _QUOTED
+            while end < len(message) and stop < len(text) and message[end] == text[stop]:
+                end, stop = end + 1, stop + 1
+            message = f"{message[:start]}[prompt]{message[end:]}"
+            at = start + len("[prompt]")
+    return message
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        if len(value) >= _QUOTED:
+            yield value
+            escaped = json.dumps(value)[1:-1]
+            if escaped != value:
+                yield escaped
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        for item in value:
+            yield from _texts(item)
 
 
 def _message(error: openai.APIError) -> str:

@@ -11,14 +11,16 @@ import openai
 
 from disco.request import Prefix, Request
 
-__all__ = ["estimated_tokens", "exhaust", "pieces", "surely_unprocessed"]
+__all__ = ["estimated_tokens", "exhaust", "pieces", "unbilled"]
 
 
-async def exhaust(body: AsyncGenerator[bytes, None]) -> None:
-    """Read a body to its end, whatever end that is."""
+async def exhaust(body: AsyncGenerator[bytes, None]) -> bool:
+    """Read a body to its end, whatever end that is; returns whether it was the proper one."""
     with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
         async for _ in body:
             pass
+        return True
+    return False
 
 
 def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -34,11 +36,17 @@ def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     return pieces if isinstance(pieces, AsyncGenerator) else response.aiter_bytes()
 
 
-def surely_unprocessed(error: Exception) -> bool:
-    """True when a failed request cannot have cost any tokens: never connected, or turned away."""
+def unbilled(error: Exception) -> bool:
+    """True when a failed request is not charged: never connected, turned away, or dropped without a word.
+
+    The last is how a pooled connection ends that its server has just given up, and how servers end that die. A
+    server that was still silent when the client lost patience may be at work, and is charged.
+    """
     if isinstance(error, openai.APIStatusError):
         return True
-    return isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    lost_patience = httpx2.ReadTimeout | httpx2.WriteTimeout
+    cause = error.__cause__
+    return isinstance(cause, httpx2.TransportError) and not isinstance(cause, lost_patience)
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:

@@ -1,0 +1,102 @@
+"""Chunks that differ in their text only, made after the first of them instead of being parsed each.
+
+Nearly all events of a stream are the same bytes but for one JSON string. What two such events share is parsed once;
+building the models around another text takes half the time of parsing them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Self
+
+from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel, ValidationError
+
+__all__ = ["ChunkMold", "remade"]
+
+# A JSON string without escapes: what stands in it is its text.
+_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
+_TEXT_AT: Final = re.compile(rb'"content":\s*"([^"\\\x00-\x1f]+)"')
+_MARK: Final = "\u2063disco\u2063"
+
+# The four slots that make up a model of pydantic's; `model_construct` sets the same, one Python call at a time.
+_SLOTS: Final = vars(BaseModel)
+_set_fields = _SLOTS["__dict__"].__set__
+_set_given = _SLOTS["__pydantic_fields_set__"].__set__
+_set_extra = _SLOTS["__pydantic_extra__"].__set__
+_set_private = _SLOTS["__pydantic_private__"].__set__
+_new = object.__new__
+
+
+def remade(model: Any, fields: dict[str, Any]) -> Any:
+    """A model like `model` with these values of all its fields. Extra fields are shared one level down."""
+    made = _new(type(model))
+    _set_fields(made, fields)
+    _set_given(made, model.__pydantic_fields_set__.copy())
+    extra = model.__pydantic_extra__
+    _set_extra(made, extra and extra.copy() or {})
+    _set_private(made, None)
+    return made
+
+
+class ChunkMold:
+    """Makes the chunks whose events are the same as one that was parsed, but for their text."""
+
+    __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end")
+
+    def __init__(self, chunk: ChatCompletionChunk, before: bytes, after: bytes) -> None:
+        """Take a chunk and what stands around its text in its event; see `of`, which checks that it does."""
+        self._chunk = chunk
+        self._choice = chunk.choices[0]
+        self._delta = self._choice.delta
+        self._before = before
+        self._after = after
+        self._end = len(before)
+
+    @classmethod
+    def of(cls, data: bytes, chunk: ChatCompletionChunk) -> Self | None:
+        """The mold of a chunk that came as `data`; None where more than its text makes it what it is."""
+        found = _TEXT_AT.search(data)
+        if found is None or len(chunk.choices) != 1 or not _is_flat(chunk):
+            return None
+        before, after = data[: found.start(1)], data[found.end(1) :]
+        mold = cls(chunk, before, after)
+        try:
+            other = ChatCompletionChunk.model_validate_json(before + _MARK.encode() + after)
+        except ValidationError:
+            return None
+        made = mold.cast(before + _MARK.encode() + after)
+        return mold if made == other and made.model_fields_set == other.model_fields_set else None
+
+    def cast(self, data: bytes) -> ChatCompletionChunk | None:
+        """The chunk in `data`; None where it is not made after this one."""
+        if not (data.startswith(self._before) and data.endswith(self._after)):
+            return None
+        text = data[self._end : len(data) - len(self._after)]
+        if _PLAIN.fullmatch(text) is None:
+            return None
+        try:
+            content = text.decode()
+        except UnicodeDecodeError:
+            return None
+        fields = self._delta.__dict__.copy()
+        fields["content"] = content
+        delta = remade(self._delta, fields)
+        fields = self._choice.__dict__.copy()
+        fields["delta"] = delta
+        choice = remade(self._choice, fields)
+        fields = self._chunk.__dict__.copy()
+        fields["choices"] = [choice]
+        made: ChatCompletionChunk = remade(self._chunk, fields)
+        return made
+
+
+def _is_flat(chunk: ChatCompletionChunk) -> bool:
+    """Whether the chunk's own values cannot be changed in place: two chunks may have them in common."""
+    choice = chunk.choices[0]
+    values = [v for name, v in vars(chunk).items() if name != "choices"]
+    values += [v for name, v in vars(choice).items() if name != "delta"]
+    values += vars(choice.delta).values()
+    for model in (chunk, choice, choice.delta):
+        values += (model.model_extra or {}).values()
+    return all(value is None or isinstance(value, (str, int, float)) for value in values)

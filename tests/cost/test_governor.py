@@ -1,0 +1,333 @@
+"""The governor's promise: in no window is more spent than the limit, whatever comes when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
+
+from disco.cost.bounds import most_prompt_tokens
+from disco.cost.governor import Governor, Limit, Meter
+from disco.cost.purse import Payer, Purse
+from disco.cost.unified import Rates
+from disco.errors import BudgetExceededError
+from disco.request import Prefix, Request
+
+WINDOW_S = 64.0
+LIMIT = Limit("server_tokens", "server", "tokens", 1000, WINDOW_S)
+GRAIN_S = WINDOW_S / 1024
+
+
+@dataclass
+class Job:
+    """Something that ran, and what it cost."""
+
+    ticket: int
+    reserved: int
+    start: float
+    charged: int  # what had been settled until it started, and was still in the window
+    end: float = math.inf
+    cost: int = 0
+
+    @property
+    def final(self) -> int:
+        """What it costs at most, as far as is known."""
+        return self.reserved if self.end == math.inf else self.cost
+
+
+def in_window(
+    jobs: list[Job], right: float, *, inclusive: bool = False, width: float = WINDOW_S
+) -> list[Job]:
+    """The jobs that ran at some moment of (right - width, right]."""
+    left = right - width
+    return [j for j in jobs if j.start <= right and (j.end > left or (inclusive and j.end == left))]
+
+
+class Arrivals(RuleBasedStateMachine):
+    """Bursts, long answers, cancellations and late figures, at the edges of windows above all."""
+
+    meter_class: type[Meter] = Meter
+    jobs = Bundle("jobs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = self.meter_class(LIMIT)
+        self.now = 0.0
+        self.all: list[Job] = []
+
+    @rule(target=jobs, units=st.integers(1, 1100), times=st.integers(1, 6))
+    def reserve(self, units, times):
+        """A burst; who got something goes on, who got nothing was refused for a reason."""
+        got = None
+        for _ in range(times):
+            ticket = self.meter.reserve(units, self.now)
+            if ticket is None:
+                near = in_window(self.all, self.now, inclusive=True, width=WINDOW_S + GRAIN_S)
+                assert sum(j.final for j in near) + units > LIMIT.amount, "refused without need"
+                break
+            charged = sum(j.cost for j in in_window(self.all, self.now) if j.end < math.inf)
+            got = Job(ticket, units, self.now, charged)
+            self.all.append(got)
+        return got
+
+    @rule(job=consumes(jobs), share=st.sampled_from([0.0, 0.01, 0.5, 1.0]))
+    def settle(self, job, share):
+        if job is not None and job.end == math.inf:
+            job.cost, job.end = math.ceil(job.reserved * share), self.now
+            self.meter.settle(job.ticket, job.cost, self.now)
+
+    @rule(job=consumes(jobs), more=st.integers(1, 500))
+    def settle_too_dear(self, job, more):
+        if job is not None and job.end == math.inf:
+            job.cost, job.end = job.reserved + more, self.now
+            self.meter.settle(job.ticket, job.cost, self.now)
+
+    @rule(wait_s=st.floats(0.0, 2 * WINDOW_S) | st.sampled_from([0.0, GRAIN_S, WINDOW_S / 2, WINDOW_S]))
+    def wait(self, wait_s):
+        self.now += wait_s
+
+    @rule(pick=st.integers(0, 50), off_s=st.sampled_from([-GRAIN_S, -1e-6, 0.0, 1e-6, GRAIN_S]))
+    def wait_for_an_edge(self, pick, off_s):
+        edges = sorted({j.end + WINDOW_S for j in self.all if self.now < j.end + WINDOW_S < math.inf})
+        if edges:
+            self.now = max(self.now, edges[pick % len(edges)] + off_s)
+
+    def teardown(self):
+        """The most that any window holds it holds when its right edge is a start."""
+        for job in self.all:
+            held = in_window(self.all, job.start)
+            overrun = sum(max(0, j.final - j.reserved) for j in held)
+            assert sum(j.final for j in held) - overrun <= LIMIT.amount, "overspent"
+            # Who has overspent is counted in full for whoever comes after.
+            assert job.charged + job.reserved <= LIMIT.amount, "started on what had been overspent"
+
+
+SETTINGS = settings(
+    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+# Seeing it fail is enough: no smallest example is wanted, and no other one.
+NOTICES = settings(
+    SETTINGS,
+    max_examples=2000,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+)
+
+
+def test_no_window_holds_more_than_the_limit():
+    run_state_machine_as_test(Arrivals, settings=SETTINGS)
+
+
+class ForgetsWhatRuns(Meter):
+    """A reservation is not counted before it is settled."""
+
+    def left(self, now):
+        return super().left(now) + sum(self._open.values())
+
+
+class Tumbles(Meter):
+    """A window begins anew at fixed times."""
+
+    def _advance(self, now):
+        if now // WINDOW_S > self._now // WINDOW_S:
+            self._spent.clear()
+            self._taken = sum(self._open.values())
+        self._now = max(now, self._now)
+
+
+class ForgetsTooSoon(Meter):
+    """A cost leaves the window with the first moment of the piece it fell into."""
+
+    def settle(self, ticket, units, now):
+        super().settle(ticket, units, now)
+        if units and self._spent:
+            end, spent = self._spent.pop()
+            self._spent.append((end - 8 * GRAIN_S, spent))
+
+
+class ForgetsOverruns(Meter):
+    """What was not reserved is not counted."""
+
+    def settle(self, ticket, units, now):
+        super().settle(ticket, min(units, self._open[ticket]), now)
+
+
+class ReservesHalf(Meter):
+    def reserve(self, units, now):
+        return super().reserve(units // 2, now)
+
+
+@pytest.mark.parametrize("broken", [ForgetsWhatRuns, Tumbles, ForgetsTooSoon, ForgetsOverruns, ReservesHalf])
+def test_a_broken_rule_is_noticed(broken):
+    machine = type("Broken", (Arrivals,), {"meter_class": broken})
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=NOTICES)
+
+
+def test_a_window_slides():
+    meter = Meter(Limit("server_tokens", "server", "tokens", 100, 10.0))
+    ticket = meter.reserve(100, 0.0)
+    assert ticket is not None
+    assert meter.reserve(1, 5.0) is None
+    assert meter.frees_at(1, 5.0) is None  # it depends on an answer that runs
+    meter.settle(ticket, 60, 9.0)
+    assert meter.left(9.0) == 40
+    assert meter.frees_at(41, 9.0) == pytest.approx(19.0, abs=0.01)
+    assert meter.reserve(41, 18.9) is None  # that window still holds the 60
+    assert meter.reserve(100, meter.frees_at(100, 18.9)) is not None
+    assert meter.frees_at(101, 30.0) == math.inf
+
+
+def test_what_was_never_sent_is_given_back():
+    meter = Meter(LIMIT)
+    ticket = meter.reserve(1000, 0.0)
+    meter.settle(ticket, 0, 1.0)
+    assert meter.left(1.0) == 1000
+    with pytest.raises(KeyError):
+        meter.settle(ticket, 0, 1.0)
+
+
+def test_a_clock_that_goes_back_gives_nothing_back():
+    meter = Meter(LIMIT)
+    meter.settle(meter.reserve(1000, 100.0), 1000, 100.0)
+    assert meter.left(-1e9) == 0
+    assert meter.left(100.0 + WINDOW_S + GRAIN_S) == 1000
+
+
+def test_memory_does_not_grow_with_requests():
+    meter = Meter(Limit("server_usd", "server", "usd", 1.0, 100.0))
+    for i in range(5000):
+        meter.settle(meter.reserve(1, i / 10), 1, i / 10)
+    assert len(meter._spent) <= 1025
+    assert meter.left(500.0) > 10**12 - 1100
+
+
+def test_money_adds_up_exactly():
+    """A tenth of a cent a thousand times is a dollar; in floats it is not."""
+    meter = Meter(Limit("server_usd", "server", "usd", 1.0, 1e9))
+    for _ in range(1000):
+        meter.settle(meter.reserve(meter.units(0.001), 0.0), meter.units(0.001), 0.0)
+    assert meter.left(0.0) == 0
+
+
+# ---------------------------------------------------------------------- one request
+
+CHEAP = Payer("server", Rates(1e-7, 1e-6))
+
+
+def purse(limit: Limit, governor: Governor | None = None, **more) -> Purse:
+    return Purse(governor or Governor(), (limit,), {"server": CHEAP, "device": Payer("device", Rates(0, 0))},
+                 **{"prompt_tokens": 100, **more})  # fmt: skip
+
+
+def test_the_device_is_not_limited_by_the_servers_budget():
+    assert purse(LIMIT).open(0, "device", Prefix(), 0.0) is None
+
+
+def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left():
+    assert purse(LIMIT, max_tokens=200).open(0, "server", Prefix(), 0.0) == 200
+    assert purse(LIMIT, max_tokens=5000).open(0, "server", Prefix(), 0.0) == 900
+    # Eight tokens of prefix, at most 20 of them to be read again.
+    assert purse(LIMIT, max_tokens=5000).open(0, "server", Prefix("x" * 20, tokens=8), 0.0) == 880
+
+
+def test_without_a_limit_of_its_own_an_answer_leaves_something_for_others():
+    governor, limit = Governor(), Limit("server_tokens", "server", "tokens", 10_000, 10.0)
+    allowed = [purse(limit, governor).open(0, "server", Prefix(), 0.0) for _ in range(5)]
+    assert allowed == [2475, 1831, 1348, 1024, 1024]
+
+
+def test_every_limit_has_to_allow_a_start():
+    """Nothing stays reserved under one limit because another refused."""
+    governor, usd = Governor(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
+    both = Purse(governor, (LIMIT, usd), {"server": CHEAP}, 100)
+    with pytest.raises(BudgetExceededError) as refused:
+        both.open(0, "server", Prefix(), 0.0)
+    assert refused.value.limit == "server_usd"
+    assert governor.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
+
+
+def test_what_is_not_reported_counts_as_the_user_wants():
+    for how, left in (("estimated", 970), ("reserved", 700)):
+        governor = Governor()
+        one = purse(LIMIT, governor, max_tokens=200, unreported=how)
+        one.open(0, "server", Prefix(), 0.0)
+        one.settle(0, prompt_tokens=20, completion_tokens=10, reported=False, now=1.0)
+        assert governor.left(1.0)["server_tokens"] == left
+        one.open(1, "server", Prefix(), 1.0)
+        one.settle(1, prompt_tokens=0, completion_tokens=0, reported=False, now=1.0)  # it was never sent
+        assert governor.left(1.0)["server_tokens"] == left
+
+
+def test_an_answer_that_nobody_settles_counts_as_reserved():
+    governor = Governor()
+    one = purse(LIMIT, governor, max_tokens=200)
+    one.open(0, "server", Prefix(), 0.0)
+    one.close(1.0)
+    one.close(2.0)
+    assert governor.left(1.0)["server_tokens"] == 700
+
+
+def test_a_refusal_says_what_when_and_what_to_do():
+    governor = Governor()
+    purse(LIMIT, governor, max_tokens=900).open(0, "server", Prefix(), 0.0)
+    with pytest.raises(BudgetExceededError, match="as soon as a running answer ends"):
+        purse(LIMIT, governor).open(0, "server", Prefix(), 0.0)
+    governor = Governor()
+    first = purse(LIMIT, governor, max_tokens=900)
+    first.open(0, "server", Prefix(), 0.0)
+    first.settle(0, prompt_tokens=100, completion_tokens=880, reported=True, now=4.0)
+    with pytest.raises(BudgetExceededError) as refused:
+        purse(LIMIT, governor).open(0, "server", Prefix(), 5.0)
+    error = refused.value
+    assert str(error).startswith(
+        "The budget server_tokens = 1000 tokens in 64 s does not allow endpoint 'server' another start: "
+        "20 tokens are left, and this request may take 164 tokens"
+    )
+    assert "Enough frees up in 63 s" in str(error)
+    assert (error.status_code, error.code) == (429, "insufficient_quota")
+    assert error.response.headers["retry-after"] == "63"
+    assert error.retry_after_s == pytest.approx(63.0, abs=0.1)
+    with pytest.raises(BudgetExceededError, match="never will be enough"):
+        purse(LIMIT, governor, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+def messages(content: object) -> Request:
+    return Request(messages=[{"role": "user", "content": content}], model="m", params={"temperature": 0.5})
+
+
+def test_a_prompt_has_no_more_tokens_than_its_bound():
+    """Bytes for text in any script; what it costs at most for pictures, however few bytes they take."""
+    assert 1000 < most_prompt_tokens(messages("a" * 1000)) < 1300
+    assert 3000 < most_prompt_tokens(messages("海" * 1000)) < 3300
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000_000}}]
+    assert 48_000 < most_prompt_tokens(messages(picture)) < 50_000
+    with_tools = Request(
+        messages=[{"role": "user", "content": "a"}],
+        model="m",
+        params={"tools": [{"function": {"x": "y" * 500}}]},
+    )
+    assert most_prompt_tokens(with_tools) > most_prompt_tokens(messages("a")) + 480
+
+
+@pytest.mark.parametrize("text", ["", "Hello, world. " * 40, "{'a': [1, 2, 3]}\n" * 40, "深度学习" * 60, "🦜🏳️‍🌈" * 40, "\t \n" * 50])  # fmt: skip
+def test_the_bound_holds_for_a_real_tokenizer_and_template(text):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    from disco.endpoints.llamacpp.files import resolve_model  # noqa: PLC0415 - only where it is installed
+
+    model = llama_cpp.Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
+    template = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    )
+    whole = f"{template}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    assert len(model.tokenize(whole.encode(), special=True)) <= most_prompt_tokens(messages(text))

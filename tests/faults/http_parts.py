@@ -1,0 +1,108 @@
+"""As much HTTP and server-sent events as a proxy needs that must know where it is in an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+__all__ = ["CHUNKED_HEAD", "LAST_CHUNK", "Event", "Head", "chunked", "events", "read_body", "read_head"]
+
+CHUNKED_HEAD = b"Transfer-Encoding: chunked\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request's or response's first line and its fields, names in lower case."""
+
+    line: str
+    fields: dict[str, str]
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body where the head says so."""
+        value = self.fields.get("content-length")
+        return int(value) if value is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event.
+
+    Attributes:
+        data: its bytes, the empty line included.
+        content: its text, "" where it has none.
+        finishes: it carries a finish reason.
+        done: it is `[DONE]`.
+    """
+
+    data: bytes
+    content: str = ""
+    finishes: bool = False
+    done: bool = False
+
+
+def chunked(data: bytes) -> bytes:
+    """`data` as one piece of a chunked body."""
+    return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+
+
+async def read_head(reader: asyncio.StreamReader) -> Head | None:
+    """The next head; None when the other side has closed before it."""
+    try:
+        block = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    line, *rest = block.decode("latin-1").strip().split("\r\n")
+    fields = {name.strip().lower(): value.strip() for name, _, value in (f.partition(":") for f in rest)}
+    return Head(line, fields)
+
+
+async def read_body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+    """The body as it comes, without its framing.
+
+    Raises:
+        asyncio.IncompleteReadError: it was cut off.
+    """
+    if head.fields.get("transfer-encoding", "").lower() == "chunked":
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            yield await reader.readexactly(size)
+            await reader.readexactly(2)
+        await reader.readuntil(b"\r\n")
+        return
+    left = head.length
+    while left is None or left > 0:
+        data = await reader.read(65536 if left is None else min(left, 65536))
+        if not data:
+            if left:
+                raise asyncio.IncompleteReadError(b"", left)
+            return
+        yield data
+        left = None if left is None else left - len(data)
+
+
+async def events(body: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    """The body's events as they come."""
+    rest = b""
+    async for data in body:
+        rest = (rest + data).replace(b"\r\n", b"\n")
+        while b"\n\n" in rest:
+            block, _, rest = rest.partition(b"\n\n")
+            yield _event(block + b"\n\n")
+    if rest:
+        yield _event(rest)
+
+
+def _event(block: bytes) -> Event:
+    data = b"\n".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
+    if data == b"[DONE]":
+        return Event(block, done=True)
+    try:
+        choice = json.loads(data)["choices"][0]
+    except (ValueError, LookupError, TypeError):
+        return Event(block)
+    delta = choice.get("delta") or {}
+    content = delta.get("content") or choice.get("text") or ""
+    return Event(block, content, choice.get("finish_reason") is not None)

@@ -1,0 +1,139 @@
+"""A server that writes one known text, and continues any beginning of it: what stands healthy behind the proxy.
+
+It speaks the protocol and nothing else: head, role chunk, one chunk a token, finish reason, `[DONE]`. It continues a
+trailing assistant message and never sends an answer to a request that it could not read whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio.from_thread import start_blocking_portal
+from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Head, chunked, read_body, read_head
+
+from disco.endpoints.simulated_text import tokenise
+
+__all__ = ["TEXT", "Origin", "origin_server"]
+
+TEXT = (
+    "Das Meer 🌊 ist größer als jede Karte — 海は広い and it keeps its own time. "
+    "Wer früh hinausfährt, sieht 🐋🐋 und kehrt müde zurück; naïve Träume… bleiben. "
+    "Кто слушает волны, тот знает: ничто не потеряно 🏝️ und nichts kommt zweimal."
+)
+"""The answer: one to four bytes a character, so that a cut in the wrong place shows."""
+
+
+@dataclass
+class Origin:
+    """Where it listens, and what it was asked.
+
+    Attributes:
+        base_url: for an OpenAI client.
+        bodies: the requests that were read whole.
+        broken: how many requests were cut off.
+        token_s: seconds between two tokens.
+    """
+
+    base_url: str
+    bodies: list[Any] = field(default_factory=list)
+    broken: int = 0
+    token_s: float = 0.0
+
+
+@contextlib.contextmanager
+def origin_server(text: str = TEXT, *, token_s: float = 0.0) -> Iterator[Origin]:
+    """Serve `text` on a loopback port, from a thread of its own."""
+    origin = Origin("", token_s=token_s)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (head := await read_head(reader)) is not None:
+                await _answer(origin, text, head, reader, writer)
+                if head.fields.get("connection") == "close":
+                    break
+        except asyncio.IncompleteReadError:
+            origin.broken += 1
+        except ConnectionError:
+            pass
+        finally:
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                writer.close()
+                await writer.wait_closed()
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
+
+    async def stop() -> None:
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        serving = [task for task in others if "origin_server.<locals>.serve" in repr(task.get_coro())]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    with start_blocking_portal("asyncio") as portal:
+        server = portal.call(start)
+        origin.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        try:
+            yield origin
+        finally:
+            portal.call(stop)
+
+
+async def _answer(
+    origin: Origin, text: str, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    if head.line.startswith("GET"):
+        await _document(writer, 200, {"object": "list", "data": []})
+        return
+    read = b"".join([data async for data in read_body(reader, head)])
+    try:
+        body = json.loads(read)
+    except ValueError:
+        await _document(
+            writer, 400, {"error": {"message": "This is no JSON.", "type": "invalid_request_error"}}
+        )
+        return
+    origin.bodies.append(body)
+    last = body["messages"][-1]
+    begun = last["content"] if last["role"] == "assistant" else ""
+    if not text.startswith(begun):
+        await _document(writer, 400, {"error": {"message": "This is no beginning of the text."}})
+        return
+    pieces = tokenise(text[len(begun) :])
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED_HEAD + b"\r\n")
+    await _event(writer, {"role": "assistant", "content": ""})
+    for piece in pieces:
+        if origin.token_s:
+            await asyncio.sleep(origin.token_s)
+        if reader.at_eof():
+            raise ConnectionError  # who closes their side has left: uvicorn sees it so, too
+        await _event(writer, {"content": piece})
+    await _event(writer, {}, finish="stop")
+    writer.write(chunked(b"data: [DONE]\n\n") + LAST_CHUNK)
+    await writer.drain()
+
+
+async def _event(writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None) -> None:
+    chunk = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }
+    # Servers that write UTF-8 as it is are the ones whose characters can be cut.
+    writer.write(chunked(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"))
+    await writer.drain()
+
+
+async def _document(writer: asyncio.StreamWriter, status: int, body: Any) -> None:
+    data = json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    await writer.drain()

@@ -1,0 +1,227 @@
+"""A TCP proxy that does to a connection what networks and servers do, at a moment one can name.
+
+    with fault_proxy(server.base_url) as proxy:
+        proxy.arm([Fault(Kind.RESET, Moment.MIDDLE, tokens=5), None])
+        client = AsyncDisco(base_url=proxy.base_url, ...)
+
+It runs on an event loop and a thread of its own, so that asyncio, trio, threads and plain scripts can use it.
+Upstream is any HTTP server; each request gets a connection of its own there. What comes back is passed on event by
+event, each as one piece of a chunked body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from urllib.parse import urlsplit
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from faults.connection import Client, Gone
+from faults.exchange import Exchange, Passage
+from faults.fault import Fault, Kind, Moment, Schedule
+from faults.http_parts import read_head
+
+__all__ = ["FaultProxy", "Passage", "fault_proxy"]
+
+_AT_THE_DOOR = (Kind.REFUSE, Kind.BLACK_HOLE)  # states of the address, not of a connection
+
+
+class FaultProxy:
+    """Made by `fault_proxy`. All methods may be called from any thread but the proxy's own.
+
+    Attributes:
+        base_url: for an OpenAI client.
+        passages: the requests for an answer so far, in the order they came.
+        errors: what went wrong with the proxy itself; raised when it is closed.
+    """
+
+    # Mutable, in the proxy's loop only: the listener, the schedule, connections. `_idle` is guarded by itself.
+
+    def __init__(self, upstream: str, portal: BlockingPortal, *, keep_alive: bool) -> None:
+        parts = urlsplit(upstream)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._portal = portal
+        self._keep_alive = keep_alive
+        self._listener: asyncio.Server | None = None
+        self._hole: list[socket.socket] = []
+        self._schedule: Iterator[Fault | None] = iter(())
+        self._next: Fault | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = threading.Condition()
+        self._open = 0
+        self.passages: list[Passage] = []
+        self.errors: list[BaseException] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self.port}{parts.path}"
+
+    def arm(self, schedule: Schedule) -> None:
+        """What befalls the requests from now on, one after the other; once it is used up, nothing.
+
+        REFUSE and BLACK_HOLE stay until the next `arm`: nobody can count who finds no door.
+        """
+        self._portal.call(self._arm, iter(schedule))
+
+    def wait_idle(self, within_s: float = 5.0) -> None:
+        """Return when no connection is open at the proxy.
+
+        Raises:
+            TimeoutError: somebody left one open.
+        """
+        self.wait_for(lambda: self._open == 0, within_s)
+
+    def wait_for(self, what: Callable[[], bool], within_s: float = 5.0) -> None:
+        """Return when `what()` holds; it is asked whenever something happens to a connection.
+
+        Raises:
+            TimeoutError: it does not hold in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(what, within_s):
+                raise TimeoutError(f"{self._open} connections are open; passages: {self.passages}")
+
+    def drop_idle(self) -> None:
+        """Close every connection to a client without a word, as servers do with those they find idle."""
+        self._portal.call(self._drop)
+
+    # ------------------------------------------------------------------ in the proxy's loop
+
+    async def _arm(self, schedule: Iterator[Fault | None]) -> None:
+        self._schedule = schedule
+        self._next = next(schedule, None)
+        await self._set_door()
+
+    def _take(self) -> Fault | None:
+        fault = self._next
+        self._next = next(self._schedule, None)
+        if self._next is not None and self._next.kind in _AT_THE_DOOR:
+            self._spawn(self._set_door())
+        return fault
+
+    async def _set_door(self) -> None:
+        kind = self._next.kind if self._next is not None else None
+        await self._shut()
+        if kind is Kind.BLACK_HOLE:
+            self._hole = _black_hole(self.port)
+        elif kind is not Kind.REFUSE:
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(lambda: Client(self._accepted), "127.0.0.1", self.port)
+
+    async def _shut(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for sock in self._hole:
+            sock.close()
+        self._hole = []
+
+    async def _drop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, what: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors.append(error)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tell(1)
+        self._spawn(self._serve(reader, writer))
+
+    def _tell(self, connections: int = 0) -> None:
+        with self._changed:
+            self._open += connections
+            self._changed.notify_all()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of a client."""
+        passage: Passage | None = None
+        met: Passage | None = None  # at the door
+        try:
+            if self._next is not None and self._next.moment is Moment.CONNECT:
+                passage = met = self._passage(self._take())
+                await self._exchange(passage, reader, writer).strike()
+            for count in itertools.count():
+                head = await read_head(reader)
+                if head is None:
+                    return
+                asks = head.line.startswith("POST")
+                passage, met = met or (self._passage(self._take()) if asks else Passage(None)), None
+                passage.path, passage.reused = head.line.split(" ")[1], count > 0
+                await self._exchange(passage, reader, writer).run(head, self._host, self._port)
+                self._end(passage)
+                if not self._keep_alive:
+                    return
+        except (Gone, ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            if passage is not None:
+                self._end(passage)
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                writer.close()
+                await writer.wait_closed()
+            self._tell(-1)
+
+    def _exchange(
+        self, passage: Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Exchange:
+        return Exchange(passage, reader, writer, tell=self._tell, keep_alive=self._keep_alive)
+
+    def _passage(self, fault: Fault | None) -> Passage:
+        passage = Passage(fault)
+        self.passages.append(passage)
+        self._tell()
+        return passage
+
+    def _end(self, passage: Passage) -> None:
+        passage.over = True
+        self._tell()
+
+
+def _black_hole(port: int) -> list[socket.socket]:
+    """A port whose queue is full and never served: the kernel drops whoever knocks."""
+    door = socket.socket()
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    door.bind(("127.0.0.1", port))
+    door.listen(0)
+    waiting = []
+    for _ in range(2):
+        sock = socket.socket()
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            sock.connect(("127.0.0.1", port))
+        waiting.append(sock)
+    return [*waiting, door]
+
+
+@contextlib.contextmanager
+def fault_proxy(upstream: str, schedule: Schedule = (), *, keep_alive: bool = False) -> Iterator[FaultProxy]:
+    """A proxy in front of the server at `upstream` (its base_url), in a thread of its own.
+
+    Args:
+        upstream: where requests go.
+        schedule: see `FaultProxy.arm`.
+        keep_alive: let clients use a connection again; without, each request that comes is a new connection, so
+            that faults of connecting befall requests.
+    """
+    with start_blocking_portal("asyncio") as portal:
+        proxy = FaultProxy(upstream, portal, keep_alive=keep_alive)
+        proxy.arm(schedule)
+        try:
+            yield proxy
+        finally:
+            portal.call(proxy._shut)
+            portal.call(proxy._drop)
+    for error in proxy.errors:
+        raise error

@@ -1,0 +1,137 @@
+"""Connections that are used again, that are dead when they are, and what is left of them."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.to_thread
+import pytest
+from faults.fault import Direction, Fault, Kind, Moment, refusal
+from faults.lab import MESSAGES, SHORT, asking, calm, device, get, preset
+from faults.origin import TEXT
+from faults.proxy import fault_proxy
+
+from disco.endpoints.simulated_text import tokenise
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def kept(origin):
+    """A proxy that lets its connections be used again."""
+    with fault_proxy(origin.base_url, keep_alive=True) as proxy:
+        yield proxy
+
+
+async def test_an_answer_that_was_read_to_its_end_leaves_its_connection_for_the_next(kept):
+    async with asking(kept) as client:
+        for _ in range(3):
+            calm(await get(client))
+    assert [p.reused for p in kept.passages][1:] == [True, True]
+    await anyio.to_thread.run_sync(kept.wait_idle)
+
+
+@pytest.mark.parametrize("kind", [Kind.CLOSE, Kind.RESET, Kind.END, Kind.STALL, Kind.GARBAGE])
+async def test_a_broken_answer_takes_its_connection_with_it(kept, kind):
+    async with asking(kept, device(), timeouts=SHORT) as client:
+        kept.arm([None, Fault(kind, Moment.MIDDLE, body=b"data: {oops\n\n"), None])
+        for _ in range(3):
+            answer = await get(client)
+            assert answer.text == TEXT
+    assert [p.struck for p in kept.passages] == [False, True, False]
+    assert kept.passages[1].reused
+    if kind is not Kind.END:  # which ends properly as far as HTTP is concerned
+        assert not kept.passages[2].reused
+    await anyio.to_thread.run_sync(kept.wait_idle)
+
+
+async def test_a_connection_that_its_server_gave_up_meanwhile_is_not_used(kept):
+    async with asking(kept) as client:
+        calm(await get(client))
+        await anyio.to_thread.run_sync(kept.drop_idle)
+        answer = await get(client)
+    calm(answer)
+    assert answer.tries == [("server", None)]
+    assert not kept.passages[1].reused
+
+
+DROPPED = [
+    Fault(Kind.CLOSE, Moment.HEAD),
+    Fault(Kind.RESET, Moment.HEAD),
+    Fault(Kind.CLOSE, Moment.REQUEST, after_bytes=40),
+    Fault(Kind.RESET, Moment.REQUEST, after_bytes=40),
+    Fault(Kind.HALF_CLOSE, Moment.REQUEST, Direction.UP, after_bytes=40),
+]
+
+
+@pytest.mark.parametrize("fault", DROPPED, ids=str)
+@pytest.mark.parametrize("helper", [True, False], ids=["with a device", "alone"])
+async def test_a_connection_given_up_at_the_moment_of_its_use_costs_nothing(kept, fault, helper, monkeypatch):
+    """The server closes it as the request is on its way: no response, no answer, no bill; somebody else answers."""
+    monkeypatch.setattr("disco.session.failover.RETRY_S", 0.01)
+    async with asking(kept, device() if helper else None, max_retries=1) as client:
+        kept.arm([None, fault])
+        await get(client)
+        answer = await get(client)
+    calm(answer)
+    assert answer.tries == [("server", "connection"), ("device" if helper else "server", None)]
+    assert kept.passages[1].reused
+    lost = answer.route.tries[0]
+    assert (lost.prompt_tokens, lost.completion_tokens, lost.cost) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("fault", [refusal(503), Fault(Kind.REFUSE)], ids=str)
+async def test_who_is_turned_away_is_charged_nothing(kept, fault):
+    async with asking(kept, device()) as client:
+        kept.arm([fault])
+        answer = await get(client)
+    assert answer.route.tries[0].cost == 0.0
+
+
+async def test_who_was_at_work_is_charged(kept):
+    async with asking(kept, device(), timeouts=SHORT) as client:
+        kept.arm([Fault(Kind.STALL, Moment.HEAD), Fault(Kind.CLOSE, Moment.MIDDLE, tokens=5)])
+        silent, cut = await get(client), await get(client)
+    assert silent.route.tries[0].prompt_tokens > 0
+    assert cut.route.tries[0].completion_tokens == 5
+    assert silent.route.ledger.total_cost > 0
+
+
+@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.FIRST, Moment.MIDDLE, Moment.LAST])
+async def test_a_reader_who_leaves_closes_the_connection(kept, moment):
+    async with asking(kept) as client:
+        kept.arm([Fault(Kind.STALL, moment)])
+        with anyio.move_on_after(0.2):
+            async with await client.chat.completions.create(
+                model="m", messages=MESSAGES, stream=True
+            ) as chunks:
+                async for _ in chunks:
+                    pass
+        await anyio.to_thread.run_sync(lambda: kept.wait_for(lambda: kept.passages[0].over))
+    await anyio.to_thread.run_sync(kept.wait_idle)
+
+
+@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.FIRST, Moment.MIDDLE])
+async def test_the_loser_of_a_race_is_closed_though_it_says_nothing(kept, moment):
+    async with asking(kept, device(), policy=preset("race")) as client:
+        kept.arm([Fault(Kind.STALL, moment, tokens=0)])
+        answer = await get(client)
+        calm(answer)
+        # Not by closing the client: while that is open, too.
+        await anyio.to_thread.run_sync(lambda: kept.wait_for(lambda: all(p.over for p in kept.passages)))
+    assert ("device", None) in answer.tries
+
+
+async def test_everything_that_was_read_before_a_fault_is_delivered(kept):
+    """What came in the same packet as an error came before it."""
+    body = b'{"error": {"message": "Boom.", "code": "boom"}}'
+    async with asking(kept) as client:
+        for tokens in (1, 2, 7):
+            kept.arm([Fault(Kind.ERROR, Moment.MIDDLE, tokens=tokens, body=body)])
+            answer = await get(client)
+            assert answer.text == "".join(tokenise(TEXT)[:tokens])
+            assert answer.error is not None
