@@ -13,10 +13,10 @@ import anyio
 import numpy as np
 
 from disco.client.driver import LiveSession
+from disco.client.estimates import Estimates, make_room
 from disco.client.host import Host
-from disco.client.knowledge import Knowledge, Speeds
+from disco.client.knowledge import Speeds
 from disco.client.options import NO_OPTIONS, RequestOptions
-from disco.cost import ExchangeRate, Rates, device_rates, server_rates
 from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor
 from disco.cost.purse import Payer, Purse
@@ -28,19 +28,7 @@ from disco.dispatch.within_budget import within_budget
 from disco.endpoints.base import Endpoint
 from disco.errors import ConfigurationError, FailureKind
 from disco.playback import Pace, Playback
-from disco.profiles import (
-    DeviceProfile,
-    FlopsPerToken,
-    Price,
-    PriceTable,
-    Rolling,
-    ServerProfile,
-    available_profiles,
-    load_device,
-    load_lengths,
-    load_prices,
-    load_server,
-)
+from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
@@ -54,30 +42,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
-SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
 CONNECT_S = 1.5  # to connect, while somebody else may serve; one lost packet is sent again after 1 s
-SEEN = 5  # starts of a server after which its TTFT counts as known
-MOST_MODELS = 256  # of which something is remembered
-UNPRICED = "gpt-4o-mini"  # what a model that is in no price table is taken to cost, with a warning
-
-# A device nobody has measured: slow enough that it is not trusted with a hand-over it cannot make in time.
-UNMEASURED = DeviceProfile(
-    name="unmeasured",
-    source="assumed until `disco profile` or a few answers have measured it",
-    prefill_tps=100.0,
-    decode_tps=15.0,
-    c_s=0.05,
-    load_s=2.0,
-    flops=FlopsPerToken(prompt_tokens=(128.0,), prefill=(1e9,), decode=1e9),
-)
 
 
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
     Mutable: `local` (made on first use where it was given by name), `knowledge`, `health`, the two caches,
-    `governor`, `_refused` (servers whose refusal of the key was logged), `_unpriced` (models without a price).
+    `governor`, `_refused` (servers whose refusal of the key was logged).
     """
 
     def __init__(
@@ -97,26 +69,22 @@ class Router:
         """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
         self.preset = with_limits(load_preset(policy), budget)
         self.governor = Governor()
-        self._knows_server = server_profile is not None  # its user knows how soon it writes
         self._owns_local = not isinstance(local, Endpoint)
         self.local = None if local is None else _local_endpoint(local, isolation)
-        self._device = _device_profile(device_profile, self.local)
-        self._server = (
-            server_profile
-            if isinstance(server_profile, ServerProfile)
-            else load_server(server_profile or SERVER)
+        self._estimates = Estimates(
+            local=self.local,
+            backups=backups,
+            device_profile=device_profile,
+            server_profile=server_profile,
+            price=price,
         )
-        self._price = _price(price)
-        self._prices: PriceTable = load_prices()
+        self.knowledge = self._estimates.knowledge
         self._reporter = Reporter(on_route)
         self._rng = np.random.default_rng(seed)
-        prior = load_lengths(LENGTHS)
-        self.knowledge = Knowledge(prompts=prior.prompt(weight=50.0), prior=prior)
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
         self.health = Health()
         self._refused: set[object] = set()
-        self._unpriced: set[str] = set()
         # By the preset's identity, the server's name and its model.
         self._dispatchers: dict[tuple[int, str | None, str], Dispatcher] = {}
         self._host = Host()
@@ -209,7 +177,7 @@ class Router:
                 candidates,
                 purse,
                 now,
-                known=[name for name, s in speeds.items() if self._knows(s)],
+                known=[name for name, s in speeds.items() if self._estimates.knows(s)],
                 prompt_tokens=features.prompt_tokens,
                 urgent=options.budget_class == "urgent",
             )
@@ -296,7 +264,7 @@ class Router:
             endpoints[server.name] = server
             for backup in self._backups:
                 endpoints[backup.name] = backup
-        speeds = {name: self._speeds(e, model, preset) for name, e in endpoints.items()}
+        speeds = {name: self._estimates.speeds(e, model, preset) for name, e in endpoints.items()}
         candidates = {
             name: speeds[name].candidate(name, e.capabilities(model), standby=e in self._backups)
             for name, e in endpoints.items()
@@ -321,54 +289,6 @@ class Router:
                         "Check api_key and base_url.",
                         state.candidate.name,
                     )
-
-    def _speeds(self, endpoint: Endpoint, model: str, preset: Preset) -> Speeds:
-        price = self._price
-        if endpoint in self._backups:
-            model, price = endpoint.model, _price(endpoint.price)
-        key = (endpoint.name, None if endpoint.place == "device" else model)
-        known = self.knowledge.speeds.get(key)
-        if known is None:
-            _make_room(self.knowledge.speeds)
-        if endpoint.place == "device":
-            rates = self._device_rates(preset)
-            if known is None:
-                line = self._device.line
-                known = self.knowledge.speeds[key] = Speeds(
-                    place="device",
-                    rates=rates,
-                    prefill_tps=1.0 / line.k_s_per_token,
-                    overhead_s=line.c_s,
-                    decode_tps=self._device.decode_tps,
-                    load_s=self._device.load_s or 0.0,
-                )
-            known.rates = rates  # λ may differ from preset to preset
-        elif known is None:
-            known = self.knowledge.speeds[key] = Speeds(
-                place="server",
-                rates=self._server_rates(model, price),
-                ttft=Rolling(prior=self._server.ttft()),
-                decode_tps=self._server.decode_tps or 50.0,
-            )
-        return known
-
-    def _device_rates(self, preset: Preset) -> Rates:
-        profile = self._device
-        if profile.flops is None:
-            profile = profile.model_copy(update={"flops": UNMEASURED.flops})
-        return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
-
-    def _server_rates(self, model: str, price: Price | None) -> Rates:
-        price = price or self._prices.models.get(model)
-        if price is None:
-            self._unpriced.add(model)
-            price = self._prices.models[UNPRICED]
-            LOG.warning(
-                "No price is known for the server's model; costs are counted at %s's until you pass "
-                "price=(usd_per_million_in, usd_per_million_out).",
-                UNPRICED,
-            )
-        return server_rates(price)
 
     def _session(
         self,
@@ -418,7 +338,7 @@ class Router:
             return None
         models = [request.model, *(backup.model for backup in self._backups)]
         if not features.local_only and any(limit.unit == "usd" for limit in limits):
-            for model in self._unpriced.intersection(models):
+            for model in self._estimates.unpriced.intersection(models):
                 raise ConfigurationError(
                     f"server_usd needs the price of the server's model {model!r}, which is in no price table: pass "
                     "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
@@ -436,11 +356,6 @@ class Router:
             offset_s=offset_s,
         )
 
-    def _knows(self, speeds: Speeds) -> bool:
-        """Whether there is data on how soon an endpoint writes: seen here, or given by the user."""
-        ttft = speeds.ttft
-        return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
-
     # ------------------------------------------------------------------ presets and plans
 
     def _preset(self, options: RequestOptions) -> Preset:
@@ -457,8 +372,8 @@ class Router:
         dispatcher = self._dispatchers.get(key)
         if dispatcher is None:
             seen = None if server is None else speeds[server].ttft
-            ttft = self._server.ttft() if seen is None else seen.snapshot()
-            _make_room(self._dispatchers)
+            ttft = self._estimates.server.ttft() if seen is None else seen.snapshot()
+            make_room(self._dispatchers)
             dispatcher = self._dispatchers[key] = Dispatcher(
                 preset, lengths=self.knowledge.prompts, ttft=ttft, rng=self._rng
             )
@@ -480,16 +395,6 @@ def _hurried(request: Request, plan: Plan) -> Request:
     return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
 
 
-def _price(price: tuple[float, float] | None) -> Price | None:
-    return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
-
-
-def _make_room(known: dict[Any, Any]) -> None:
-    """Forget the oldest entry where there are too many: callers of `disco serve` may make up any model's name."""
-    if len(known) >= MOST_MODELS:
-        del known[next(iter(known))]
-
-
 def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "process"]) -> Endpoint:
     if isinstance(local, Endpoint):
         if isolation != "thread":
@@ -501,15 +406,3 @@ def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
 
     return LlamaCppEndpoint(model=local, name="device", isolation=isolation)
-
-
-def _device_profile(
-    chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None
-) -> DeviceProfile:
-    """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
-    if chosen is not None:
-        return chosen if isinstance(chosen, DeviceProfile) else load_device(chosen)
-    name = getattr(local, "profile_name", None)
-    if name is not None and name in available_profiles("device"):
-        return load_device(name)
-    return UNMEASURED
