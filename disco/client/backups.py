@@ -18,7 +18,7 @@ class Backup:
     """A server behind the first one: it serves what neither the first nor the device can, at the time.
 
     Attributes:
-        base_url: where its API begins.
+        base_url: where its API begins. Not in repr: some write a password into it.
         api_key: its key, any text where the server checks none. Not in repr.
         model: what it is asked for, whatever the request calls the first server's model.
         price: USD per million (input, output) tokens; None: the price table's.
@@ -27,7 +27,7 @@ class Backup:
         http_client: for its connections (proxies, certificates); None: one of its own. Closed with the client.
     """
 
-    base_url: str
+    base_url: str = field(repr=False)
     api_key: str = field(repr=False)
     model: str
     price: tuple[float, float] | None = None

@@ -68,12 +68,12 @@ def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
             chat[name] = value
         elif name == "max_output_tokens":
             chat["max_completion_tokens"] = value
-        elif name == "reasoning" and set(value) <= {"effort", "summary"}:
+        elif name == "reasoning" and isinstance(value, Mapping) and set(value) <= {"effort", "summary"}:
             if value.get("effort") is not None:
                 chat["reasoning_effort"] = value["effort"]
-        elif name == "text":
+        elif name == "text" and isinstance(value, Mapping):
             chat.update(_text(value))
-        elif name == "tools":
+        elif name == "tools" and isinstance(value, Sequence):
             if value:
                 chat["tools"] = [_tool(tool) for tool in value]
         elif name == "tool_choice":
@@ -148,6 +148,8 @@ def _text(value: Mapping[str, Any]) -> dict[str, Any]:
     if value.get("verbosity") is not None:
         out["verbosity"] = value["verbosity"]
     wanted = value.get("format")
+    if wanted is not None and not isinstance(wanted, Mapping):
+        raise _NotAChat
     if wanted is not None and wanted.get("type") == "json_schema":
         schema = {k: v for k, v in wanted.items() if k != "type" and v is not None}
         out["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -156,8 +158,8 @@ def _text(value: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function":
+def _tool(tool: object) -> dict[str, Any]:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
         raise _NotAChat
     function = {k: v for k, v in tool.items() if k != "type" and v is not None}
     return {"type": "function", "function": function}

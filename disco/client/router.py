@@ -108,7 +108,7 @@ class Router:
         if self.local is None and (self.is_local_only(defaults) or policy == "device_only"):
             chosen = "local_only = True" if defaults.local_only else f"The policy {preset.name!r}"
             raise ConfigurationError(
-                f"{chosen} keeps every answer on this machine, but no local model is "
+                f"{chosen} has answers written on this machine, but no local model is "
                 'configured: pass local="smollm2-135m", or the path of a GGUF file.'
             )
         if server is None and policy in ("server_only", "race"):

@@ -241,3 +241,18 @@ def test_the_real_local_model_answers_it_in_both_clients():
         assert isinstance(
             c.responses.parse(text_format=Who, max_output_tokens=60, **asked).output_parsed, Who
         )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tools": "text"},
+        {"tools": ["text"]},
+        {"text": "plain"},
+        {"text": {"format": "json"}},
+        {"reasoning": "high"},
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_the_servers_to_refuse(wrong):
+    assert chat_body({"model": "m", "input": "Hello.", **wrong}) is None

@@ -33,7 +33,7 @@ class EventSplitter:
     __slots__ = ("_at_start", "_rest", "_skip_lf")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._skip_lf = False
         self._at_start = True
 
@@ -52,11 +52,15 @@ class EventSplitter:
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._rest:
-            data = self._rest + data
+            if b"\n\n" not in data and not (data[:1] == b"\n" and self._rest.endswith(b"\n")):
+                # Appended in place: an event that comes byte by byte is not copied for each of them.
+                self._rest += data
+                self._check_size()
+                return []
+            data = bytes(self._rest) + data
         parts = data.split(b"\n\n")
-        self._rest = parts.pop()
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLargeError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        self._rest = bytearray(parts.pop())
+        self._check_size()
         if not parts:
             return parts
         if self._at_start:
@@ -75,8 +79,12 @@ class EventSplitter:
 
         The standard drops it; servers exist that forget the last empty line after `[DONE]`.
         """
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         return _event(rest.removeprefix(_BOM) if self._at_start else rest) if rest else None
+
+    def _check_size(self) -> None:
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLargeError(f"an event of more than {MAX_EVENT_BYTES} bytes")
 
 
 def _event(block: bytes) -> bytes | None:
