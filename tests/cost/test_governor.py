@@ -320,10 +320,20 @@ def test_a_prompt_has_no_more_tokens_than_its_bound():
     assert most_prompt_tokens(with_tools) > most_prompt_tokens(messages("a")) + 480
 
 
-@pytest.mark.parametrize("text", ["", "Hello, world. " * 40, "{'a': [1, 2, 3]}\n" * 40, "深度学习" * 60, "🦜🏳️‍🌈" * 40, "\t \n" * 50])  # fmt: skip
+TEXTS = [
+    "",
+    "Hello, world. " * 40,
+    "{'a': [1, 2, 3]}\n" * 40,
+    "深度学习" * 60,
+    "🦜🏳🌈" * 40,
+    "\t \n" * 50,
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_the_bound_holds_for_a_real_tokenizer_and_template(text):
     llama_cpp = pytest.importorskip("llama_cpp")
-    from disco.endpoints.llamacpp.files import resolve_model  # noqa: PLC0415 - only where it is installed
+    from disco.endpoints.llamacpp.files import resolve_model
 
     model = llama_cpp.Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
     template = (

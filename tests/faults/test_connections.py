@@ -9,6 +9,7 @@ from faults.fault import Direction, Fault, Kind, Moment, refusal
 from faults.lab import MESSAGES, SHORT, asking, calm, device, get, preset
 from faults.origin import TEXT
 from faults.proxy import fault_proxy
+from scripted_server import chunk, scripted_server, sse, stream
 
 from disco.endpoints.simulated_text import tokenise
 
@@ -126,12 +127,16 @@ async def test_the_loser_of_a_race_is_closed_though_it_says_nothing(kept, moment
     assert ("device", None) in answer.tries
 
 
-async def test_everything_that_was_read_before_a_fault_is_delivered(kept):
-    """What came in the same packet as an error came before it."""
-    body = b'{"error": {"message": "Boom.", "code": "boom"}}'
-    async with asking(kept) as client:
-        for tokens in (1, 2, 7):
-            kept.arm([Fault(Kind.ERROR, Moment.MIDDLE, tokens=tokens, body=body)])
-            answer = await get(client)
-            assert answer.text == "".join(tokenise(TEXT)[:tokens])
-            assert answer.error is not None
+BROKEN = {"server": sse({"error": {"message": "Boom."}}, done=False), "garbage": b"data: {oops\n\n"}
+
+
+@pytest.mark.parametrize(("failure", "broken"), BROKEN.items(), ids=BROKEN.keys())
+async def test_what_came_in_the_same_packet_as_an_error_came_before_it(failure, broken):
+    text = [chunk(piece) for piece in tokenise(TEXT)[:5]]
+    script = stream(sse(chunk(role="assistant"), *text, done=False) + broken)
+    async with scripted_server(script) as server, asking(server) as alone:
+        answer = await get(alone)
+        assert answer.text == "".join(tokenise(TEXT)[:5])
+        assert answer.tries == [("server", failure)]
+        async with asking(server, device()) as client:
+            calm(await get(client))
