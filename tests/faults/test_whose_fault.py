@@ -145,7 +145,7 @@ async def test_a_server_that_comes_back_is_found(proxy, monkeypatch):
 LATER = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 
 
-@pytest.mark.parametrize("wait", ["3600", "3600.0", LATER])
+@pytest.mark.parametrize("wait", ["3600", "3600.0", pytest.param(LATER, id="date")])
 async def test_a_rate_limit_that_outlasts_the_deadline_is_not_waited_for(proxy, wait):
     """Read wrongly, as no number or no date, it would be asked again after the usual back-off."""
     async with asking(proxy, max_retries=2) as client:

@@ -175,7 +175,7 @@ def test_a_benchmark_without_its_requests(tmp_path):
         ("x.json", b"[]", "is empty"),
         ("x.csv", b"PAR1\x15\x04\x15", "is a Parquet file; give it the suffix .parquet"),
         ("x.csv", b"PK\x03\x04\x14\x00", "spreadsheet"),
-        ("x.csv", gzip.compress(b"a,b\n"), "compressed with gzip; give it the suffix .gz"),
+        ("x.csv", gzip.compress(b"a,b\n", mtime=0), "compressed with gzip; give it the suffix .gz"),
         ("x.csv", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "binary file"),
         ("x.csv", "arrival_s,a\n".encode("utf-16"), "UTF-16"),
         ("x.csv", HEADER.encode() + b",name\n0,1,1,1,M\xfcller\n", "is not UTF-8"),
