@@ -6,10 +6,11 @@ FRAMEWORKS := .venv-frameworks
 # GCC 12 miscompiles llama.cpp's AMX code (it faults at the first prompt); without this macro that code is left out.
 export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 
-.PHONY: help demo chat test test-slow test-frameworks lint format bench build clean
+.PHONY: help demo chaos chat test test-slow test-frameworks lint format bench build clean
 
 help:
 	@echo "make demo       watch two real models give one answer together"
+	@echo "make chaos      watch answers survive kill -9 of the server and of the model"
 	@echo "make chat       talk to them in the terminal"
 	@echo "make test       run all tests (real model and real server included)"
 	@echo "make test-frameworks   LangChain, pydantic-ai, instructor and the Agents SDK on disco"
@@ -20,11 +21,15 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/disco demo
 
+chaos: $(VENV)/.demo
+	$(BIN)/disco demo --chaos
+
 chat: $(VENV)/.demo
 	$(BIN)/disco chat
 
+# Two processes: most of a test's time is somebody waiting. One file's tests share a process, and its server.
 test: $(VENV)/.dev
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import httpx2
@@ -98,13 +99,17 @@ class Disco:
         return got
 
     async def _revive(self) -> None:
-        """The device's process is there again."""
-        for _ in range(200):
-            with contextlib.suppress(Exception):
+        """The device's process is there again: it is left alone for up to 30 s when it dies again and again."""
+        until = time.monotonic() + 60.0
+        while True:
+            try:
                 await self._device.warm_up()
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
                 return
-            await asyncio.sleep(0.1)
-        raise RuntimeError("the device's process does not come back")
 
     async def _renew(self) -> None:
         if self._client is not None:
