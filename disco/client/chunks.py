@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from openai.types import CompletionUsage
@@ -14,7 +14,7 @@ from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
-from disco.endpoints.openai_api.mold import remade
+from disco.endpoints.openai_api.mold import MoldedChunk, remade
 from disco.session.events import Delta
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Chunks:
 
     def of(self, delta: Delta) -> ChatCompletionChunk:
         """The chunk for one delta: the vendor's own where there is one, else a new one."""
-        raw: ChatCompletionChunk | None = delta.raw
+        raw: ChatCompletionChunk | None
+        raw = delta.raw.made() if type(delta.raw) is MoldedChunk else delta.raw
         if raw is not None:
             if self._first and raw.id:
                 self.id, self.model, self.created = raw.id, raw.model, raw.created
@@ -64,6 +65,10 @@ class Chunks:
         self._role_sent = True
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
+
+    def are_of(self, raw: Any) -> bool:
+        """Whether `of` would hand out this vendor's chunk as it came, and learn nothing new from it."""
+        return type(raw) is MoldedChunk and not self._first and raw.mold.id == self.id
 
     def last(self, finish_reason: str) -> ChatCompletionChunk:
         """The chunk that says why the answer ended."""
@@ -94,6 +99,29 @@ class Chunks:
         return made
 
 
+class _Later:
+    """A route record that is written when somebody asks for it. Equal to it, and pickled as it."""
+
+    __slots__ = ("write",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, write: Callable[[], RouteRecord]) -> None:
+        self.write = write
+
+    def __eq__(self, other: object) -> bool:
+        return self.write() == (other.write() if isinstance(other, _Later) else other)
+
+    def __deepcopy__(self, memo: object) -> _Later:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.write(),)
+
+
+def _itself(record: RouteRecord) -> RouteRecord:
+    return record
+
+
 class RoutedChatCompletion(ChatCompletion):
     """A `ChatCompletion` that knows its route; equal to and serialised like the plain one."""
 
@@ -102,7 +130,7 @@ class RoutedChatCompletion(ChatCompletion):
     @property
     def route(self) -> RouteRecord:
         """The route record of this answer: who started, who wrote, where it moved, what it cost."""
-        record: RouteRecord = self._route
+        record: RouteRecord = self._route.write() if type(self._route) is _Later else self._route
         return record
 
 
@@ -112,18 +140,32 @@ _ANSWER = RoutedChatCompletion.construct(
 
 
 def assemble(
-    chunks: Chunks, deltas: Sequence[Delta], finish_reason: str, usage: CompletionUsage, route: Any
+    chunks: Chunks,
+    deltas: Sequence[Delta],
+    finish_reason: str,
+    usage: CompletionUsage,
+    route: Callable[[], RouteRecord] | None,
 ) -> RoutedChatCompletion:
     """The non-streaming answer made of the same deltas that a stream would have carried.
 
     Every field that a vendor's chunk carries in its first choice (refusal, tool calls, reasoning and other
     extra fields) is merged the way the API documents it: strings are joined, tool calls joined by index.
+
+    Args:
+        chunks: of this answer.
+        deltas: all of it.
+        finish_reason: the API's.
+        usage: of the answer.
+        route: writes the route record, once.
     """
     message: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[str] = []
     logprobs: list[Any] = []
     refusals: list[Any] = []
     for delta in deltas:
+        if chunks.are_of(delta.raw):
+            texts.append(delta.text)  # the rest is as in the chunk before it, which has been merged
+            continue
         chunk = chunks.of(delta)
         if not chunk.choices:
             continue
@@ -156,7 +198,7 @@ def assemble(
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
-    answer._route = route  # noqa: SLF001 - our own subclass
+    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
     answer._request_id = None  # noqa: SLF001 - public in spite of its name; there may be several, or none
     return answer
 

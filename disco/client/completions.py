@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from openai import NotGiven, Omit
@@ -106,11 +106,14 @@ class DiscoCompletions(AsyncCompletions):
             await stop(live)
             raise
         reason = live.session.finish_reason or "stop"
-        return assemble(chunks, deltas, reason, answer_usage(live), live.record)
+        return assemble(chunks, deltas, reason, answer_usage(live), live.written)
 
-    def stream(self, **given: Any) -> QuickManager:  # type: ignore[override]
-        """As the SDK's `stream`: the same events, made at a fraction of the cost."""
-        return QuickManager(super().stream(**given))
+    if not TYPE_CHECKING:  # to type checkers it is the SDK's own, with all its parameters
+
+        @wraps(AsyncCompletions.stream)
+        def stream(self, **given: Any) -> Any:
+            """As the SDK's `stream`: the same events, made at a fraction of the cost."""
+            return QuickManager(super().stream(**given))
 
     @staticmethod
     def is_ordinary(given: Mapping[str, Any]) -> bool:

@@ -65,7 +65,7 @@ class LiveSession:
     ) -> None:
         self.session = session
         self.error: Exception | None = None
-        self.record: RouteRecord | None = None  # set by `on_done`
+        self.written: Callable[[], RouteRecord] | None = None  # set by `on_done`: writes the record, once
         self.done = False
         self._endpoints = endpoints
         self._request = request
@@ -85,6 +85,11 @@ class LiveSession:
         self._attempts: dict[int, Attempt] = {}
         self._cancel_requested = False
         self._schedule: Callable[[Callable[[], None]], object] | None = None  # into the loop, from any thread
+
+    @property
+    def record(self) -> RouteRecord | None:
+        """The route record, once the answer is complete; most applications never ask for it."""
+        return None if self.written is None else self.written()
 
     # ------------------------------------------------------------------ the reader's side
 

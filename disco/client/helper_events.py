@@ -109,7 +109,9 @@ class QuickManager(AsyncChatCompletionStreamManager[Any]):
         self._manager = manager
 
     async def __aenter__(self) -> AsyncChatCompletionStream[Any]:
-        return _quickened(await self._manager.__aenter__())
+        stream = await self._manager.__aenter__()
+        _quicken(stream)
+        return stream
 
     async def __aexit__(
         self,
@@ -127,7 +129,9 @@ class QuickSyncManager(ChatCompletionStreamManager[Any]):
         self._manager = manager
 
     def __enter__(self) -> ChatCompletionStream[Any]:
-        return _quickened(self._manager.__enter__())
+        stream = self._manager.__enter__()
+        _quicken(stream)
+        return stream
 
     def __exit__(
         self,
@@ -138,11 +142,10 @@ class QuickSyncManager(ChatCompletionStreamManager[Any]):
         self._manager.__exit__(exc_type, exc, exc_tb)
 
 
-def _quickened(stream: Any) -> Any:
+def _quicken(stream: Any) -> None:
     state = stream._state  # noqa: SLF001 - the SDK offers no way to give it one
     if type(state) is ChatCompletionStreamState:
         stream._state = QuickState(  # noqa: SLF001
             input_tools=state._input_tools,  # noqa: SLF001
             response_format=state._response_format,  # noqa: SLF001
         )
-    return stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
@@ -20,22 +21,36 @@ T = TypeVar("T")
 class ParsedStream(AsyncStream[T]):
     """What `parse()` gives of a routed response: the chunks or events that its bytes say.
 
-    One whose bytes are being read already is parsed by the SDK, as always.
+    One whose bytes are being read already is parsed by the SDK, as always. Mutable: `_waiting`, fetched and not
+    handed out.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        self._events: EventStream | None = None
+        self._waiting: deque[Any] = deque()
         if isinstance(self.response.stream, EventStream) and not self.response.is_stream_consumed:
-            self._iterator = self._objects(self.response.stream)
+            self._events = self.response.stream
+            self.response.is_stream_consumed = True
 
-    async def _objects(self, events: EventStream) -> AsyncIterator[T]:
-        self.response.is_stream_consumed = True
-        try:
-            while batch := await events.next_objects():
-                for item in batch:
-                    yield _as_parsed(self, item) if type(item) is dict else item
-        finally:
-            await self.response.aclose()
+    # Plain methods, not a generator: see `DiscoStream`.
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self if self._events is not None else super().__aiter__()
+
+    async def __anext__(self) -> T:
+        if self._events is None:
+            return await super().__anext__()
+        if not self._waiting:
+            try:
+                self._waiting.extend(await self._events.next_objects())
+            except BaseException:
+                await self.response.aclose()
+                raise
+            if not self._waiting:
+                await self.response.aclose()
+                raise StopAsyncIteration
+        made = self._events.made(self._waiting.popleft())
+        return _as_parsed(self, made) if type(made) is dict else made  # type: ignore[no-any-return]
 
 
 class ParsedSyncStream(Stream[T]):
@@ -43,17 +58,29 @@ class ParsedSyncStream(Stream[T]):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        self._events: FetchedBytes | None = None
+        self._waiting: deque[Any] = deque()
         if isinstance(self.response.stream, FetchedBytes) and not self.response.is_stream_consumed:
-            self._iterator = self._objects(self.response.stream)
+            self._events = self.response.stream
+            self.response.is_stream_consumed = True
 
-    def _objects(self, fetched: FetchedBytes) -> Iterator[T]:
-        self.response.is_stream_consumed = True
-        try:
-            while batch := fetched.next_objects():
-                for item in batch:
-                    yield _as_parsed(self, item) if type(item) is dict else item
-        finally:
-            self.response.close()
+    def __iter__(self) -> Iterator[T]:
+        return self if self._events is not None else super().__iter__()
+
+    def __next__(self) -> T:
+        if self._events is None:
+            return super().__next__()
+        if not self._waiting:
+            try:
+                self._waiting.extend(self._events.next_objects())
+            except BaseException:
+                self.response.close()
+                raise
+            if not self._waiting:
+                self.response.close()
+                raise StopIteration
+        made = self._events.made(self._waiting.popleft())
+        return _as_parsed(self, made) if type(made) is dict else made  # type: ignore[no-any-return]
 
 
 def _as_parsed(stream: Any, data: object) -> Any:

@@ -33,6 +33,7 @@ _ECHOED: Mapping[str, Any] = {
     "truncation": "disabled",
     "user": None,
 }
+_TEXT = DeltaKind.TEXT
 _TEXT_DELTA = "response.output_text.delta"
 _THINKING = ("reasoning_content", "reasoning")  # vendors' names for the same field of a delta
 
@@ -63,7 +64,9 @@ class ResponsesEncoder:
         self._call: int | None = None  # the index of the call being written, as the model counts
         self._number = 0
         self._out: list[dict[str, Any]] = []
-        self._text_delta: ResponseTextDeltaEvent | None = None  # one of this item's, which the next ones are like
+        self._text_delta: ResponseTextDeltaEvent | None = (
+            None  # one of this item's, which the next ones are like
+        )
 
     def batch(self, deltas: Sequence[Delta]) -> bytes:
         """The events for these deltas."""
@@ -75,10 +78,18 @@ class ResponsesEncoder:
 
     def objects(self, deltas: Sequence[Delta]) -> list[Any]:
         """As `batch`: models for pieces of text, which are nearly all there is, and else what is in the JSON."""
-        return [
-            self._text_model(event) if event["type"] == _TEXT_DELTA and not event["logprobs"] else event
-            for event in self._steps(deltas)
-        ]
+        made: list[Any] = []
+        for delta in deltas:
+            if self._kind == "message" and delta.kind is _TEXT and delta.text and delta.logprobs is None:
+                self._text.append(delta.text)
+                made.append(self._text_model(delta.text))
+            else:
+                made += self._steps([delta])
+        return made
+
+    def made(self, item: Any) -> Any:
+        """The item; it has been made."""
+        return item
 
     def last_objects(self, live: LiveSession) -> list[Any]:
         """As `end`: what is in the JSON."""
@@ -211,12 +222,22 @@ class ResponsesEncoder:
         out, self._out = self._out, []
         return out
 
-    def _text_model(self, event: dict[str, Any]) -> ResponseTextDeltaEvent:
-        like = self._text_delta
-        if like is None or like.item_id != event["item_id"]:
-            self._text_delta = like = ResponseTextDeltaEvent.construct(**event)
-            return like
-        made: ResponseTextDeltaEvent = remade(like, {**vars(like), **event})
+    def _text_model(self, text: str) -> ResponseTextDeltaEvent:
+        """The event for a piece of the message that is being written."""
+        like, number = self._text_delta, self._number
+        self._number += 1
+        if like is None or like.item_id != self._items[-1]["id"]:
+            self._text_delta = like = ResponseTextDeltaEvent.construct(
+                type=_TEXT_DELTA,
+                sequence_number=number,
+                item_id=self._items[-1]["id"],
+                output_index=len(self._items) - 1,
+                content_index=0,
+                delta=text,
+                logprobs=[],
+            )
+        fields = {**vars(like), "delta": text, "sequence_number": number, "logprobs": []}
+        made: ResponseTextDeltaEvent = remade(like, fields)
         return made
 
     def _response(self, status: str) -> dict[str, Any]:

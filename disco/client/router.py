@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -204,12 +205,18 @@ class Router:
                 purse.close(anyio.current_time())
             self._tell_of_refused_keys(finished, watch)
             rates = {name: s.rates for name, s in speeds.items()}
-            live.record = make_record(
-                finished, settle_accounts(finished, rates), policy=preset.name, created_s=created_s
+            ledger = settle_accounts(finished, rates)
+            # The session has closed and changes no more, so the record may be written when it is asked for; only
+            # the budgets that it reports go on changing.
+            live.written = cache(
+                partial(make_record, finished, ledger, policy=preset.name, created_s=created_s)
             )
+            if purse is not None:
+                live.written()
             if self.knowledge.learn(finished, speeds):
                 self._refit()
-            report.finish(live.record, live.error)
+            if report.listens:
+                report.finish(live.written(), live.error)
 
         live = LiveSession(session, endpoints, request, on_done=done)
         with report.current():

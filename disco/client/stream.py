@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 import httpx2
@@ -43,7 +43,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         # --- mutable from here on
         self._chars = 0
         self._complete = False
-        self._waiting: deque[ChatCompletionChunk] = deque()
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()
 
     @property
     def route(self) -> RouteRecord:
@@ -93,17 +93,22 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             self._waiting = deque(await self.next_batch())
             if not self._waiting:
                 raise StopAsyncIteration
-        chunk = self._waiting.popleft()
-        self.hand_out(chunk)
-        return chunk
+        return self.hand_out(self._waiting.popleft())
 
-    def hand_out(self, chunk: ChatCompletionChunk) -> None:
-        """Note that the application gets this chunk now, which is what `writer` is about."""
+    def hand_out(self, item: Delta | ChatCompletionChunk) -> ChatCompletionChunk:
+        """The chunk that the application gets now, which is what `writer` is about.
+
+        It is made here: those of a whole batch at once would keep the garbage collector busy.
+        """
+        chunk = self._chunks.of(item) if type(item) is Delta else cast("ChatCompletionChunk", item)
         if chunk.choices:
             self._chars += len(chunk.choices[0].delta.content or "")
+        return chunk
 
-    async def next_batch(self) -> list[ChatCompletionChunk]:
-        """All chunks that wait to be read, at least one; none at the end. For readers in other threads.
+    async def next_batch(self) -> Sequence[Delta | ChatCompletionChunk]:
+        """All that waits to be read, at least one item; none at the end. For readers in other threads, too.
+
+        Each item goes through `hand_out`, in order.
 
         Raises:
             Exception: what ended the answer, with `partial_text` and `route` on it.
@@ -111,6 +116,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         live, chunks = self._live, self._chunks
         if self._complete:
             return []
+        batch: list[Delta]
         try:
             batch = self._first or await live.read()
             self._first = []
@@ -123,7 +129,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             await self.close()
             raise
         if batch:
-            return [chunks.of(delta) for delta in batch]
+            return batch
         self._complete = True
         self._close_response()
         reason = live.session.finish_reason or "stop"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import httpx2
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from disco.client.backups import Backup
     from disco.client.chunks import RoutedChatCompletion
-    from disco.client.helper_events import QuickSyncManager
     from disco.client.sync_stream import DiscoSyncStream
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
@@ -225,11 +224,14 @@ class DiscoSyncCompletions(Completions):
 
         return DiscoSyncStream(answer, portal)
 
-    def stream(self, **given: Any) -> QuickSyncManager:  # type: ignore[override]
-        """As `AsyncDisco`'s."""
-        from disco.client.helper_events import QuickSyncManager  # noqa: PLC0415 - numpy loads with it
+    if not TYPE_CHECKING:  # to type checkers it is the SDK's own, with all its parameters
 
-        return QuickSyncManager(super().stream(**given))
+        @wraps(Completions.stream)
+        def stream(self, **given: Any) -> Any:
+            """As `AsyncDisco`'s."""
+            from disco.client.helper_events import QuickSyncManager  # noqa: PLC0415 - numpy loads with it
+
+            return QuickSyncManager(super().stream(**given))
 
 
 class DiscoSyncChat(Chat):

@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.client.portal import Portal
 from disco.client.stream import DiscoStream
 from disco.client.wire import EventStream
+from disco.session.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
@@ -30,7 +31,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
     def __init__(self, stream: DiscoStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
-        self._waiting: deque[ChatCompletionChunk] = deque()  # mutable: fetched, not handed out
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not handed out
 
     @property
     def route(self) -> RouteRecord:
@@ -68,9 +69,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
             if not self._waiting:
                 self._close_response()
                 raise StopIteration
-        chunk = self._waiting.popleft()
-        self._stream.hand_out(chunk)
-        return chunk
+        return self._stream.hand_out(self._waiting.popleft())
 
     def close(self) -> None:
         """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
@@ -119,6 +118,10 @@ class FetchedBytes(httpx2.SyncByteStream):
     def next_objects(self) -> list[Any]:
         """See `EventStream.next_objects`."""
         return self._portal.run(self._stream.next_objects)
+
+    def made(self, item: Any) -> Any:
+        """See `EventStream.made`."""
+        return self._stream.made(item)
 
     def __iter__(self) -> Iterator[bytes]:
         parts = aiter(self._stream)

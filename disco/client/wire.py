@@ -106,7 +106,11 @@ class Encoder(Protocol):
         ...
 
     def objects(self, deltas: Sequence[Delta]) -> list[Any]:
-        """As `batch`: what the SDK would make of those events."""
+        """As `batch`: what the SDK would make of those events, each to go through `made` when it is wanted."""
+        ...
+
+    def made(self, item: Any) -> Any:
+        """The object for an item of `objects`: a model, or what is in the event's JSON."""
         ...
 
     def last_objects(self, live: LiveSession) -> list[Any]:
@@ -177,14 +181,21 @@ class EventStream(httpx2.AsyncByteStream):
     async def next_objects(self) -> list[Any]:
         """All that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
 
+        Each goes through `made`, in order.
         Instead of the bytes, for readers that want objects: most of the SDK's cost is in making them of bytes.
         """
         live, encoder = self.live, self._encoder
-        if self._complete:
-            return []
+        made: list[Any] = []
         try:
-            deltas = self._batch or await live.read()
-            self._batch = []
+            while not made and not self._complete:
+                deltas = self._batch or await live.read()
+                self._batch = []
+                if deltas:
+                    made = encoder.objects(deltas)
+                else:
+                    self._complete = True
+                    if live.session.finish_reason != "cancelled":
+                        made = encoder.last_objects(live)
         except Exception as error:
             self._complete = True
             attach_evidence(error, partial_text=live.session.text, route=live.record)
@@ -193,10 +204,11 @@ class EventStream(httpx2.AsyncByteStream):
             self._complete = True
             await stop(live)
             raise
-        if deltas:
-            return encoder.objects(deltas)
-        self._complete = True
-        return [] if live.session.finish_reason == "cancelled" else encoder.last_objects(live)
+        return made
+
+    def made(self, item: Any) -> Any:
+        """See `Encoder.made`."""
+        return self._encoder.made(item)
 
     def __del__(self) -> None:
         # Forgotten before it was read: see `DiscoStream`.
@@ -224,6 +236,9 @@ class ChatEncoder:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue
+            if chunks.are_of(delta.raw):
+                out.append(b"data: " + delta.raw.data + b"\n\n")
+                continue
             out.append(_event(chunks.of(delta)))
             self._frame = self._frame or chunks.text_frame()
         return b"".join(out)
@@ -232,9 +247,14 @@ class ChatEncoder:
         """The finish reason, the usage where it was asked for, and `[DONE]`."""
         return b"".join([*map(_event, self.last_objects(live)), b"data: [DONE]\n\n"])
 
-    def objects(self, deltas: Sequence[Delta]) -> list[ChatCompletionChunk]:
-        """A chunk for each delta."""
-        return [self._chunks.of(delta) for delta in deltas]
+    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+        """The deltas: all their chunks at once would keep the garbage collector busy."""
+        return list(deltas)
+
+    def made(self, item: Any) -> ChatCompletionChunk:
+        """The chunk of a delta."""
+        chunk: ChatCompletionChunk = self._chunks.of(item) if type(item) is Delta else item
+        return chunk
 
     def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
         """The chunk with the finish reason, and the one with the usage where it was asked for."""
@@ -246,7 +266,7 @@ class ChatEncoder:
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """The `chat.completion`."""
         reason = live.session.finish_reason or "stop"
-        answer = assemble(self._chunks, deltas, reason, answer_usage(live), live.record)
+        answer = assemble(self._chunks, deltas, reason, answer_usage(live), live.written)
         return answer.model_dump_json(exclude_unset=True).encode()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -10,6 +10,7 @@ import httpx2
 from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
+from disco.client.wire import EventStream
 from disco.server.body import CHAT, RESPONSES, Asked, Gone, parse, read_body
 from disco.server.desk import Desk, closing
 from disco.server.errors import Refusal, refusal_of
@@ -84,18 +85,21 @@ class Relay:
         response: httpx2.Response = await self._client.post(
             self._path, cast_to=httpx2.Response, body=asked.body, options=options, stream=asked.stream
         )
+        secrets = self._secrets()
         if not asked.stream:
-            body = self._without_key(response.content)
+            body = _without(secrets, response.content)
             await reply.begin(response.status_code, [*_headers(response), ("content-length", str(len(body)))])
             await reply.end(body)
             return
         # What came compressed is handed on as text: this client may not know the coding.
         coded = "content-encoding" in response.headers
-        pieces = response.aiter_bytes() if coded else response.aiter_raw()
+        pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
+        if isinstance(response.stream, EventStream):
+            pieces = aiter(response.stream)  # made here: it needs nothing of what an HTTP body is put through
         try:
             await reply.begin(response.status_code, _headers(response))
             async for piece in pieces:
-                await reply.piece(self._without_key(piece))
+                await reply.piece(_without(secrets, piece))
         except BaseException:  # read to the end, it has closed itself
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await pieces.aclose()
@@ -103,12 +107,17 @@ class Relay:
             raise
         await reply.end()
 
-    def _without_key(self, data: bytes) -> bytes:
-        """What a server said, which may quote what it was sent: the owner's key is not for callers."""
-        for secret in (self._client.api_key, self._client.base_url.password):
-            if len(secret) >= _SHORTEST_SECRET:
-                data = data.replace(secret.encode(), b"[key]")
-        return data
+    def _secrets(self) -> list[bytes]:
+        """The owner's, which are not for callers."""
+        own = self._client.api_key, self._client.base_url.password
+        return [secret.encode() for secret in own if len(secret) >= _SHORTEST_SECRET]
+
+
+def _without(secrets: Iterable[bytes], data: bytes) -> bytes:
+    """What a server said, which may quote what it was sent."""
+    for secret in secrets:
+        data = data.replace(secret, b"[key]")
+    return data
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -31,8 +31,8 @@ class Delta:
         tokens: how many tokens it is; 1 where a server does not say.
         kind: what it carries.
         ids: token ids where the endpoint knows them.
-        raw: the vendor's own chunk (`ChatCompletionChunk`), passed on untouched where nothing had to
-            be cut; None where the endpoint has none (local, simulated).
+        raw: the vendor's own chunk (`ChatCompletionChunk`, or a `MoldedChunk`, which makes it), passed on
+            untouched where nothing had to be cut; None where the endpoint has none (local, simulated).
         logprobs: `ChoiceLogprobs`-shaped dict where asked for.
     """
 

@@ -62,6 +62,11 @@ class Report:
         """Makes the answer's span the current one, for tasks that are started within."""
         return _NOTHING if self._traced is None else self._traced.current()
 
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to know of the end."""
+        return self._traced is not None or bool(self._callbacks) or is_logged()
+
     def finish(self, route: RouteRecord, error: Exception | None) -> None:
         """The answer is complete and charged, or failed with `error`. Never raises."""
         if self._traced is not None or is_logged():

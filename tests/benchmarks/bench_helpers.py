@@ -38,6 +38,7 @@ ASKED: Any = {"messages": MESSAGES, "model": "long"}
 # Runs under the other interpreter; one line in, one stream read, its CPU seconds and chunks out.
 LITELLM_PROGRAM = """
 import asyncio, sys, time
+from importlib.metadata import version
 import litellm
 
 async def read():
@@ -51,7 +52,7 @@ async def read():
     return seen
 
 async def main():
-    print(getattr(litellm, "__version__", "") or __import__("importlib.metadata").metadata.version("litellm"), flush=True)
+    print(version("litellm"), flush=True)
     while sys.stdin.readline():
         at = time.process_time()
         seen = await read()
@@ -202,9 +203,7 @@ async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | Non
 
 def show(spans: Spans) -> None:
     """One row for each way of reading."""
-    print(
-        f"{'':<34}{'openai':>9}{'disco':>9}{'of openai':>11}{'<= 0.25':>9}{'of litellm':>12}{'<= 0.06':>9}"
-    )
+    print(f"{'':<34}{'openai':>9}{'disco':>9}{'of openai':>11}{'<= 0.25':>9}{'of litellm':>12}{'<= 0.06':>9}")
     beside = spans.get((LITELLM, LITELLM))
     for way in (*ASYNC, *SYNC):
         sdk, ours = spans[way, "openai"], spans[way, "disco"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import anyio
@@ -215,6 +217,20 @@ async def test_a_raw_response_is_read_once_in_whatever_way() -> None:
         assert lines[-2] == "data: [DONE]"
         with pytest.raises(httpx2.StreamConsumed):
             _ = [item async for item in response.parse()]
+
+
+async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_stays_with_copies() -> None:
+    asked = {name: value for name, value in ASKED.items() if name != "stream"}
+    async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
+        whole = await client.chat.completions.create(**asked)
+        copied, pickled = copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))
+    assert whole.route.answer_tokens == len(TEXT)
+    assert whole.route is whole.route
+    assert copied == whole
+    assert copied.route is whole.route
+    assert pickled.model_dump() == whole.model_dump()
+    assert pickled.route.to_json(timelines=True) == whole.route.to_json(timelines=True)
+    assert "route" not in whole.model_dump_json()
 
 
 async def test_leaving_a_parsed_stream_stops_the_answer() -> None:

@@ -23,7 +23,7 @@ from disco.endpoints.openai_api.chunks import (
 )
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
-from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces, unbilled
+from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
 from disco.request import Prefix, Request
 from disco.session.events import Delta, DeltaKind, Ended, Usage
@@ -211,8 +211,10 @@ class ServerAttempt(Attempt):
                 stream=True,
                 stream_cls=openai.AsyncStream[ChatCompletionChunk],
             )
-        except Exception as error:
-            self._sent = not unbilled(error)
+        except Exception:
+            # Never connected, turned away, or dropped without a word (so ends a pooled connection that its server
+            # has just given up): no response, no bill. Who is cancelled while the server is silent is billed.
+            self._sent = False
             raise
         self._response = cast("httpx2.Response", response)
         await self._check_content_type(self._response)

@@ -14,7 +14,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
-from disco.endpoints.openai_api.mold import ChunkMold
+from disco.endpoints.openai_api.mold import ChunkMold, MoldedChunk
 from disco.endpoints.openai_api.payload import (
     MalformedChunkError,
     ServerReportedError,
@@ -111,9 +111,10 @@ class ChatReader(ChunkReader):
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
         for data in events:
-            if self._mold is not None and (cast := self._mold.cast(data)) is not None:
+            mold = self._mold
+            if mold is not None and (text := mold.text(data)) is not None:
                 self.tokens += 1
-                deltas.append(Delta(cast.choices[0].delta.content or "", 1, _TEXT, None, cast))
+                deltas.append(Delta(text, 1, _TEXT, None, MoldedChunk(mold, data, text)))
                 continue
             try:
                 chunk = validate(data)

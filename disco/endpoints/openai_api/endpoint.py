@@ -52,7 +52,7 @@ class OpenAIEndpoint(Endpoint):
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _attempts, those open.
+    # Mutable: verdicts; _attempts, those open; _spelled, the client's base_url and its text.
     def __init__(
         self,
         *,
@@ -68,6 +68,7 @@ class OpenAIEndpoint(Endpoint):
         self._continuation = continuation
         self._context_tokens = context_tokens
         self._attempts: set[ServerAttempt] = set()
+        self._spelled = client.base_url, str(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         continues = self.continuation(model).method != "none"
@@ -93,11 +94,20 @@ class OpenAIEndpoint(Endpoint):
         """How `model` continues an answer, as configured or proved; method "none" when unknown."""
         if self._continuation.method != "auto":
             return self._continuation
-        base_url = str(self._client.base_url)
+        if not self.verdicts:
+            return Continuation()
+        base_url = self._base_url
         verdict = self.verdicts.get((base_url, model or ANY_MODEL)) or self.verdicts.get(
             (base_url, ANY_MODEL)
         )
         return verdict.applied_to(self._continuation) if verdict is not None else Continuation()
+
+    @property
+    def _base_url(self) -> str:
+        # Asked for with every request; writing a URL down takes ten times as long as looking it up.
+        if self._client.base_url is not self._spelled[0]:
+            self._spelled = self._client.base_url, str(self._client.base_url)
+        return self._spelled[1]
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> ServerAttempt:  # noqa: B008 - frozen
         async def prepare() -> Call:
@@ -133,11 +143,11 @@ class OpenAIEndpoint(Endpoint):
         if len(models) == 1 and self.probes:
             verdict = await self.probe(models[0])
             if verdict.conclusive:
-                self.verdicts[str(self._client.base_url), ANY_MODEL] = verdict
+                self.verdicts[self._base_url, ANY_MODEL] = verdict
 
     async def probe(self, model: str) -> Verdict:
         """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
-        base_url = str(self._client.base_url)
+        base_url = self._base_url
         key = (base_url, model)
         known = self.verdicts.get(key) or self.verdicts.get((base_url, ANY_MODEL))
         if known is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["ChunkMold", "remade"]
+__all__ = ["ChunkMold", "MoldedChunk", "remade"]
 
 # A JSON string without escapes: what stands in it is its text.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
@@ -34,7 +34,7 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
     _set_fields(made, fields)
     _set_given(made, model.__pydantic_fields_set__.copy())
     extra = model.__pydantic_extra__
-    _set_extra(made, extra and extra.copy() or {})
+    _set_extra(made, (extra and extra.copy()) or {})
     _set_private(made, None)
     return made
 
@@ -57,7 +57,8 @@ class ChunkMold:
     def of(cls, data: bytes, chunk: ChatCompletionChunk) -> Self | None:
         """The mold of a chunk that came as `data`; None where more than its text makes it what it is."""
         found = _TEXT_AT.search(data)
-        if found is None or len(chunk.choices) != 1 or not _is_flat(chunk):
+        # On one line, as it has to be where it is passed on.
+        if found is None or b"\n" in data or len(chunk.choices) != 1 or not _is_flat(chunk):
             return None
         before, after = data[: found.start(1)], data[found.end(1) :]
         mold = cls(chunk, before, after)
@@ -65,30 +66,53 @@ class ChunkMold:
             other = ChatCompletionChunk.model_validate_json(before + _MARK.encode() + after)
         except ValidationError:
             return None
-        made = mold.cast(before + _MARK.encode() + after)
+        made = mold.chunk(_MARK)
         return mold if made == other and made.model_fields_set == other.model_fields_set else None
 
-    def cast(self, data: bytes) -> ChatCompletionChunk | None:
-        """The chunk in `data`; None where it is not made after this one."""
+    @property
+    def id(self) -> str:
+        """Of all the chunks."""
+        return self._chunk.id
+
+    def text(self, data: bytes) -> str | None:
+        """The text of the chunk in `data`; None where it is not like this one but for its text."""
         if not (data.startswith(self._before) and data.endswith(self._after)):
             return None
         text = data[self._end : len(data) - len(self._after)]
         if _PLAIN.fullmatch(text) is None:
             return None
         try:
-            content = text.decode()
+            return text.decode()
         except UnicodeDecodeError:
             return None
-        fields = self._delta.__dict__.copy()
-        fields["content"] = content
-        delta = remade(self._delta, fields)
-        fields = self._choice.__dict__.copy()
-        fields["delta"] = delta
-        choice = remade(self._choice, fields)
-        fields = self._chunk.__dict__.copy()
-        fields["choices"] = [choice]
-        made: ChatCompletionChunk = remade(self._chunk, fields)
+
+    def chunk(self, text: str) -> ChatCompletionChunk:
+        """A chunk with that text."""
+        delta = remade(self._delta, {**self._delta.__dict__, "content": text})
+        choice = remade(self._choice, {**self._choice.__dict__, "delta": delta})
+        made: ChatCompletionChunk = remade(self._chunk, {**self._chunk.__dict__, "choices": [choice]})
         return made
+
+
+class MoldedChunk:
+    """A chunk that is made when somebody wants it: many are only read for their text, or passed on as they came.
+
+    Attributes:
+        data: its event's data.
+        text: its content.
+        mold: makes it.
+    """
+
+    __slots__ = ("data", "mold", "text")
+
+    def __init__(self, mold: ChunkMold, data: bytes, text: str) -> None:
+        self.mold = mold
+        self.data = data
+        self.text = text
+
+    def made(self) -> ChatCompletionChunk:
+        """The chunk; a new one with every call."""
+        return self.mold.chunk(self.text)
 
 
 def _is_flat(chunk: ChatCompletionChunk) -> bool:

@@ -43,6 +43,13 @@ class EventSplitter:
         Raises:
             EventTooLargeError: an event grows beyond `MAX_EVENT_BYTES`.
         """
+        if (
+            data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n\n")
+            and not (self._rest or self._at_start or self._skip_lf or b"\r" in data)
+        ):
+            return [data[6:-2]]  # one whole event, as most servers write them
         if self._skip_lf and data:
             # The CR at the end of the last read already ended the line; this LF belongs to it.
             self._skip_lf = False

@@ -7,11 +7,10 @@ import math
 from collections.abc import AsyncGenerator
 
 import httpx2
-import openai
 
 from disco.request import Prefix, Request
 
-__all__ = ["estimated_tokens", "exhaust", "pieces", "unbilled"]
+__all__ = ["estimated_tokens", "exhaust", "pieces"]
 
 
 async def exhaust(body: AsyncGenerator[bytes, None]) -> bool:
@@ -34,19 +33,6 @@ def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         return response.aiter_bytes()
     pieces = stream.__aiter__()
     return pieces if isinstance(pieces, AsyncGenerator) else response.aiter_bytes()
-
-
-def unbilled(error: Exception) -> bool:
-    """True when a failed request is not charged: never connected, turned away, or dropped without a word.
-
-    The last is how a pooled connection ends that its server has just given up, and how servers end that die. A
-    server that was still silent when the client lost patience may be at work, and is charged.
-    """
-    if isinstance(error, openai.APIStatusError):
-        return True
-    lost_patience = httpx2.ReadTimeout | httpx2.WriteTimeout
-    cause = error.__cause__
-    return isinstance(cause, httpx2.TransportError) and not isinstance(cause, lost_patience)
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:
