@@ -273,7 +273,13 @@ def test_a_cell_is_plain_enough_for_json():
     summary = summarise([figures_of(outcome([0.1, 0.4], reading=True), "device")])
     cell = Cell("here × there", "device-constrained", Arm("race"), "events", summary, Figure(0.1, 0.0, 0.2))
     plain = json.loads(json.dumps(cell.to_dict(), allow_nan=False))
-    assert plain["arm"] == {"policy": "race", "budget": 0.5, "tail": 0.05, "migrate": False, "order": "make_before_break"}
+    assert plain["arm"] == {
+        "policy": "race",
+        "budget": 0.5,
+        "tail": 0.05,
+        "migrate": False,
+        "order": "make_before_break",
+    }
     assert plain["regret_mean_s"] == {"mean": 0.1, "low": 0.0, "high": 0.2}
     assert plain["regret_p99_s"] is None
     assert plain["summary"] == json.loads(json.dumps(summary.to_dict()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -41,7 +42,10 @@ def test_there_are_commands():
 def test_every_option_is_in_the_table():
     (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
     options = {
-        o for action in commands["serve"]._actions for o in action.option_strings if o.startswith("--")
+        o
+        for action in commands["serve"]._actions
+        for o in action.option_strings
+        if o.startswith("--") and action.help != argparse.SUPPRESS
     }
     table = PAGE.partition("## Options")[2].partition("\n## ")[0]
     assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
