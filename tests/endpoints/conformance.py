@@ -7,6 +7,7 @@ runs each on every endpoint and event loop.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -540,6 +541,9 @@ async def it_goes_on_with_its_own_answer(subject, endpoint):
 # ---------------------------------------------------------------- parking
 
 
+_NUMBERS = itertools.count(1000)
+
+
 @check
 async def parking(subject, endpoint):
     if endpoint.place == "server":
@@ -548,7 +552,8 @@ async def parking(subject, endpoint):
         await collect(attempt)
         assert not attempt.park()
         return
-    request = ask("river mill water stone " * 30, max_tokens=5)
+    # A prompt that no earlier check has left in the cache, so that there is a prefill to be parked in.
+    request = ask(f"{next(_NUMBERS)} " + "river mill water stone " * 30, max_tokens=5)
     async with endpoint.open(request) as attempt:
         parked: list[bool] = []
 
