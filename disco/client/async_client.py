@@ -182,7 +182,9 @@ class AsyncDisco(AsyncOpenAI):
 
     def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
         """The same client without disco: what the server endpoint talks through."""
-        return AsyncOpenAI(
+        from disco.endpoints.openai_api.plain import PlainClient  # noqa: PLC0415 - with the endpoint
+
+        return PlainClient(
             api_key=self._api_key_provider or self.api_key,
             base_url=self.base_url,
             organization=self.organization,

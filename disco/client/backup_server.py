@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from openai import AsyncOpenAI
-
 from disco.client.backups import Backup
 from disco.endpoints.base import Capabilities
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.attempt import ServerAttempt
+from disco.endpoints.openai_api.plain import PlainClient
 from disco.errors import ConfigurationError
 from disco.request import Prefix, Request
 
@@ -27,7 +26,7 @@ class BackupServer(OpenAIEndpoint):
             continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
         self.model = backup.model
         self.price = backup.price
-        self._own = AsyncOpenAI(
+        self._own = PlainClient(
             api_key=backup.api_key, base_url=backup.base_url, max_retries=0, http_client=backup.http_client
         )
         super().__init__(client=self._own, name=name, continuation=continuation)

@@ -27,6 +27,7 @@ from servers import free_port
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.openai_api.plain import PlainClient
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.request import Prefix, Request, Timeouts
 from disco.session.events import Delta, DeltaKind, Ended, Usage
@@ -45,7 +46,7 @@ async def served(*scripts, **settings):
     """A scripted server and an endpoint on it."""
     async with (
         scripted_server(*scripts) as server,
-        openai.AsyncOpenAI(base_url=server.base_url, api_key=KEY) as client,
+        PlainClient(base_url=server.base_url, api_key=KEY) as client,
     ):
         endpoint = OpenAIEndpoint(client=client, **settings)
         try:

@@ -22,6 +22,7 @@ from disco.endpoints.openai_api.chunks import (
     CompletionReader,
 )
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.plain import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
@@ -227,6 +228,7 @@ class ServerAttempt(Attempt):
             raise failures.garbage("answered with a web page", response, name=self._name)
         if content_type != "application/json":
             return
+        capped(response)
         await response.aread()
         try:
             body = json.loads(response.content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import httpx2
 
@@ -13,7 +13,7 @@ from disco.request import Prefix, Request
 __all__ = ["estimated_tokens", "exhaust", "pieces"]
 
 
-async def exhaust(body: AsyncGenerator[bytes, None]) -> bool:
+async def exhaust(body: AsyncIterator[bytes]) -> bool:
     """Read a body to its end, whatever end that is; returns whether it was the proper one."""
     with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
         async for _ in body:

@@ -1,0 +1,127 @@
+"""What is sent is what the SDK sends, to the byte; of an error's body only the beginning is read."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import httpx2
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._models import FinalRequestOptions
+from scripted_server import RESET, chunk, piece, scripted_server, sse, stream
+
+from disco import AsyncDisco
+from disco.endpoints.openai_api.plain import MAX_ERROR_BYTES, PlainClient
+
+CLOCKS = httpx2.Timeout(None, connect=5.0)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def both(**settings) -> tuple[openai.AsyncOpenAI, PlainClient]:
+    settings = {"api_key": "sk-0123456789", "base_url": "http://h.example:81/v1", **settings}
+    return openai.AsyncOpenAI(**settings), PlainClient(**settings)
+
+
+def options(**given) -> FinalRequestOptions:
+    given = {
+        "method": "post",
+        "url": "/chat/completions",
+        "json_data": {"model": "m"},
+        "timeout": CLOCKS,
+        "max_retries": 0,
+        **given,
+    }
+    return FinalRequestOptions.construct(**given)
+
+
+def parts(request: httpx2.Request):
+    return request.method, request.url, sorted(request.headers.raw), request.read(), request.extensions
+
+
+def assert_same(sdk: openai.AsyncOpenAI, plain: PlainClient, *asked: FinalRequestOptions) -> None:
+    for each in asked:
+        assert parts(plain._build_request(each)) == parts(sdk._build_request(each))
+
+
+SDK, PLAIN = both()
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5))
+def test_every_body_is_sent_as_the_sdk_sends_it(body):
+    assert_same(SDK, PLAIN, options(), options(json_data=body), options(json_data=body))
+    assert len(PLAIN._kept) == 1  # so it was made of an earlier one
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"url": "/completions"},
+        {"timeout": httpx2.Timeout(None, connect=1.0)},
+        {"timeout": 3.0},
+        {"headers": {"X-Own": "1"}},
+        {"headers": {"Authorization": openai.Omit()}},
+        {"params": {"a": "b"}},
+        {"extra_json": {"more": 1}},
+        {"json_data": [1, 2]},
+        {"method": "get", "url": "/models", "json_data": None},
+        {"security": {"bearer_auth": True}},
+    ],
+    ids=str,
+)
+def test_what_differs_in_more_than_its_body_is_put_together_by_the_sdk(other):
+    sdk, plain = both()
+    assert_same(sdk, plain, options(), options(**other), options(), options(**other))
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_what_the_client_says_for_all_requests(retries):
+    def follow(client):
+        client.api_key = "sk-another-key"
+        client._client.headers["x-later"] = "yes"
+        client._client.cookies.set("session", "1", domain="h.example")
+
+    sdk, plain = both(default_headers={"x-all": "1"}, default_query={"v": "2"}, organization="o", project="p")
+    assert_same(sdk, plain, options(), options())
+    for client in (sdk, plain):
+        follow(client)
+    for _ in range(2):
+        mine = plain._build_request(options(), retries_taken=retries)
+        assert parts(mine) == parts(sdk._build_request(options(), retries_taken=retries))
+        assert {"x-later", "cookie"} <= set(mine.headers)
+
+
+@pytest.mark.anyio
+async def test_two_requests_are_two_requests():
+    answer = stream(sse(chunk("Hi"), chunk(finish="stop")))
+    async with (
+        scripted_server(answer) as server,
+        AsyncDisco(base_url=server.base_url, api_key="sk-0123456789") as client,
+    ):
+        for text in ("One.", "Zwölf?"):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    said = [request[2]["messages"][0]["content"] for request in server.requests]
+    assert said == ["One.", "Zwölf?"]
+    first, second = (request[1] for request in server.requests)
+    assert {**first, "content-length": ""} == {**second, "content-length": ""}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", ["500 Oops", "200 OK"])
+async def test_an_endless_error_is_not_read_to_its_end(status):
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    flood = [head.encode(), *[piece(b'{"error": "' + b"x" * 65_000) for _ in range(400)], RESET]
+    async with (
+        scripted_server(flood) as server,
+        AsyncDisco(base_url=server.base_url, api_key="sk-0123456789", max_retries=0) as client,
+    ):
+        with anyio.fail_after(20), pytest.raises(openai.APIError) as raised:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}])
+        assert len(json.dumps(raised.value.body or "")) <= 2 * MAX_ERROR_BYTES
+        assert isinstance(raised.value, openai.APIStatusError | openai.APIResponseValidationError)
