@@ -73,7 +73,7 @@ def test_every_body_is_sent_as_the_sdk_sends_it(body):
         {"method": "get", "url": "/models", "json_data": None},
         {"security": {"bearer_auth": True}},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_what_differs_in_more_than_its_body_is_put_together_by_the_sdk(other):
     sdk, plain = both()

@@ -61,7 +61,9 @@ def test_the_server_is_well(proxy, fault, policy):
 
 @some
 @given(
-    cases=st.lists(st.none() | st.sampled_from(AGAIN), max_size=3),
+    cases=st.lists(
+        st.none() | st.sampled_from(AGAIN), max_size=2
+    ),  # the device takes its share of the retries
     fault=device_faults,
     policy=policies,
 )

@@ -84,16 +84,16 @@ def render_prefix(
         # The turn opens the same way in both: nothing lies between the header and the answer.
         return RenderedPrompt(head + sent, closed[len(head) + len(_SENTINEL) :].strip())
     # The header of a new turn differs from that of a past one (thinking templates): take the past one.
-    closed = _render(
+    before, _, after = closed.partition(_SENTINEL)
+    written = _render(
         template,
         [*conversation, {"role": "assistant", "content": sent}],
         variables,
         add_generation_prompt=False,
     )
-    at = closed.rfind(sent)
-    if at < 0:
+    if written != before + sent + after:
         raise CannotContinueError("the chat template trims or rewrites the assistant's text")
-    return RenderedPrompt(closed[: at + len(sent)], closed[at + len(sent) :].strip())
+    return RenderedPrompt(before + sent, after.strip())
 
 
 def marker_in(template: str, text: str) -> str | None:
