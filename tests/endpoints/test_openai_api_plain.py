@@ -106,6 +106,7 @@ async def test_two_requests_are_two_requests():
     ):
         for text in ("One.", "Zwölf?"):
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+        assert len(client.server._client._kept) == 1  # the second was made of the first
     said = [request[2]["messages"][0]["content"] for request in server.requests]
     assert said == ["One.", "Zwölf?"]
     first, second = (request[1] for request in server.requests)

@@ -65,7 +65,7 @@ class PlainClient(AsyncOpenAI):
             and isinstance(timeout, httpx2.Timeout)
             and (isinstance(options.headers, NotGiven) or not options.headers)
             and not (options.params or options.files or options.content or options.extra_json)
-            and not options.idempotency_key
+            and not (options.idempotency_key and self._idempotency_header)
             and not (http.params or len(http.cookies.jar))
             and type(http).build_request is httpx2.AsyncClient.build_request
         )
