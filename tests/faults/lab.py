@@ -27,7 +27,7 @@ MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=60.0)
 # Silence is only noticed by waiting: long enough for a busy machine, short enough for a test.
 SHORT = Timeouts(connect_s=0.2, first_content_s=0.25, gap_s=0.25, total_s=60.0)
-UNHURRIED = Timeouts(connect_s=0.2, first_content_s=20.0, gap_s=20.0, total_s=60.0)
+UNHURRIED = Timeouts(connect_s=2.0, first_content_s=20.0, gap_s=20.0, total_s=60.0)
 
 
 def timeouts_for(case: Case) -> Timeouts:
