@@ -12,7 +12,7 @@ help:
 	@echo "make demo       watch two real models give one answer together"
 	@echo "make chaos      watch answers survive kill -9 of the server and of the model"
 	@echo "make chat       talk to them in the terminal"
-	@echo "make test       run all tests (real model and real server included)"
+	@echo "make test       run the tests (real model and real server included)"
 	@echo "make test-frameworks   LangChain, pydantic-ai, instructor and the Agents SDK on disco"
 	@echo "make lint       ruff and mypy, as CI runs them"
 	@echo "make bench      the benchmarks behind docs/performance.md"

@@ -62,7 +62,6 @@ class PlainClient(AsyncOpenAI):
             options.method == "post"
             and type(options.json_data) is dict
             and retries_taken == 0
-            and isinstance(timeout, httpx2.Timeout)
             and (isinstance(options.headers, NotGiven) or not options.headers)
             and not (options.params or options.files or options.content or options.extra_json)
             and not (options.idempotency_key and self._idempotency_header)
@@ -72,7 +71,7 @@ class PlainClient(AsyncOpenAI):
         if not ordinary or not isinstance(timeout, httpx2.Timeout):
             return None
         clocks = timeout.connect, timeout.read, timeout.write, timeout.pool
-        return options.url, self.api_key, clocks, tuple(options.security), tuple(http.headers.raw)
+        return options.url, self.api_key, clocks, tuple(options.security.items()), tuple(http.headers.raw)
 
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
         response = await super()._send_request(request, stream=stream, **more)
