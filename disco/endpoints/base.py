@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
+from disco.events import Delta, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, Ended, Usage
 
 __all__ = ["Attempt", "Capabilities", "Endpoint"]
 
@@ -29,6 +29,11 @@ class Capabilities:
             and the server decides.
         vocabulary: fingerprint of its tokenizer, or None when unknown.
         ready: it can start now; False while a model still has to be loaded.
+        parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
+        follows: a parked attempt can be told more text and stay parked (`Attempt.follow`).
+        announces: attempts say when their work begins (`events.Started`); until then they wait for their turn.
+        waiting: requests that would be served before a new one; None where it does not say.
+        logp: attempts can be asked for log probabilities for disco's own use ("logp" among their wants).
     """
 
     continues: bool = False
@@ -36,6 +41,11 @@ class Capabilities:
     features: frozenset[str] | None = frozenset()
     vocabulary: str | None = None
     ready: bool = True
+    parks: bool = False
+    follows: bool = False
+    announces: bool = False
+    waiting: int | None = None
+    logp: bool = False
 
 
 class Attempt(ABC):

@@ -18,8 +18,8 @@ from disco.endpoints.base import Attempt, Capabilities, Endpoint
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script, swallowed_tokens
 from disco.endpoints.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
 
@@ -95,6 +95,7 @@ class SimulatedEndpoint(Endpoint):
             context_tokens=self.profile.context_tokens,
             features=self.profile.features,
             vocabulary=self.profile.vocabulary,
+            parks=self.place == "device",
         )
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> SimulatedAttempt:  # noqa: B008 - frozen

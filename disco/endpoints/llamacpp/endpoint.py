@@ -174,6 +174,7 @@ class LlamaCppEndpoint(Endpoint):
             features=_FEATURES,
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
+            parks=True,
         )
 
     def _expected_context(self) -> int | None:
