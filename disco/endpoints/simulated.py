@@ -98,7 +98,14 @@ class SimulatedEndpoint(Endpoint):
             parks=self.place == "device",
         )
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> SimulatedAttempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> SimulatedAttempt:
+        del wants  # nothing is offered yet
         self._opened += 1
         # One generator per attempt: what one attempt draws does not depend on how others are interleaved.
         rng = np.random.default_rng([self._seed, self._opened])
