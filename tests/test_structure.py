@@ -44,6 +44,7 @@ ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": set(),
+    "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.simulated": {"endpoints.simulated_script", "endpoints.simulated_text"},
 }
 

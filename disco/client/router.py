@@ -17,6 +17,7 @@ from disco.client.driver import LiveSession
 from disco.client.estimates import Estimates, make_room
 from disco.client.host import Host
 from disco.client.knowledge import Speeds
+from disco.client.local_servers import LocalServer, is_address
 from disco.client.options import NO_OPTIONS, RequestOptions
 from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor
@@ -56,7 +57,7 @@ class Router:
     def __init__(
         self,
         *,
-        local: str | Path | Endpoint | None,
+        local: str | Path | Endpoint | LocalServer | None,
         isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
@@ -402,7 +403,9 @@ def _hurried(request: Request, plan: Plan) -> Request:
     return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
 
 
-def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "process"]) -> Endpoint:
+def _local_endpoint(
+    local: str | Path | Endpoint | LocalServer, isolation: Literal["thread", "process"]
+) -> Endpoint:
     if isinstance(local, Endpoint):
         if isolation != "thread":
             raise ConfigurationError(
@@ -410,6 +413,14 @@ def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "
                 "object already: give isolation to it (LlamaCppEndpoint(isolation=...))."
             )
         return local
+    if isinstance(local, str) and is_address(local):
+        local = LocalServer.at(local)
+    if isinstance(local, LocalServer):
+        if isolation != "thread":
+            raise ConfigurationError(
+                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server."
+            )
+        return local.endpoint()
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
 
     return LlamaCppEndpoint(model=local, name="device", isolation=isolation)

@@ -6,6 +6,7 @@ where it really is decided: in the rendering.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,11 +87,13 @@ class KnownText:
     Attributes:
         answer: to everything.
         fail_at: after so many tokens it stops with an exception.
+        token_s: seconds before each token.
         prompts: what it was given.
     """
 
     answer: str
     fail_at: int | None = None
+    token_s: float = 0.0
     prompts: list[str] = field(default_factory=list)
 
     async def count(self, text: str) -> int:
@@ -104,6 +107,8 @@ class KnownText:
         limit = options.get("n_predict")
         count = len(pieces) if limit is None or limit < 0 else min(limit, len(pieces))
         for number, piece in enumerate(pieces[:count]):
+            if self.token_s:
+                await asyncio.sleep(self.token_s)
             if number == self.fail_at:
                 raise RuntimeError("the runner has stopped")
             yield Written(piece)
