@@ -10,7 +10,7 @@ import golden_adapter
 import pytest
 import replays
 
-SLICE = 600
+SLICE = 400
 FEW = 200
 HOW = (
     "`python tests/golden/replays.py --check {}` shows them; README.md says how to compare with another tree"
