@@ -22,6 +22,7 @@ def main(model: str, context_tokens: str = "2048", slots: str = "1") -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_threads_http = 4
     params.cache_ram_mib = 0
+    params.n_batch = params.n_ubatch = 128  # it looks whether its client has left between two batches
     params.fit_params = False  # take the sizes as given
     params.ui = False
     params.verbosity = -1

@@ -63,6 +63,7 @@ class Speeds:
             decode_tps=self.decode_tps,
             continues=able.continues,
             parks=able.parks,
+            announces=able.announces,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
             standby=standby,
