@@ -37,6 +37,7 @@ class About:
         parameters: how many weights the model has; None when unknown.
         loaded: whether it is in memory; None when unknown.
         runs_at: host that the prompts are passed on to; None where none is known.
+        file: the model's GGUF file, on the server's machine; None where it does not tell.
     """
 
     kind: Kind = "other"
@@ -46,6 +47,7 @@ class About:
     parameters: int | None = None
     loaded: bool | None = None
     runs_at: str | None = None
+    file: str | None = None
 
 
 async def ask(client: openai.AsyncOpenAI, model: str | None) -> About:
@@ -122,6 +124,7 @@ async def _llama_server(
         at_once=_count(props.get("total_slots")),
         parameters=_count(meta.get("n_params")),
         loaded=True,
+        file=props.get("model_path") or None,
     )
 
 

@@ -10,6 +10,7 @@ import openai
 
 from disco.endpoints.base import Attempt, Capabilities
 from disco.endpoints.continuation.ladder import Continuation
+from disco.endpoints.continuation.token_ids import proved_vocabulary
 from disco.endpoints.local_server.about import About, Kind, ask, the_model, unfit_model
 from disco.endpoints.local_server.attempt import LocalServerAttempt
 from disco.endpoints.local_server.turns import Turns
@@ -35,7 +36,8 @@ class LocalServerEndpoint(OpenAIEndpoint):
     end them just when the next request goes out. They use no proxy, whatever the environment says, and follow no
     redirect, so that nothing leads off the machine.
 
-    Mutable: `about`, `_stale`, `_used_at`, `_waiting` (attempts that are open), besides what the base class has.
+    Mutable: `about`, `_stale`, `_used_at`, `_vocabulary`, `_waiting` (attempts that are open), and what the base class
+    has.
 
     Args:
         base_url: where its API begins; checked by whoever makes one.
@@ -89,6 +91,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._waiting: set[LocalServerAttempt] = set()
         self._stale = False
         self._used_at: float | None = None
+        self._vocabulary: str | None = None
 
     @property
     def reach(self) -> Reach:
@@ -241,6 +244,11 @@ class LocalServerEndpoint(OpenAIEndpoint):
         model = self.served_model
         if self.probes and model is not None:
             await self.probe(model)
+        if self.about is not None and self.about.file is not None and self._reach == "device":
+            self._vocabulary = await proved_vocabulary(self._own, self.about.file)
+
+    def vocabulary(self, model: str | None = None) -> str | None:
+        return self._vocabulary or super().vocabulary(model)
 
     async def aclose(self) -> None:
         """Close every open attempt and the connections. Idempotent."""
