@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,18 @@ class Reply:
     content_type: str = "text/event-stream"
 
 
+def continuing(text: str) -> Callable[[Any], Reply]:
+    """The rest of `text`, word by word, after whatever of it a request's last message quotes as the answer so far."""
+
+    def reply(body: Any) -> Reply:
+        last = body["messages"][-1]
+        begun = last["content"] if last["role"] == "assistant" else ""
+        assert text.startswith(begun)
+        return spoken(re.findall(r"\s*\S+", text[len(begun) :]))
+
+    return reply
+
+
 class Server(httpx2.AsyncBaseTransport):
     """A server without a socket, so that no data is ever on its way while the virtual clock looks for work.
 
@@ -132,9 +145,9 @@ class Server(httpx2.AsyncBaseTransport):
 
     base_url = "http://127.0.0.1:1001/v1"
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies: Reply | Callable[[Any], Reply]) -> None:
         self.requests: list[Any] = []
-        self.replies: dict[int, list[Reply]] = {1001: list(replies)}
+        self.replies: dict[int, list[Reply | Callable[[Any], Reply]]] = {1001: list(replies)}
 
     def also(self, *replies: Reply) -> str:
         """Replies at another address, which is returned."""
@@ -146,6 +159,8 @@ class Server(httpx2.AsyncBaseTransport):
         self.requests.append(json.loads(await request.aread()))
         left = self.replies[request.url.port]
         reply = left.pop(0) if len(left) > 1 else left[0]
+        if not isinstance(reply, Reply):
+            reply = reply(self.requests[-1])
         headers = {"content-type": reply.content_type}
         return httpx2.Response(reply.status, headers=headers, stream=_Body(reply.steps), request=request)
 

@@ -122,16 +122,23 @@ def record_of(run: Run, costs: Mapping[str, float] | None = None) -> RouteRecord
 
 
 class CustomAttempt(Attempt):
-    """An attempt that counts what it wrote. Subclasses write `_next`. Mutable: `written`."""
+    """An attempt that counts what it wrote and stops after its end. Subclasses write `_next`.
+
+    Mutable: `written`, `over`.
+    """
 
     def __init__(self, prompt_tokens: int = 10) -> None:
         self.prompt_tokens = prompt_tokens
         self.written = 0
+        self.over = False
 
     async def __anext__(self) -> list[Delta] | Ended:
+        if self.over:
+            raise StopAsyncIteration
         event = await self._next()
         if isinstance(event, list):
             self.written += len(event)
+        self.over = isinstance(event, Ended)
         return event
 
     async def _next(self) -> list[Delta] | Ended:

