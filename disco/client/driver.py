@@ -254,7 +254,7 @@ class LiveSession:
             crash = EndpointFailure(FailureKind.CRASHED, error)
             self._apply(session.failed(number, crash, anyio.current_time()))
         finally:
-            usage = Usage()
+            usage, seam = Usage(), None
             if attempt is not None:
                 with (
                     anyio.CancelScope(shield=True),
@@ -262,8 +262,8 @@ class LiveSession:
                     contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
                 ):
                     await attempt.aclose()
-                usage = attempt.usage
-            self._apply(session.stopped(number, usage, anyio.current_time()))
+                usage, seam = attempt.usage, attempt.seam
+            self._apply(session.stopped(number, usage, anyio.current_time(), seam=seam))
 
     @property
     def _is_full(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from disco.errors import FailureKind
-from disco.events import Delta, DeltaKind, Usage
+from disco.events import Delta, DeltaKind, SeamReport, Usage
 from disco.plan import Candidate
 from disco.request import Prefix
 
@@ -56,6 +56,7 @@ class AttemptState:
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None
+    seam: SeamReport | None = None  # of an attempt that went on with an answer, as its endpoint reports it
     stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
     allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
     written_bytes: int = 0  # of its text; counted only where there is an allowance

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended, Usage
+from disco.events import Delta, Ended, SeamReport, Usage
 from disco.request import Prefix
 from disco.session.allowance import has_used_up, was_told_to_stop
 from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
@@ -183,9 +183,15 @@ class Session(SurvivingAnswer):
             self._fail_attempt(state, failure, now, out)
         return self._settle(now, out)
 
-    def stopped(self, number: int, usage: Usage, now: float) -> list[Effect]:
-        """Nothing of the attempt runs any more; `usage` is what it has to be charged for."""
+    def stopped(
+        self, number: int, usage: Usage, now: float, *, seam: SeamReport | None = None
+    ) -> list[Effect]:
+        """Nothing of the attempt runs any more; `usage` is what it has to be charged for.
+
+        `seam` is what it reports about the place where it went on with the answer, if it did.
+        """
         state = self.attempts[number]
+        state.seam = seam
         if self.purse is not None:
             self.purse.settle(
                 number,

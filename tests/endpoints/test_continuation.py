@@ -78,7 +78,7 @@ class TestCalls:
         assert call.body["messages"] == [*MESSAGES, {"role": "assistant", "content": "Well then", **message}]
         assert call.body["max_completion_tokens"] == 8
         assert fields.items() <= call.body.items()
-        assert call.may_echo
+        assert call.echoes is (False if method == "flags" else None)
         assert MESSAGES == [{"role": "user", "content": "Hi"}], "the caller's messages stay as they were"
 
     @pytest.mark.parametrize("method", ["flags", "prefix", "trailing"])
@@ -267,7 +267,7 @@ class TestProbe:
         assert all(body.get("max_tokens", 8) == 8 for _, _, body in server.requests)
         assert json.loads(json.dumps(verdict.to_dict())) == verdict.to_dict()
         assert Verdict.from_dict(verdict.to_dict()) == verdict
-        assert verdict.applied_to(Continuation("auto")) == Continuation("prefix")
+        assert verdict.applied_to(Continuation("auto")) == Continuation("prefix", echoes=False)
 
     @pytest.mark.anyio
     async def test_server_that_renders(self):
