@@ -48,14 +48,15 @@ class Continuation:
             GGUF file that holds it (ends in `.gguf`), or "apply-template" to let llama-server render.
         bos_token, eos_token: the template's variables. Leave `bos_token` empty where the server adds it to
             every prompt itself, as nearly all do.
-        echoes: the server repeats the sent text first (Mistral does); "auto" finds out.
+        echoes: whether the server repeats the sent text first (Mistral does). None: as the method's specification
+            says, see `known_to_echo`; "auto" finds out.
     """
 
     method: Method = "none"
     template: str | None = field(default=None, repr=False)
     bos_token: str = ""
     eos_token: str = ""
-    echoes: bool = False
+    echoes: bool | None = None
 
     def __post_init__(self) -> None:
         methods = ("none", *LADDER, "auto")
@@ -73,6 +74,17 @@ class Continuation:
                 f"Continuation method {self.method!r} uses no `template`. Leave it out, or choose "
                 '"completions" or "auto".'
             )
+
+    @property
+    def known_to_echo(self) -> bool | None:
+        """Whether the reply begins with the sent text; None when that is not known.
+
+        "flags" and "completions" do not echo by their specification. For "prefix" and "trailing" it depends on
+        the server, which only `echoes` or a probe tells.
+        """
+        if self.echoes is None and self.method in ("flags", "completions"):
+            return False
+        return self.echoes
 
     @property
     def server_renders(self) -> bool:
@@ -105,14 +117,12 @@ class Call:
     Attributes:
         path: below the client's base_url.
         body: JSON object.
-        may_echo: the reply may begin with the sent text.
-        echoes: it is known to.
+        echoes: whether the reply begins with the sent text; None: not known.
     """
 
     path: str
     body: dict[str, Any] = field(repr=False)
-    may_echo: bool = False
-    echoes: bool = False
+    echoes: bool | None = False
 
 
 def chat_call(request: Request) -> Call:
@@ -142,14 +152,19 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
     if not prefix.sent:
         return Call("/chat/completions", _streamed(body, request))
     message: dict[str, Any] = {"role": "assistant", "content": prefix.sent}
+    echoes = continuation.known_to_echo
     if continuation.method == "flags":
+        if continuation.echoes is None and request.params.get(
+            "echo"
+        ):  # vLLM's parameter, where the caller set it
+            echoes = True
         body |= {"continue_final_message": True, "add_generation_prompt": False}
     elif continuation.method == "prefix":
         message["prefix"] = True
     elif continuation.method != "trailing":
         raise CannotContinueError("the endpoint has no known way to continue an answer")
     body["messages"].append(message)
-    return Call("/chat/completions", _streamed(body, request), may_echo=True, echoes=continuation.echoes)
+    return Call("/chat/completions", _streamed(body, request), echoes=echoes)
 
 
 # Parameters of a chat request that mean the same to `/completions`; the second half is what local servers
@@ -203,11 +218,16 @@ def completions_call(
         prompt = head + prefix.sent
     if not prompt.endswith(prefix.sent):
         raise CannotContinueError("the rendered prompt does not end with the answer so far")
-    return completions_body(request, prefix, prompt, stops=stops)
+    return completions_body(request, prefix, prompt, stops=stops, echoes=continuation.known_to_echo)
 
 
 def completions_body(
-    request: Request, prefix: Prefix, prompt: str | list[int | str], *, stops: Sequence[str] | None = None
+    request: Request,
+    prefix: Prefix,
+    prompt: str | list[int | str],
+    *,
+    stops: Sequence[str] | None = None,
+    echoes: bool = False,
 ) -> Call:
     """The `/completions` request with a prompt that ends with the answer so far.
 
@@ -216,6 +236,7 @@ def completions_body(
         prefix: what the prompt ends with.
         prompt: text, or what the server takes in its place.
         stops: the texts to stop at; by default the request's.
+        echoes: see `Call`.
     """
     body: dict[str, Any] = {
         name: request.params[name] for name in _COMPLETIONS_PARAMS if name in request.params
@@ -225,7 +246,7 @@ def completions_body(
     _lower_limit(body, request, prefix)
     if stops:
         body["stop"] = list(stops)
-    return Call("/completions", _streamed(body, request))
+    return Call("/completions", _streamed(body, request), echoes=echoes)
 
 
 def _given(request: Request) -> dict[str, Any]:
