@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
 ASKED = {"messages": SEA, "max_tokens": 40, "temperature": 0}
 PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
-TRIES = 3  # a busy machine decides some races and some moves the other way
+TRIES = 4  # a busy machine decides some races and some moves the other way
 
 
 @pytest.fixture
@@ -93,17 +93,17 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
     paced = lab(
         policy,
         cost={"exchange_rate": exchange_rate},
-        playback={"pace_tps": 12.0},
+        playback={"pace_tps": 8.0},
         migration={"enabled": True},
     )
     async with asking(desk, native_server, paced) as client:
         await client.warm_up(model=native_server.model)
         for _ in range(TRIES):
-            answer = await get(client, **{**ASKED, "max_tokens": 60})
+            answer = await get(client, **{**ASKED, "max_tokens": 48})
             whole(answer)
             if [p.endpoint for p in answer.route.pieces] == way:
                 break
-    assert [p.endpoint for p in answer.route.pieces] == way
+    assert [p.endpoint for p in answer.route.pieces] == way, answer.route.transfers
     assert [t.outcome for t in answer.route.transfers] == ["switched"]
 
 

@@ -227,7 +227,7 @@ def completions_body(
     prompt: str | list[int | str],
     *,
     stops: Sequence[str] | None = None,
-    echoes: bool = False,
+    echoes: bool | None = False,
 ) -> Call:
     """The `/completions` request with a prompt that ends with the answer so far.
 
