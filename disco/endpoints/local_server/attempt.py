@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 
@@ -21,7 +22,8 @@ class LocalServerAttempt(Attempt):
 
     Args:
         turns: the server's queue.
-        begin: makes the attempt at the server once it is its turn; may ask the server first.
+        begin: makes the attempt at the server once it is its turn, and says which share of the prompt is cached as far
+            as is known here; may ask the server first.
         explained: what the session is told of a failure.
         on_close: called once when the attempt is over; with whether it was answered to its end.
     """
@@ -32,7 +34,7 @@ class LocalServerAttempt(Attempt):
         self,
         *,
         turns: Turns,
-        begin: Callable[[], Awaitable[Attempt]],
+        begin: Callable[[], Awaitable[tuple[Attempt, float]]],
         explained: Callable[[EndpointFailure], EndpointFailure],
         on_close: Callable[[LocalServerAttempt, bool], object],
     ) -> None:
@@ -43,6 +45,7 @@ class LocalServerAttempt(Attempt):
 
         self._turn: Turn | None = None
         self._inner: Attempt | None = None
+        self._cached_share = 0.0
         self._beginning = anyio.CancelScope()  # lets `aclose` end the wait
         self._idle: anyio.Event | None = None  # while it waits
         self._closed = False
@@ -68,6 +71,8 @@ class LocalServerAttempt(Attempt):
             self._finished = True
             await self._inner.aclose()  # its connection is closed before the next one's turn
             self._release()
+            if event.usage is not None:
+                return replace(event, usage=self._with_cached(event.usage))
         return event
 
     async def _wait_and_begin(self) -> Started:
@@ -76,7 +81,7 @@ class LocalServerAttempt(Attempt):
             with self._beginning:
                 self._turn = self._turns.join()
                 await self._turn.wait()
-                self._inner = await self._begin()
+                self._inner, self._cached_share = await self._begin()
         finally:
             self._idle.set()
         if self._inner is not None and not self._closed:
@@ -97,7 +102,13 @@ class LocalServerAttempt(Attempt):
 
     @property
     def usage(self) -> Usage:
-        return Usage() if self._inner is None else self._inner.usage
+        return Usage() if self._inner is None else self._with_cached(self._inner.usage)
+
+    def _with_cached(self, usage: Usage) -> Usage:
+        """With what is taken to have been cached, where the server does not say."""
+        if usage.cached_tokens or not self._cached_share:
+            return usage
+        return replace(usage, cached_tokens=int(usage.prompt_tokens * self._cached_share))
 
     @property
     def traffic(self) -> Traffic:

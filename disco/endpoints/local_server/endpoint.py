@@ -13,6 +13,7 @@ from disco.endpoints.continuation.ladder import Continuation
 from disco.endpoints.continuation.token_ids import proved_vocabulary
 from disco.endpoints.local_server.about import About, Kind, ask, the_model, unfit_model
 from disco.endpoints.local_server.attempt import LocalServerAttempt
+from disco.endpoints.local_server.prompt_cache import PromptCache
 from disco.endpoints.local_server.turns import Turns
 from disco.endpoints.openai_api.endpoint import OpenAIEndpoint
 from disco.endpoints.openai_api.failures import failure_from
@@ -88,6 +89,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._parameters = parameters
         self._given_at_once = at_once
         self._turns = Turns(name, at_once=at_once or 1, max_waiting=max_queue)
+        self._cache = PromptCache(max(1, at_once or 1))
         self._waiting: set[LocalServerAttempt] = set()
         self._stale = False
         self._used_at: float | None = None
@@ -117,6 +119,16 @@ class LocalServerEndpoint(OpenAIEndpoint):
         """How many weights the model has; None where nobody has told."""
         return self._parameters or (None if self.about is None else self.about.parameters)
 
+    @property
+    def flops_per_token(self) -> float | None:
+        """Two for each weight; None where their number is not known."""
+        return None if self.parameters is None else 2.0 * self.parameters
+
+    @property
+    def assumes_energy(self) -> bool:
+        """Whether the server was asked, and does not say how many weights its model has."""
+        return self.about is not None and self.parameters is None
+
     def capabilities(self, model: str | None = None) -> Capabilities:
         del model  # the request's is somebody else's
         known = super().capabilities(self.served_model)
@@ -143,9 +155,12 @@ class LocalServerEndpoint(OpenAIEndpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> LocalServerAttempt:
-        async def begin() -> Attempt:
+        async def begin() -> tuple[Attempt, float]:
             await self.introduce()
-            return super(LocalServerEndpoint, self).open(self._own_request(request), prefix, wants=wants)
+            own = super(LocalServerEndpoint, self).open(self._own_request(request), prefix, wants=wants)
+            share = self._cache.share(request.messages)
+            tells = self.about is not None and self.about.kind == "llama-server"
+            return own, 0.0 if tells else share
 
         attempt = LocalServerAttempt(
             turns=self._turns, begin=begin, explained=self._explained, on_close=self._closed
