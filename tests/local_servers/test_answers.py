@@ -15,6 +15,9 @@ import pytest
 from faults.fault import Cut, Fault, Kind, Moment
 from faults.lab import get
 from faults.proxy import fault_proxy
+from quirks.ollama import Ollama
+from quirks.server import running
+from quirks.writers import KnownText
 from security.recorder import recording
 
 from disco import AsyncDisco, LocalServer
@@ -104,7 +107,7 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
             if [p.endpoint for p in answer.route.pieces] == way:
                 break
     assert [p.endpoint for p in answer.route.pieces] == way, answer.route.transfers
-    assert [t.outcome for t in answer.route.transfers] == ["switched"]
+    assert answer.route.transfers[-1].outcome == "switched"  # one before it may have come too late
 
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
@@ -192,13 +195,47 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     assert outside.seen <= {own, own.partition(":")[0], *([behind] if desk.quirks else [])}
 
 
+def as_seen(client):
+    (member,) = client.router.members(None)
+    return client.router.catalog.candidate(0, member, "m", client.router.preset)
+
+
 async def test_it_learns_how_fast_it_is(desk):
     async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
-        before = client.router._field("m", None, client.router.preset)[2]["device"]
+        before = as_seen(client)
         long = [{"role": "user", "content": "Tell me about the sea. " * 20}]
         await get(client, messages=long, max_tokens=16, temperature=0)
-        after = client.router._field("m", None, client.router.preset)[2]["device"]
+        after = as_seen(client)
     assert before.prefill_tps != float("inf")
     assert after.prefill_tps != before.prefill_tps
     assert after.decode_tps != before.decode_tps
     assert (after.reach, after.announces, after.parks) == ("device", True, False)
+
+
+async def test_a_prompt_that_is_cached_is_no_fast_prefill():
+    """Ollama does not say what was cached; the second question of a conversation begins as the first did."""
+    with running(Ollama(KnownText("Yes."), context_tokens=100_000)) as server:
+        async with AsyncDisco(local=f"{server.base_url}#smollm2:135m") as client:
+            asked = [{"role": "user", "content": "word " * 400}]
+            first = await get(client, messages=asked)
+            asked += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+            second = await get(client, messages=asked)
+            other = await get(client, messages=[{"role": "user", "content": "Something else, " * 20}])
+    seen = [answer.route.tries[0] for answer in (first, second, other)]
+    assert seen[0].cached_tokens == 0
+    assert seen[1].cached_tokens > 0.8 * seen[1].prompt_tokens
+    assert seen[2].cached_tokens < 0.5 * seen[2].prompt_tokens
+
+
+async def test_energy_is_what_the_server_tells_or_assumed_aloud(desk, caplog):
+    async with AsyncDisco(local=desk.address, policy="battery-saver", timeouts=PATIENT) as client:
+        for _ in range(2):
+            await get(client, messages=SEA, max_tokens=2)
+        seen = as_seen(client).rates.cost_out
+    warned = [r for r in caplog.records if "energy" in r.message]
+    if desk.kind in ("ollama", "llama-server"):
+        rate = client.router.preset.cost.exchange_rate
+        assert seen == pytest.approx(2 * 134515008 * rate / 1e6)
+        assert not warned
+    else:
+        assert len(warned) == 1
