@@ -15,7 +15,8 @@ from quirks.writers import KnownText
 from scripted_server import answer, scripted_server
 from servers import free_port
 
-from disco import ConfigurationError, LocalModelError, LocalServer
+from disco import AsyncDisco, ConfigurationError, ContextLengthError, LocalModelError, LocalServer
+from disco.dispatch import Preset
 from disco.endpoints.base import Endpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Started
@@ -134,6 +135,26 @@ async def test_context_is_known_once_the_model_is_loaded():
             asked = server.asked.count("/api/ps")
             await collected(endpoint.open(HELLO))
             assert server.asked.count("/api/ps") == asked == 2
+
+
+async def test_what_ollama_would_cut_off_is_kept_away():
+    """Moving there, the half-written answer is the last message: the question would be what is cut."""
+    ollama = Ollama(KnownText(SEA), context_tokens=60)
+    with running(ollama) as server:
+        async with endpoint_at(server.base_url) as endpoint:
+            await endpoint.warm_up()
+            assert endpoint.capabilities().context_tokens == 60
+            asked = [{"role": "user", "content": "Tell me about the sea. " * 10}]
+            long = Request([*asked, {"role": "user", "content": "Go on."}], model="m", params={"max_tokens": 4})
+            await collected(endpoint.open(long))
+        assert ollama.dropped  # that is what it does, without a word; so dispatch must know its context
+        policy = Preset(name="lab", dispatch={"policy": "device_only"})
+        async with AsyncDisco(local=server.base_url, policy=policy) as client:
+            await client.warm_up()
+            before = len(ollama.chats)
+            with pytest.raises(ContextLengthError):
+                await client.chat.completions.create(model="m", messages=asked * 10)
+            assert len(ollama.chats) == before
 
 
 async def test_loading_is_known_where_the_server_tells():

@@ -153,11 +153,17 @@ class Ollama(QuirkServer):
         for cut in range(last + 1):
             system = [m for m in messages[:cut] if m["role"] == "system"]
             prompt = self._rendered([*system, *messages[cut:]])
-            if await self.writer.count(prompt) <= self.context_tokens or cut == last:
+            tokens = await self.writer.count(prompt)
+            if tokens <= self.context_tokens or cut == last:
                 if cut:
                     self.dropped.append([m for m in messages[:cut] if m["role"] != "system"])
-                return prompt
-        raise AssertionError
+                break
+        if tokens > self.context_tokens:
+            # llm/llama_server.go contextShiftPromptLimit: of a message that is too long by itself, the end of it is
+            # kept, so that half of the context is free.
+            self.dropped.append(messages[-1:])
+            prompt = prompt[-len(prompt) * self.context_tokens // tokens // 2 :]
+        return prompt
 
     def _rendered(self, messages: list[dict[str, Any]]) -> str:
         merged: list[dict[str, Any]] = []

@@ -67,6 +67,8 @@ class RealModel:
             httpx2.AsyncClient(trust_env=False, timeout=60) as http,
             http.stream("POST", f"{self._root}/completion", json=body) as response,
         ):
+            if response.status_code != 200:
+                raise RuntimeError("the runner has refused the prompt")
             written = 0
             async for line in response.aiter_lines():
                 if not line.startswith("data: "):
