@@ -161,8 +161,8 @@ async def _play(connection: anyio.abc.SocketStream, script: Sequence[Step], serv
     for step in script:
         if isinstance(step, bytes):
             sent += step
-            await connection.send(step)
             server.bytes_out += len(step)
+            await connection.send(step)
         elif step == WAIT_FOR_CLOSE:
             with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                 await connection.receive()
