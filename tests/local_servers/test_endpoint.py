@@ -145,7 +145,9 @@ async def test_what_ollama_would_cut_off_is_kept_away():
             await endpoint.warm_up()
             assert endpoint.capabilities().context_tokens == 60
             asked = [{"role": "user", "content": "Tell me about the sea. " * 10}]
-            long = Request([*asked, {"role": "user", "content": "Go on."}], model="m", params={"max_tokens": 4})
+            long = Request(
+                [*asked, {"role": "user", "content": "Go on."}], model="m", params={"max_tokens": 4}
+            )
             await collected(endpoint.open(long))
         assert ollama.dropped  # that is what it does, without a word; so dispatch must know its context
         policy = Preset(name="lab", dispatch={"policy": "device_only"})
