@@ -219,6 +219,7 @@ CONFIGURATION = (
     "client.router",
     "client.backup_server",
     "client.backups",
+    "client.local_servers",
 )
 
 

@@ -14,7 +14,7 @@ from quirks.writers import RealModel
 from disco import LocalServer
 
 CONTEXT_TOKENS = 2048
-# SmolLM2 begins its story only after one of the prefixes, which that check takes for a restart; `test_answers` has moves.
+# After one of the prefixes SmolLM2 begins its story, which that check takes for a restart; `test_answers` has moves.
 SERVED = [check for check in CHECKS if check.__name__ != "it_continues_exactly_where_the_prefix_ends"]
 # Ollama cuts off what is too long; its sockets are this process's.
 QUIRKS = ("a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated")
