@@ -12,7 +12,7 @@ from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
 from quirks.server import running
 from quirks.writers import KnownText
-from scripted_server import answer, scripted_server
+from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse
 from servers import free_port
 
 from disco import AsyncDisco, ConfigurationError, ContextLengthError, LocalModelError, LocalServer
@@ -231,6 +231,16 @@ async def test_nobody_there():
         assert "Nothing answers at http://localhost:" in str(caught.value.error)
         with pytest.raises(LocalModelError, match="Start the server there"):
             await endpoint.warm_up()
+
+
+async def test_a_connection_that_breaks_is_not_a_server_that_is_not_there():
+    models = answer(b'{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}')
+    begun = [STREAM_HEAD, piece(sse(chunk("The"), done=False)), RESET]
+    async with scripted_server(models, begun) as server, endpoint_at(server.base_url) as endpoint:
+        with pytest.raises(EndpointFailure) as caught:
+            await collected(endpoint.open(HELLO))
+    assert caught.value.kind is FailureKind.CONNECTION
+    assert "Nothing answers" not in str(caught.value.error)
 
 
 async def test_a_key_that_is_wrong_is_no_secret(native_server):

@@ -217,7 +217,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
     def _explained(self, failure: EndpointFailure) -> EndpointFailure:
         """What failed, from the point of view of somebody who runs the server."""
         error = failure.error
-        if failure.kind is FailureKind.CONNECTION and type(error) is openai.APIConnectionError:
+        if type(error) is openai.APIConnectionError and isinstance(error.__cause__, httpx2.ConnectError):
             reason = openai.APIConnectionError(
                 message=f"Nothing answers at {self.where}. Start the server there, or correct its address.",
                 request=error.request,
