@@ -15,7 +15,7 @@ from disco.endpoints.llamacpp.files import locate, require_llama_cpp, resolve_mo
 from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.job import Job
 from disco.endpoints.llamacpp.measure import Measurement, MeasurementJob
-from disco.endpoints.llamacpp.native import NativeModel
+from disco.endpoints.llamacpp.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.process import ModelProcess, require_processes
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
@@ -153,8 +153,13 @@ class LlamaCppEndpoint(Endpoint):
             gpu_layers=self._gpu_layers,
             keep_loading=keep_loading,
         )
+
+        def check() -> None:
+            if not keep_loading():
+                raise Aborted
+
         try:
-            self._renderer = Renderer(model, self._template)
+            self._renderer = Renderer(model, self._template, check)
         except BaseException:
             model.close()
             raise

@@ -81,7 +81,7 @@ class Generation(Job):
 
     def _run(self, model: NativeModel) -> None:
         tools = self._sampling.tools
-        conversation = self._renderer()(self._messages, tools)
+        conversation = self._renderer()(self._messages, tools, check=self.check)
         calls = None
         if tools is not None:
             calls = CallWriter(model, conversation.form, tools, behind_text=bool(self._prefix))
