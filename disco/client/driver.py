@@ -238,7 +238,8 @@ class LiveSession:
                     if type(event) is Ended:
                         self._apply(session.ended(number, event, now()))
                         continue
-                    assert isinstance(event, list)
+                    if not isinstance(event, list):
+                        continue
                     self._delta_bytes = _DELTA_BYTES if event[-1].raw is None else _CHUNK_BYTES
                     self._apply(session.deltas(number, event, now()))
                     if not handed_on and self._out:

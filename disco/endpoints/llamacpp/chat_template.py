@@ -201,7 +201,7 @@ def _environment_class() -> Any:
                 waiting += (held for held in inside if isinstance(held, list | tuple | dict))
             return value
 
-        def concat(self, parts: Any) -> str:  # type: ignore[override] # a function in Jinja, too
+        def concat(self, parts: Any) -> str:  # a function in Jinja, too
             """Join text that the template wrote."""
             kept: list[str] = []
             for part in parts:
