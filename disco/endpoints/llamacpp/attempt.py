@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import anyio
+from anyio import to_thread
 
 from disco.endpoints.base import Attempt, Event, Progress
 from disco.endpoints.llamacpp.generation import Generation
 from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.messages import plain_messages
-from disco.endpoints.llamacpp.params import Sampling, read_params
+from disco.endpoints.llamacpp.native import Aborted
+from disco.endpoints.llamacpp.params import Sampling, needs_compiling, read_params
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import EndpointFailure
@@ -69,7 +72,7 @@ class LlamaCppAttempt(Attempt):
             raise StopAsyncIteration
         try:
             if self._job is None and not self._ready:
-                self._start()
+                await self._start()
             while True:
                 event = await self._next()
                 if event is not None:
@@ -112,13 +115,25 @@ class LlamaCppAttempt(Attempt):
             self._ready.popleft()
         return deltas
 
-    def _start(self) -> None:
-        self._sampling = read_params(self._request, self._prefix, endpoint=self._name)
+    async def _start(self) -> None:
+        read = partial(read_params, self._request, self._prefix, endpoint=self._name, check=self._flag_check)
+        try:
+            # Schemas take up to a second or so, which nobody else in the event loop should wait for.
+            compiles = needs_compiling(self._request)
+            self._sampling = await to_thread.run_sync(read, abandon_on_cancel=True) if compiles else read()
+        except Aborted:
+            raise StopAsyncIteration from None
+        if self._over:  # closed by another task
+            raise StopAsyncIteration
         limit = self._sampling.max_tokens
         if limit is not None and limit <= self._prefix.tokens and self._mode == "write":
             self._ready.append(Ended("length", Usage()))
             return
         self._submit(self._sampling)
+
+    def _flag_check(self) -> None:
+        if self._over:
+            raise Aborted
 
     def _submit(self, sampling: Sampling) -> None:
         messages = plain_messages(self._request.messages, endpoint=self._name)
