@@ -294,7 +294,12 @@ def _bound(
     return (other, True) if stricter(bound, other) == other else (bound, False)
 
 
-def _within(bound: float | None, excluded: bool, sign: int, keyword: str) -> tuple[float | None, bool]:
+def _within(
+    bound: float | None,
+    excluded: bool,  # noqa: FBT001
+    sign: int,
+    keyword: str,
+) -> tuple[float | None, bool]:
     """The bound, drawn in where it has more digits than anybody writes."""
     if bound is None or -_LARGEST <= bound <= _LARGEST:
         return bound, excluded
