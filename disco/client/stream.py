@@ -21,7 +21,7 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
 
-__all__ = ["DiscoStream", "answer_usage", "stop"]
+__all__ = ["DiscoStream", "answer_usage", "read", "stop"]
 
 CLOSE_S = 5.0
 
@@ -61,7 +61,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
     @property
     def writer(self) -> str | None:
         """Name of the endpoint that wrote the last chunk with text."""
-        return self._live.session.writer_at(max(0, self._chars - 1))
+        return self._live.session.transcript.writer_at(max(0, self._chars - 1))
 
     @property
     def buffered_tokens(self) -> int:
@@ -118,15 +118,11 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             return []
         batch: list[Delta]
         try:
-            batch = self._first or await live.read()
+            batch = self._first or await read(live)
             self._first = []
-        except Exception as error:
+        except BaseException:
             self._complete = True
             self._close_response()
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
-            raise
-        except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
-            await self.close()
             raise
         if batch:
             return batch
@@ -174,6 +170,22 @@ class _Closes(httpx2.AsyncByteStream):
         await stop(self._live)
 
 
+async def read(live: LiveSession) -> list[Delta]:
+    """What was released of an answer, at least one delta; empty at its end. A read that is broken off ends it.
+
+    Raises:
+        Exception: what ended the answer, with `partial_text` and `route` on it.
+    """
+    try:
+        return await live.read()
+    except Exception as error:
+        attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
+        raise
+    except BaseException:  # cancelled: as with the SDK's own stream; nothing is left running behind
+        await stop(live)
+        raise
+
+
 async def stop(live: LiveSession) -> None:
     """End an answer wherever it is and return once nothing of it runs, at most a few seconds later."""
     live.cancel()
@@ -184,11 +196,11 @@ async def stop(live: LiveSession) -> None:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """One usage for one answer: its prompt once, its own tokens once; what losers used is in the route."""
     session = live.session
-    prompt, completion = session.terms.prompt_tokens, session.tokens
-    first = session.attempts[session.segments[0][1]] if session.segments else None
+    prompt, completion = session.terms.prompt_tokens, session.transcript.tokens
+    first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:
         prompt = first.usage.prompt_tokens
-        if len(session.segments) == 1 and first.usage.completion_tokens:
+        if len(session.transcript.segments) == 1 and first.usage.completion_tokens:
             completion = first.usage.completion_tokens
     return CompletionUsage(
         prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion

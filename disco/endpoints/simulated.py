@@ -21,11 +21,12 @@ from disco.endpoints.simulated_script import (
     SimulatedProfile,
     log_probabilities,
     script,
+    seam_report,
     swallowed_tokens,
 )
 from disco.endpoints.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Parked, Started, Usage
+from disco.events import Delta, DeltaKind, Ended, Parked, SeamReport, Started, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
@@ -329,6 +330,10 @@ class SimulatedAttempt(Attempt):
         total = len(self._pieces)
         read = self._used_now().prompt_tokens if self._state == "working" else total
         return Progress(read, total, self._profile.prefill_tps if read > self._cached else 0.0)
+
+    @property
+    def seam(self) -> SeamReport | None:
+        return seam_report(self._profile, self._prefix, sum(map(len, self._written)))
 
     @property
     def usage(self) -> Usage:

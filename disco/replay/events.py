@@ -35,7 +35,8 @@ from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import Role
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
+from disco.session.recording import make_record
 
 __all__ = ["answer_lengths", "simulate"]
 
@@ -154,8 +155,9 @@ class _Replay:
             self.device = Device(
                 slots=scenario.device_slots, load_s=load_s or 0.0, idle_unload_s=scenario.idle_unload_s
             )
+            # Its answers wait for their turn, and say when that has come.
+            self.warm = (replace(self.warm[0], announces=True), self.warm[1])
             self.cold = (replace(self.warm[0], load_s=self.device.load_s), self.warm[1])
-        self.rates = {DEVICE: scenario.device_rates, SERVER: scenario.server_rates}
         self.pace = None if scenario.pace_tps is None else Pace(scenario.pace_tps)
         fails = scenario.device_fault is not None or scenario.server_fault is not None
         self.timeouts = Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS
@@ -262,18 +264,19 @@ class _Replay:
     def _note(self, row: int, session: Session) -> None:
         """Write down what became of a request."""
         t0 = session.started_at
-        times_s = np.array([at - t0 for at, tokens in session.released for _ in range(tokens)])
+        times_s = np.array([at - t0 for at, tokens in session.transcript.released for _ in range(tokens)])
         if times_s.size:
             self.ttft_s[row] = times_s[0]
-        if session.segments:
-            self.device_won[row] = session.attempts[session.segments[0][1]].candidate.place == "device"
+        first = session.transcript.first_writer
+        if first is not None:
+            self.device_won[row] = first.candidate.place == "device"
         for state in session.attempts:
             if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
                 of_side = (
                     self.device_prompt_tokens if state.candidate.name == DEVICE else self.server_prompt_tokens
                 )
                 of_side[row] = session.terms.prompt_tokens
-        ledger = settle_accounts(session, self.rates)
+        ledger = settle_accounts(session)
         self.cost_usd[row] = ledger.total_cost
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:

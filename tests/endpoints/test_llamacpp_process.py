@@ -156,11 +156,9 @@ async def test_it_writes_what_the_thread_writes(device):
 
 
 def plain(delta):
-    fields = dataclasses.asdict(dataclasses.replace(delta, raw=None))
-    if delta.raw is not None:
-        fields["raw"] = delta.raw.model_dump(exclude_unset=True)
-        for call in fields["raw"]["choices"][0]["delta"]["tool_calls"]:
-            call.pop("id", None)  # drawn by lot
+    fields = dataclasses.asdict(delta)
+    for call in fields["tool_calls"]:
+        call.pop("id")  # drawn by lot
     return fields
 
 

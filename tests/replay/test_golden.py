@@ -21,7 +21,7 @@ from disco.request import Request, Timeouts
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import make_record
+from disco.session.recording import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 NAMES = ("device", "server", "edge")
@@ -127,16 +127,14 @@ def situation(seed: int) -> Run:
 def told(run: Run, number: str) -> str:
     """All that happened, as text; times written with the format `number`."""
     session = run.session
-    record = make_record(
-        session, settle_accounts(session, {n: Rates(1e-7, 1e-6) for n in NAMES}), policy="test"
-    )
+    record = make_record(session, settle_accounts(session), policy="test")
 
     def times(pairs) -> str:
         return " ".join(f"{number % at}:{tokens}" for at, tokens in pairs)
 
     parts = [
-        times(session.generated),
-        times(session.released),
+        times(session.transcript.generated),
+        times(session.transcript.released),
         times((at, len(deltas)) for at, deltas in run.out),
         run.text,
         str(run.finished),

@@ -20,7 +20,7 @@ from disco.endpoints.llamacpp.params import Sampling, needs_compiling, read_para
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, Parked, Started, Usage
+from disco.events import Delta, Ended, Parked, SeamReport, Started, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
@@ -36,7 +36,7 @@ class LlamaCppAttempt(Attempt):
 
     Mutable: `_job` and `_mail` (the newest, None until it is iterated), `_ready`, `_over`, `_mode`, `_announced`,
     `_prefix`, `_read` (the prefix of the newest job), `_changed`, `_sampling`, `_earlier` (what jobs before the newest
-    used), `_progress` (theirs).
+    used), `_progress` (theirs), `_text_chars`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class LlamaCppAttempt(Attempt):
         self._sampling: Sampling | None = None
         self._earlier: list[Usage] = []
         self._progress: Progress | None = None
+        self._text_chars = 0
 
     async def __anext__(self) -> Event:
         if self._over:
@@ -112,6 +113,7 @@ class LlamaCppAttempt(Attempt):
         deltas: list[Delta] = []
         while self._ready and isinstance(item := self._ready[0], Delta):
             deltas.append(item)
+            self._text_chars += len(item.text)
             self._ready.popleft()
         return deltas
 
@@ -218,6 +220,15 @@ class LlamaCppAttempt(Attempt):
     @property
     def progress(self) -> Progress | None:
         return self._progress if self._job is None else self._job.progress or self._progress
+
+    @property
+    def seam(self) -> SeamReport | None:
+        # The sampler spells the withheld text before anything else, and a prompt never comes back as an answer.
+        prefix = self._prefix
+        if not prefix:
+            return None
+        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
+        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
 
     def park(self) -> bool:
         return self._turn("park")
