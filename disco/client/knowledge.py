@@ -114,8 +114,8 @@ class Knowledge:
         """
         for state in session.attempts:
             speeds[state.candidate.name].learn(state)
-        if session.finish_reason is not None and session.tokens > 0:
-            self.answers.append((session.tokens, session.finish_reason == "stop"))
+        if session.finish_reason is not None and session.transcript.tokens > 0:
+            self.answers.append((session.transcript.tokens, session.finish_reason == "stop"))
             del self.answers[:-1000]  # old ones are forgotten
             if len(self.answers) % REFIT_EVERY == 0:
                 self._lengths = None

@@ -204,8 +204,7 @@ class Router:
             if purse is not None:
                 purse.close(anyio.current_time())
             self._tell_of_refused_keys(finished, watch)
-            rates = {name: s.rates for name, s in speeds.items()}
-            ledger = settle_accounts(finished, rates)
+            ledger = settle_accounts(finished)
             # The session has closed and changes no more, so the record may be written when it is asked for; only
             # the budgets that it reports go on changing.
             live.written = cache(
@@ -355,7 +354,7 @@ class Router:
         return Purse(
             self.governor,
             limits,
-            {name: Payer(name, s.place, s.rates) for name, s in speeds.items()},
+            {name: (Payer(name, s.place, s.rates),) for name, s in speeds.items()},
             most_prompt_tokens(request),
             max_tokens=features.max_tokens,
             choices=choices if isinstance(choices, int) and choices > 0 else 1,

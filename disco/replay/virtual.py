@@ -19,8 +19,18 @@ import numpy as np
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
 from disco.events import Delta, Ended, Usage
 from disco.replay.device import Device
+from disco.replay.flow import flow, flows
 from disco.request import Request
-from disco.session.effects import CancelAttempt, Effect, Fail, Finish, ParkAttempt, Release, StartAttempt
+from disco.session.effects import (
+    CancelAttempt,
+    Effect,
+    Fail,
+    Finish,
+    FollowAttempt,
+    ParkAttempt,
+    Release,
+    StartAttempt,
+)
 from disco.session.machine import Session
 
 __all__ = ["Player", "Run", "Scripts", "Shared", "run_session", "run_together"]
@@ -269,10 +279,10 @@ class Player:
                 self.apply(effects, now)
             if heap and heap[0][0] < until:
                 until = heap[0][0]
-            if session.flows(number):
-                state = session.attempts[number]
+            state = session.attempts[number]
+            if flows(session, state):
                 before = state.tokens
-                at, event = session.flow(number, playing.events, started_at, until, self.out)
+                at, event = flow(session, state, playing.events, started_at, until, self.out)
                 playing.written += state.tokens - before
                 now = max(now, state.last_at)
             else:
@@ -335,6 +345,7 @@ class Player:
         """An attempt begins to work at `at`."""
         start = playing.start
         playing.started_at = at
+        self.apply(self.session.began(playing.number, at), at)
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
             start, holds_prompt=start.endpoint in self.holding
         )
@@ -360,6 +371,8 @@ class Player:
                     heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, _STOP))
             elif type(effect) is ParkAttempt:
                 self.playing[effect.attempt].parked = True
+            elif type(effect) is FollowAttempt:
+                pass  # a script reads its whole prompt at once: nothing would be read sooner
             elif type(effect) is Finish:
                 self.closed = True
                 self.finished = effect.reason

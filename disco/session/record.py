@@ -257,45 +257,43 @@ def make_record(
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
     """
     t0 = session.started_at
-    generated = tuple((at - t0, tokens) for at, tokens in session.generated)
-    released = tuple((at - t0, tokens) for at, tokens in session.released)
+    generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
+    released = tuple((at - t0, tokens) for at, tokens in session.transcript.released)
     pace_tps = session.terms.pace_tps
     return RouteRecord(
         created_s=None if created_s is None else _round(created_s),
         policy=policy,
         finish_reason=_word(session.finish_reason),
         prompt_tokens=session.terms.prompt_tokens,
-        answer_tokens=session.tokens,
+        answer_tokens=session.transcript.tokens,
         max_tokens=session.terms.max_tokens,
-        endpoints=_contenders(session, ledger),
+        endpoints=_contenders(session),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
         tries=tuple(_try(state, ledger, t0) for state in session.attempts),
         pieces=_pieces(session),
         transfers=_transfers(session),
         pace=_pace(generated, released, pace_tps),
         ledger=ledger,
-        duration_s=(session.finished_at or t0) - t0,
+        duration_s=(session.ending.closed_at or t0) - t0,
         generated=generated,
         released=released,
         rested=session.plan.rested,
         withheld=session.plan.withheld,
-        budget={} if session.purse is None else session.purse.report(session.finished_at or t0),
+        budget={} if session.purse is None else session.purse.report(session.ending.closed_at or t0),
     )
 
 
-def _contenders(session: Session, ledger: Ledger) -> tuple[Contender, ...]:
-    known = ((candidate, ledger.rates.get(name)) for name, candidate in session.candidates.items())
+def _contenders(session: Session) -> tuple[Contender, ...]:
     return tuple(
         Contender(
             name=candidate.name,
             place=candidate.place,
-            cost_in=rates.cost_in,
-            cost_out=rates.cost_out,
-            cached_share=rates.cached_share,
+            cost_in=candidate.rates.cost_in,
+            cost_out=candidate.rates.cost_out,
+            cached_share=candidate.rates.cached_share,
             continues=candidate.continues,
         )
-        for candidate, rates in known
-        if rates is not None
+        for candidate in session.candidates.values()
     )
 
 
@@ -322,19 +320,20 @@ def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
 
 
 def _pieces(session: Session) -> tuple[Piece, ...]:
-    delivered = session.text
+    delivered = session.transcript.text
     pieces = []
-    starts = [start for start, _ in session.segments]
-    for (start, number), next_start in zip(session.segments, [*starts[1:], math.inf], strict=False):
+    segments = session.transcript.segments
+    ends = [*(s.start for s in segments[1:]), math.inf]
+    for segment, next_start in zip(segments, ends, strict=False):
+        start, state = segment.start, segment.writer
         # A cancelled answer may not have reached its last piece.
         end = int(min(next_start, len(delivered)))
         if end <= start:
             continue
-        state = session.attempts[number]
         written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
         pieces.append(
             Piece(
-                attempt=number,
+                attempt=state.number,
                 endpoint=state.candidate.name,
                 start_char=start,
                 end_char=end,
@@ -346,12 +345,12 @@ def _pieces(session: Session) -> tuple[Piece, ...]:
 
 
 def _transfers(session: Session) -> tuple[Transfer, ...]:
-    t0, pace = session.started_at, session.terms.pace_tps
+    t0, pace, released = session.started_at, session.terms.pace_tps, session.transcript.released
     out = []
     for h in session.handovers:
         late = 0
-        if h.outcome == "switched" and pace is not None and session.released:
-            after_cut = metrics.lateness_s(session.released, pace)[h.cut_tokens :]
+        if h.outcome == "switched" and pace is not None and released:
+            after_cut = metrics.lateness_s(released, pace)[h.cut_tokens :]
             late = sum(late_s > metrics.TOLERANCE_S for late_s in after_cut)
         out.append(
             Transfer(

@@ -219,7 +219,7 @@ async def read_long(tokens: int) -> float:
         held = sys.getallocatedblocks() - blocks
         assert read == tokens
         assert got.route.finish_reason == "stop"
-        assert len(got._live.session.segments) == 1
+        assert len(got._live.session.transcript.segments) == 1
         return held / tokens
 
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from situations import NAMES, situations
+from situations import situations
 
 from disco.cost import Rates
 from disco.endpoints.simulated_script import SimulatedProfile
@@ -45,7 +45,7 @@ def record_of_a_race(
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
     session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0))
-    return make_record(session, settle_accounts(session, RATES), policy="test", created_s=created_s)
+    return make_record(session, settle_accounts(session), policy="test", created_s=created_s)
 
 
 def test_it_knows_when_where_and_at_what_price():
@@ -144,8 +144,7 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
     session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
-    rates = {name: Rates(1e-7, 1e-6) for name in NAMES}
-    record = make_record(session, settle_accounts(session, rates), policy="test", created_s=1.0)
+    record = make_record(session, settle_accounts(session), policy="test", created_s=1.0)
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(situation["profiles"])
     assert [t["place"] == "device" for t in written["tries"]] == [

@@ -69,7 +69,7 @@ def answer_lengths(workload: _Answered) -> AnswerLengths:
 
 def writers(session: Session) -> tuple[str, ...] | None:
     """Who wrote an answer, in order, where there were several."""
-    names = tuple(session.attempts[number].candidate.name for _, number in session.segments)
+    names = tuple(segment.writer.candidate.name for segment in session.transcript.segments)
     return names if len(names) > 1 else None
 
 
@@ -115,7 +115,7 @@ def simulate_stations(
 
 
 class _Tally:
-    """What one station was charged for, by request. Lists: changing one of their numbers costs a tenth of an array's."""
+    """What one station was charged for, by request, in lists: one of their numbers costs a tenth of an array's."""
 
     __slots__ = ("cached", "column", "completion", "cost_usd", "failures", "prompt", "started")
 
@@ -159,7 +159,6 @@ class _Replay:
         self.devices: dict[str, Device] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
-        self.rates = {station.name: station.rates for station in self.stations}
         self.pace_tps = pace_tps
         self.pace = None if pace_tps is None else Pace(pace_tps)
         fails = any(station.fault is not None for station in self.stations)
@@ -294,12 +293,13 @@ class _Replay:
         """Write down what became of a request."""
         tallies = self.tallies
         t0 = session.started_at
-        times_s = np.array([at - t0 for at, tokens in session.released for _ in range(tokens)])
+        times_s = np.array([at - t0 for at, tokens in session.transcript.released for _ in range(tokens)])
         if times_s.size:
             self.ttft_s[row] = times_s[0]
-        if session.segments:
-            self.winner[row] = tallies[session.attempts[session.segments[0][1]].candidate.name].column
-        self.answer_tokens[row] = session.tokens
+        first = session.transcript.first_writer
+        if first is not None:
+            self.winner[row] = tallies[first.candidate.name].column
+        self.answer_tokens[row] = session.transcript.tokens
         for state in session.attempts:
             if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
                 tallies[state.candidate.name].started[row] = session.terms.prompt_tokens
@@ -307,7 +307,7 @@ class _Replay:
                 tallies[state.candidate.name].failures[row] += 1
         if session.handovers:
             self.moves[row] = sum(h.outcome == "switched" for h in session.handovers)
-        ledger = settle_accounts(session, self.rates)
+        ledger = settle_accounts(session)
         self.total_usd[row] = ledger.total_cost
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:
