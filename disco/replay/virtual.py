@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
-from disco.events import Delta, Ended, Usage
+from disco.events import Delta, Ended, Started, Usage
 from disco.replay.device import Device
 from disco.replay.flow import flow, flows
 from disco.request import Request
@@ -304,6 +304,8 @@ class Player:
             self.stop(playing, now)
         elif playing.over:
             return
+        elif type(event) is Started:
+            self.apply(session.began(number, now), now)
         elif type(event) is list:
             if playing.parked:
                 playing.over = True
@@ -345,10 +347,11 @@ class Player:
         """An attempt begins to work at `at`."""
         start = playing.start
         playing.started_at = at
-        self.apply(self.session.began(playing.number, at), at)
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
             start, holds_prompt=start.endpoint in self.holding
         )
+        if self.session.candidates[start.endpoint].announces:
+            heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, Started(playing.cached_tokens)))
         self.schedule(playing)
 
     def apply(self, effects: list[Effect], now: float) -> None:

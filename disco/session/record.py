@@ -20,7 +20,7 @@ from typing import Any
 from disco.cost import Ledger
 from disco.plan import Rest, Withheld
 from disco.playback import metrics
-from disco.session.attempts import AttemptState
+from disco.session.attempts import AttemptState, Outcome
 from disco.session.machine import Session
 
 __all__ = ["Contender", "Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
@@ -62,6 +62,10 @@ class Try:
         tokens, kept_tokens: written, and of these in the answer.
         prompt_tokens, completion_tokens, cached_tokens: what it is charged for.
         cost: of all its charges, USD.
+        seam: the verdict on the place where it went on with an answer, see `events.SeamReport`; None where it began
+            one, or where its endpoint does not say.
+        sent_chars, written_chars, swallowed_chars: of that report.
+        text_chars: characters that it gave to this answer, whether or not they were kept.
     """
 
     endpoint: str
@@ -80,6 +84,27 @@ class Try:
     completion_tokens: int
     cached_tokens: int
     cost: float
+    seam: str | None = None
+    sent_chars: int = 0
+    written_chars: int = 0
+    swallowed_chars: int = 0
+    text_chars: int = 0
+
+    @property
+    def joins(self) -> bool:
+        """Whether it went on exactly where the answer was cut, and all that it wrote there arrived.
+
+        Judged by what it was sent and all that it wrote: missing may be the withheld text and a proved echo, each
+        whole, and nothing else.
+        """
+        if self.seam is None:
+            return True
+        may_miss = self.prefix_chars - self.sent_chars + (self.sent_chars if self.seam == "echo" else 0)
+        passed_chars = self.written_chars - self.swallowed_chars
+        arrived = self.text_chars == passed_chars or (
+            self.outcome != Outcome.FINISHED and self.text_chars <= passed_chars
+        )
+        return self.seam != "unproved" and self.swallowed_chars == may_miss and arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +220,14 @@ class RouteRecord:
 
     @property
     def seamless(self) -> bool:
-        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap."""
+        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap.
+
+        Every seam between two pieces has to be proved (`Try.joins`): False says that text may stand there twice or be
+        missing, not that it does.
+        """
         ends = [0, *(p.end_char for p in self.pieces)]
         return all(
-            p.start_char == end and p.written_crc32 == p.delivered_crc32
+            p.start_char == end and p.written_crc32 == p.delivered_crc32 and self.tries[p.attempt].joins
             for p, end in zip(self.pieces, ends, strict=False)
         )
 
@@ -316,7 +345,21 @@ def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=usage.cached_tokens if usage else 0,
         cost=sum(c.cost for c in ledger.charges if c.attempt == state.number),
+        text_chars=sum(map(len, state.parts)),
+        **_seam(state),
     )
+
+
+def _seam(state: AttemptState) -> dict[str, Any]:
+    seam = state.seam
+    if seam is None:
+        return {}
+    return {
+        "seam": seam.verdict,
+        "sent_chars": seam.sent_chars,
+        "written_chars": seam.written_chars,
+        "swallowed_chars": seam.swallowed_chars,
+    }
 
 
 def _pieces(session: Session) -> tuple[Piece, ...]:

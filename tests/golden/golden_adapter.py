@@ -16,7 +16,7 @@ from golden_draws import Ask, Setting, attempt, draw_answer_tokens, draw_prompt_
 
 from disco.cost import Rates
 from disco.cost.governor import Governor
-from disco.cost.purse import Payer, Purse
+from disco.cost.purse import Purse
 from disco.dispatch import Candidate, Dispatcher, Features, load_preset
 from disco.dispatch.breaker import Patience
 from disco.dispatch.health import Health
@@ -174,14 +174,14 @@ class Episode:
         candidates = {
             s.name: Candidate(
                 s.name,
-                s.place,
-                cost_in=s.cost_in,
-                cost_out=s.cost_out,
+                "device" if s.place == "device" else "any",
+                rates=rates[s.name],
                 prefill_tps=s.prefill_tps,
                 overhead_s=s.overhead_s,
                 load_s=cold_s if s.place == "device" else 0.0,
                 decode_tps=s.decode_tps,
                 continues=s.continues,
+                parks=s.place == "device",
                 context_tokens=s.context_tokens,
                 standby=s.standby,
             )
@@ -212,7 +212,7 @@ class Episode:
                 purse = Purse(
                     self.governor,
                     preset.limits.budgets,
-                    {name: Payer(s.place, rates[name]) for name, s in sides.items()},
+                    {name: c.payers for name, c in candidates.items()},
                     4 * ask.prompt_tokens + 144,
                     max_tokens=ask.max_tokens,
                     unreported=preset.limits.unreported,
@@ -257,10 +257,10 @@ class Episode:
             watch.close()
             if purse is not None:
                 purse.close(now)
-            record = make_record(session, settle_accounts(session, rates), policy=preset.name)
+            record = make_record(session, settle_accounts(session), policy=preset.name)
             self.kept[ask.row] = {
                 "record": projected(record.to_dict(timelines=True)),
-                "text_crc32": zlib.crc32(session.text.encode()),
+                "text_crc32": zlib.crc32(session.transcript.text.encode()),
                 "error": None if session.error is None else type(session.error).__name__,
             }
 
