@@ -274,6 +274,7 @@ def test_a_station_more_or_another_order_leaves_the_others_luck_as_it_was():
                     getattr(part, values)[:, column], getattr(whole, values)[:, there]
                 )
             assert part.again[column] == whole.again[there]
+    assert len(set(whole.again)) == 5
     assert len({tuple(whole.faulty[:, c]) for c in range(5)}) == 5
     assert len({tuple(whole.ttft_s[:, c]) for c in (2, 3)}) == 2, (
         "of one distribution, but not the same draws"
