@@ -31,12 +31,12 @@ BIG = replace(CLOUD, name="big", rates=Rates(5e-6, 5e-5), ttft=Empirical.from_qu
 ALL = (PHONE, HOME, CLOUD, BACKUP, BIG)
 
 
-def trace(n: int = 40, *, seed: int = 3, gap_s: float = 4.0) -> Trace:
+def trace(n: int = 40, *, seed: int = 3, gap_s: float = 4.0, longest: int = 200) -> Trace:
     rng = np.random.default_rng(seed)
     return Trace.of(
         arrival_s=np.sort(rng.uniform(0, gap_s * n, n)),
         prompt_tokens=rng.integers(5, 400, n),
-        output_tokens=rng.integers(1, 200, n),
+        output_tokens=rng.integers(1, longest, n),
     )
 
 
