@@ -107,7 +107,6 @@ class Scenario:
             continues=self.device_continues,
             fault=self.device_fault,
         )
-        device = replace(device, announces=False)  # waiting for it counts as silence
         server = Station(
             name=SERVER,
             reach="any",

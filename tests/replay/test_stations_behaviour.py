@@ -180,10 +180,13 @@ def test_from_profiles_they_are_the_scenarios_stations():
         ttft=CLOUD.ttft,
     )
     device, server = where.stations()
-    assert Station.of_device(where.device, where.device_rates).candidate() == replace(
-        device.candidate(), announces=True
+    assert Station.of_device(where.device, where.device_rates) == device
+    assert (device.candidate(), server.candidate()) == where.candidates()
+    assert not device.candidate().announces
+    assert replace(device, slots=2).candidate().announces, (
+        "its answers wait for their turn, and it says when it comes"
     )
-    assert server.candidate() == where.candidates()[1]
+    assert not replace(device, slots=2, reach="own").candidate().announces
     assert device.parks is None
     assert device.candidate().parks
     assert not server.candidate().parks

@@ -37,8 +37,8 @@ class Station:
         context_tokens: prompt and answer together; None: no limit.
         continues: it can continue a half-written answer.
         parks: it can finish a prefill and keep it without writing; None: where its TTFT is a line.
-        announces: it says when it begins to work on an attempt, so that waiting for its turn is no silence; None: on
-            this device.
+        announces: it says when it begins to work on an attempt, so that waiting for its turn is no silence; None: it
+            does where it is on this device and attempts have to wait.
         standby: it serves only where no other endpoint of its place may.
         rank: its place in the user's order of endpoints, from the smallest model (0) to the best.
         slots: answers it works on at once, others queue in order of arrival; None: it never queues.
@@ -168,7 +168,7 @@ class Station:
             decode_tps=self.decode_tps,
             continues=self.continues,
             parks=line is not None if self.parks is None else self.parks,
-            announces=self.reach == "device" if self.announces is None else self.announces,
+            announces=(self.queues and self.reach == "device") if self.announces is None else self.announces,
             context_tokens=self.context_tokens,
             standby=self.standby,
             rank=self.rank,
