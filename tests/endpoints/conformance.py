@@ -99,6 +99,13 @@ async def collect(attempt: Attempt) -> tuple[list[list[Delta]], Ended]:
     return batches, ended
 
 
+async def next_event(attempt: Attempt):
+    """The next event that is not `Started`."""
+    while isinstance(event := await anext(attempt), Started):
+        pass
+    return event
+
+
 async def complete(endpoint: Endpoint, request: Request, prefix: Prefix | None = None):
     async with endpoint.open(request) if prefix is None else endpoint.open(request, prefix) as attempt:
         batches, ended = await collect(attempt)

@@ -12,7 +12,10 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulated import SimulatedEndpoint
 from disco.endpoints.simulated_script import SimulatedProfile
+from tests.endpoints import conformance_following
 from tests.endpoints.conformance import CHECKS, Subject
+
+assert conformance_following  # it adds its checks
 
 CONTEXT_TOKENS = 2048
 
@@ -33,7 +36,7 @@ def simulated(place, **numbers):
 
 
 SIMULATED = {
-    "simulated-device": simulated("device"),
+    "simulated-device": simulated("device", mean_logp=-0.7),
     "simulated-server": simulated("server", packet_tokens=3, role_at_s=0.001),
     "simulated-echo": simulated("server", seam="echoes", decode_tps=2000.0),
 }
