@@ -6,9 +6,9 @@ import math
 
 from hypothesis import strategies as st
 
-from disco.dispatch.plan import Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.plan import Move, Plan, Start
 from disco.playback import Pace
 
 NAMES = ("device", "server", "edge")

@@ -35,9 +35,15 @@ class BackupServer(OpenAIEndpoint):
         del model  # the request's is the first server's
         return super().capabilities(self.model)
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> ServerAttempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> ServerAttempt:
         own = replace(request, model=self.model, extra_headers=None, extra_query=None)
-        return super().open(own, prefix)
+        return super().open(own, prefix, wants=wants)
 
     async def warm_up(self) -> None:
         await super().warm_up()

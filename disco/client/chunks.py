@@ -15,7 +15,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
 from disco.endpoints.openai_api.mold import MoldedChunk, remade
-from disco.session.events import Delta
+from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord

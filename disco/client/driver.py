@@ -15,6 +15,7 @@ import anyio.lowlevel
 from disco.client.host import keep_interrupts_out
 from disco.endpoints.base import Attempt, Endpoint
 from disco.errors import DiscoError, EndpointFailure, FailureKind
+from disco.events import Delta, Ended, Usage
 from disco.request import Request
 from disco.session.effects import (
     CancelAttempt,
@@ -25,7 +26,6 @@ from disco.session.effects import (
     Release,
     StartAttempt,
 )
-from disco.session.events import Delta, Ended, Usage
 from disco.session.machine import Session
 from disco.session.record import RouteRecord
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate
 from disco.endpoints.base import Capabilities
+from disco.plan import Candidate
 from disco.profiles import Lengths, LengthsProfile, Rolling
 from disco.session.attempts import AttemptState, Outcome
 from disco.session.machine import Session
@@ -55,14 +55,14 @@ class Speeds:
             overhead_s = float(self.ttft.snapshot().quantile(0.9))
         return Candidate(
             name=name,
-            place=self.place,
-            cost_in=self.rates.cost_in,
-            cost_out=self.rates.cost_out,
+            reach="device" if self.place == "device" else "any",
+            rates=self.rates,
             prefill_tps=self.prefill_tps,
             overhead_s=overhead_s,
             load_s=0.0 if able.ready else self.load_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
+            parks=able.parks,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
             standby=standby,

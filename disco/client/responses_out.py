@@ -14,7 +14,7 @@ from disco.client.driver import LiveSession
 from disco.client.responses_in import RESPONSE_ID
 from disco.client.stream import answer_usage
 from disco.endpoints.openai_api.mold import remade
-from disco.session.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind
 
 __all__ = ["ResponsesEncoder"]
 

@@ -20,14 +20,14 @@ from disco.client.knowledge import Speeds
 from disco.client.options import NO_OPTIONS, RequestOptions
 from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor
-from disco.cost.purse import Payer, Purse
+from disco.cost.purse import Purse
 from disco.dispatch import Dispatcher, Features, Plan, Preset, features_of, load_preset
 from disco.dispatch.health import Health, Watch
-from disco.dispatch.plan import Candidate
 from disco.dispatch.presets import with_limits
 from disco.dispatch.within_budget import within_budget
 from disco.endpoints.base import Endpoint
 from disco.errors import ConfigurationError, FailureKind
+from disco.plan import Candidate, Payer
 from disco.playback import Pace, Playback
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
@@ -355,7 +355,7 @@ class Router:
         return Purse(
             self.governor,
             limits,
-            {name: Payer(s.place, s.rates) for name, s in speeds.items()},
+            {name: Payer(name, s.place, s.rates) for name, s in speeds.items()},
             most_prompt_tokens(request),
             max_tokens=features.max_tokens,
             choices=choices if isinstance(choices, int) and choices > 0 else 1,

@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.client.chunks import Chunks
 from disco.client.driver import LiveSession
 from disco.errors import DiscoError, attach_evidence
-from disco.session.events import Delta
+from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.client.portal import Portal
 from disco.client.stream import DiscoStream
 from disco.client.wire import EventStream
-from disco.session.events import Delta
+from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord

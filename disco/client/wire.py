@@ -18,8 +18,8 @@ from disco.client.chunks import Chunks, assemble
 from disco.client.driver import LiveSession
 from disco.client.stream import answer_usage, stop
 from disco.errors import NoEndpointError, attach_evidence
+from disco.events import Delta
 from disco.request import Request, Timeouts
-from disco.session.events import Delta
 
 __all__ = [
     "NOT_ROUTED",

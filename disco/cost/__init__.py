@@ -5,13 +5,12 @@ from disco.cost.unified import (
     PAPER_DEVICE_CONSTRAINED,
     PAPER_SERVER_CONSTRAINED,
     ExchangeRate,
-    Rates,
     Regime,
     device_rates,
     regime,
     server_rates,
-    unified_rates,
 )
+from disco.rates import Rates
 
 __all__ = [
     "PAPER_DEVICE_CONSTRAINED",
@@ -26,5 +25,4 @@ __all__ = [
     "device_rates",
     "regime",
     "server_rates",
-    "unified_rates",
 ]

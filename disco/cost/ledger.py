@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from disco.cost.unified import Rates
+from disco.rates import Rates
 
 __all__ = ["Charge", "Ledger", "Phase", "Totals"]
 

@@ -9,30 +9,17 @@ from typing import Any, Literal
 
 from disco.cost.bounds import most_prefix_tokens
 from disco.cost.governor import Governor, Limit, Meter
-from disco.cost.unified import Rates
 from disco.errors import BudgetExceededError
+from disco.plan import Payer
 from disco.request import Prefix
 
-__all__ = ["Payer", "Purse"]
+__all__ = ["Purse"]
 
 # An answer without a limit of its own is allowed so many tokens: what today's models write at most, but only a quarter
 # of what is left once that is less, so that other answers find something, too; and never fewer than a page or so.
 _MOST, _SHARE, _PAGE = 16_384, 4, 1024
 _FEWEST = 64  # a start that may write less is not worth its prompt
 _WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a target has to write again
-
-
-@dataclass(frozen=True, slots=True)
-class Payer:
-    """An endpoint as a limit sees it.
-
-    Attributes:
-        place: "device" or "server".
-        rates: what a token costs there.
-    """
-
-    place: str
-    rates: Rates
 
 
 @dataclass(slots=True)

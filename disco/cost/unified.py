@@ -12,51 +12,20 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Price, PriceTable, ServerProfile
+from disco.profiles import DeviceProfile, Price
+from disco.rates import Rates
 
 __all__ = [
     "PAPER_DEVICE_CONSTRAINED",
     "PAPER_SERVER_CONSTRAINED",
     "ExchangeRate",
-    "Rates",
     "Regime",
     "device_rates",
     "regime",
     "server_rates",
-    "unified_rates",
 ]
 
 Regime = Literal["device-constrained", "server-constrained"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What a token costs at one endpoint, in unified money (USD) per token.
-
-    Attributes:
-        cost_in: per prompt token.
-        cost_out: per generated token.
-        cached_share: share of `cost_in` that a prompt token costs which was not computed again: 0 on a
-            device, which spends no energy on it; 1 for a server that bills it in full.
-    """
-
-    cost_in: float
-    cost_out: float
-    cached_share: float = 1.0
-
-    def __post_init__(self) -> None:
-        # Written so that NaN fails too.
-        if not (0 <= self.cost_in < math.inf and 0 <= self.cost_out < math.inf):
-            raise ValueError(f"costs per token must be finite and not negative: {self!r}")
-        if not 0 <= self.cached_share <= 1:
-            raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
-
-    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """What these tokens cost; `cached_tokens` are among `prompt_tokens`."""
-        computed = prompt_tokens - cached_tokens
-        return (
-            self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,36 +99,6 @@ def server_rates(price: Price, *, cached_share: float = 1.0) -> Rates:
     return Rates(
         cost_in=price.usd_per_mtok_in / 1e6, cost_out=price.usd_per_mtok_out / 1e6, cached_share=cached_share
     )
-
-
-def unified_rates(
-    profile: DeviceProfile | ServerProfile,
-    *,
-    exchange_rate: ExchangeRate | None = None,
-    prices: PriceTable | None = None,
-    prompt_tokens: float = 128.0,
-    cached_share: float = 1.0,
-) -> Rates:
-    """What a token costs at the endpoint that `profile` describes.
-
-    Args:
-        profile: of a device or a server.
-        exchange_rate: λ, for a device.
-        prices: where a server's `price` is looked up.
-        prompt_tokens: see `device_rates`.
-        cached_share: see `server_rates`.
-
-    Raises:
-        ConfigurationError: what the profile's kind needs was not given, or is not known.
-    """
-    if isinstance(profile, DeviceProfile):
-        if exchange_rate is None:
-            raise ConfigurationError(f"device {profile.name!r} needs an exchange_rate to be priced")
-        return device_rates(profile, exchange_rate, prompt_tokens=prompt_tokens)
-    if prices is None or profile.price is None:
-        lacking = "a price table" if prices is None else "`price`, a model of the price table, in its profile"
-        raise ConfigurationError(f"server {profile.name!r} needs {lacking} to be priced")
-    return server_rates(prices.price(profile.price), cached_share=cached_share)
 
 
 def regime(device: Rates, server: Rates) -> Regime:

@@ -13,12 +13,12 @@ from disco.dispatch.length_threshold import (
 )
 from disco.dispatch.optimal_plan import OptimalPlan, plan_optimal_waits
 from disco.dispatch.optimal_wait import OptimalWait
-from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.dispatch.presets import Preset, available_presets, load_preset
 from disco.dispatch.random_split import RandomSplit
 from disco.dispatch.registry import build_policy, known_policies
 from disco.dispatch.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
 from disco.dispatch.waits import SplitWait, WaitByLength
+from disco.plan import Candidate, Move, Plan, Start
 
 __all__ = [
     "Candidate",

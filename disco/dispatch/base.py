@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Candidate, Start
+from disco.plan import Candidate, Start
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 

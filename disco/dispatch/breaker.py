@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from disco.dispatch.plan import Rest
 from disco.errors import FailureKind
+from disco.plan import Rest
 
 __all__ = ["Breaker", "Patience", "State"]
 

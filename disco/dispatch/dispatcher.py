@@ -8,16 +8,17 @@ from typing import Literal
 
 import numpy as np
 
-from disco.cost.unified import Rates, regime
+from disco.cost.unified import regime
 from disco.dispatch.base import FittedPolicy, Policy, alone
 from disco.dispatch.eligible import eligible
 from disco.dispatch.features import Features
 from disco.dispatch.fixed import Race
-from disco.dispatch.plan import Candidate, Move, Plan, Rest, Start
 from disco.dispatch.presets import Preset
 from disco.dispatch.registry import AUTO, build_policy
+from disco.plan import Candidate, Move, Plan, Rest, Start
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
+from disco.rates import Rates
 
 __all__ = ["BudgetClass", "Dispatcher"]
 
@@ -63,7 +64,7 @@ class Dispatcher:
         self._rng = rng
         self._policies: dict[tuple[str, bool], Policy] = {}
         # The regime of the latest pair, which is nearly always the next one's too.
-        self._prices: tuple[float, float, float, float] | None = None
+        self._prices: tuple[Rates, Rates] | None = None
         self._server_constrained = True
 
     @property
@@ -108,10 +109,10 @@ class Dispatcher:
 
     def _spares_server(self, device: Candidate, server: Candidate) -> bool:
         """Whether the server is the constrained side at these prices."""
-        prices = device.cost_in, device.cost_out, server.cost_in, server.cost_out
+        prices = device.rates, server.rates
         if prices != self._prices:
             self._prices = prices
-            self._server_constrained = regime(Rates(*prices[:2]), Rates(*prices[2:])) == "server-constrained"
+            self._server_constrained = regime(*prices) == "server-constrained"
         return self._server_constrained
 
     def constrained(self, device: Candidate, server: Candidate) -> Candidate:
@@ -220,7 +221,7 @@ def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple
 
     Those on standby come after all others.
     """
-    cost = prompt_tokens * candidate.cost_in + answer_tokens * candidate.cost_out
+    cost = prompt_tokens * candidate.rates.cost_in + answer_tokens * candidate.rates.cost_out
     return candidate.standby, cost, candidate.time_to_first_token_s(prompt_tokens)
 
 
@@ -260,10 +261,13 @@ def _moves(able: list[Candidate], spared: Candidate | None, targets: list[Candid
         if spared is not None and c.place == spared.place:
             continue
         # Strictly cheaper only: of equals, the first in rank stays.
-        if c.continues and (target is None or (c.cost_out, c.cost_in) < (target.cost_out, target.cost_in)):
+        if c.continues and (target is None or _out_then_in(c) < _out_then_in(target)):
             target = c
     if target is None:
         return {}
-    # A server bills a prompt whether or not its answer is wanted: there is no prefill to keep there.
-    move = Move(target.name, keep_prefill=target.place == "device")
-    return {c.name: move for c in able if c.cost_out > target.cost_out}
+    move = Move(target.name, keep_prefill=target.parks)
+    return {c.name: move for c in able if c.rates.cost_out > target.rates.cost_out}
+
+
+def _out_then_in(candidate: Candidate) -> tuple[float, float]:
+    return candidate.rates.cost_out, candidate.rates.cost_in

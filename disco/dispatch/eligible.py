@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Candidate
 from disco.errors import ContextLengthError, NoEndpointError
+from disco.plan import Candidate
 
 __all__ = ["ANSWER_RESERVE_TOKENS", "eligible"]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from disco.dispatch.base import Delays, alone
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Candidate, Start
+from disco.plan import Candidate, Start
 
 __all__ = ["DeviceOnly", "Race", "ServerOnly"]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from disco.dispatch.breaker import Breaker, Patience
-from disco.dispatch.plan import Plan, Rest
 from disco.errors import EndpointFailure, FailureKind
+from disco.plan import Plan, Rest
 
 __all__ = ["Health", "Watch"]
 

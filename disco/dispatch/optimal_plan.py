@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.dispatch.base import check_share
-from disco.dispatch.plan import Candidate
 from disco.dispatch.server_times import ServerTimes, ttft_quantile_s
 from disco.dispatch.wait_time import WaitPlan, plan_waits
 from disco.dispatch.waits import EmpiricalWaits
+from disco.plan import Candidate
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from disco.dispatch.base import Delays, Diffusion, alone
 from disco.dispatch.features import Features
 from disco.dispatch.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
-from disco.dispatch.plan import Candidate, Start
+from disco.plan import Candidate, Start
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 

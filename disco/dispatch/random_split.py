@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from disco.dispatch.base import Delays, alone, check_share
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Candidate, Start
+from disco.plan import Candidate, Start
 
 __all__ = ["RandomSplit"]
 

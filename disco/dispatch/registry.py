@@ -11,10 +11,10 @@ from disco.dispatch.base import Policy, PolicyFactory
 from disco.dispatch.fixed import DeviceOnly, Race, ServerOnly
 from disco.dispatch.length_threshold import LengthThreshold
 from disco.dispatch.optimal_wait import OptimalWait
-from disco.dispatch.plan import Candidate
 from disco.dispatch.random_split import RandomSplit
 from disco.dispatch.wait_time import WaitTime
 from disco.errors import ConfigurationError, nearest
+from disco.plan import Candidate
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 

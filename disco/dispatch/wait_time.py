@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from disco.dispatch.base import Delays, Diffusion, alone, check_share
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Candidate, Start
 from disco.dispatch.shares import TokenShares
 from disco.dispatch.waits import EmpiricalWaits, SampleWaits, SplitWait, WaitByLength, WaitSource
+from disco.plan import Candidate, Start
 from disco.profiles.distributions import Empirical
 from disco.profiles.lengths import Lengths
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from disco.cost.purse import Purse
-from disco.dispatch.plan import Candidate, Move, Plan, Start, Withheld
+from disco.plan import Candidate, Move, Plan, Start, Withheld
 from disco.request import Prefix
 
 __all__ = ["FOR_ANSWERS", "FOR_HEDGES", "within_budget"]

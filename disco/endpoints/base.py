@@ -9,12 +9,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
+from disco.events import Delta, Ended, Parked, SeamReport, Started, Traffic, Usage
+from disco.plan import Place, Reach
 from disco.request import Prefix, Request
-from disco.session.events import Delta, Ended, Usage
 
-__all__ = ["Attempt", "Capabilities", "Endpoint"]
+__all__ = ["Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
+
+Event = list[Delta] | Started | Parked | Ended
+"""What an attempt yields: batches of deltas, and what becomes of its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt's prefill has come.
+
+    Attributes:
+        tokens_done: prompt and prefix tokens that are read, cached ones included.
+        tokens_total: how many there are.
+        prefill_tps: how fast they were read so far, tokens/s; 0 before any was.
+    """
+
+    tokens_done: int
+    tokens_total: int
+    prefill_tps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,11 @@ class Capabilities:
             and the server decides.
         vocabulary: fingerprint of its tokenizer, or None when unknown.
         ready: it can start now; False while a model still has to be loaded.
+        parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
+        follows: a parked attempt can be told more text and stay parked (`Attempt.follow`).
+        announces: attempts say when their work begins (`events.Started`); until then they wait for their turn.
+        waiting: requests that would be served before a new one; None where it does not say.
+        logp: attempts can be asked for log probabilities for disco's own use ("logp" among their wants).
     """
 
     continues: bool = False
@@ -36,12 +60,18 @@ class Capabilities:
     features: frozenset[str] | None = frozenset()
     vocabulary: str | None = None
     ready: bool = True
+    parks: bool = False
+    follows: bool = False
+    announces: bool = False
+    waiting: int | None = None
+    logp: bool = False
 
 
 class Attempt(ABC):
-    """One endpoint's try at (the rest of) one answer. An async iterator of batches, then one `Ended`.
+    """One endpoint's try at (the rest of) one answer. An async iterator of events, the last of them `Ended`.
 
-    Iterating starts the work. A batch is a non-empty list of deltas, in order, that arrived together.
+    Iterating starts the work. `Started` comes first where the endpoint says when an attempt's turn has come
+    (`Capabilities.announces`). A batch is a non-empty list of deltas, in order, that arrived together.
     After `Ended`, a failure or `aclose()` the iterator stops (StopAsyncIteration).
     Failure raises `EndpointFailure`; cancelling the iterating task, or
     `aclose()`, stops the work promptly: connection closed, decoding stopped within one token, prefill
@@ -52,7 +82,7 @@ class Attempt(ABC):
         return self
 
     @abstractmethod
-    async def __anext__(self) -> list[Delta] | Ended: ...
+    async def __anext__(self) -> Event: ...
 
     @abstractmethod
     async def aclose(self) -> None: ...
@@ -73,6 +103,37 @@ class Attempt(ABC):
         """
         return False
 
+    def follow(self) -> bool:
+        """Ask to finish the prompt's prefill and stay as a warm follower: it never writes.
+
+        `Parked` comes each time all that it was given is read; then it waits for `extend`, or for its end
+        (`aclose`). Returns False where the endpoint cannot (`Capabilities.follows`); nothing has changed then.
+        """
+        return False
+
+    def extend(self, prefix: Prefix) -> bool:
+        """Tell a follower that the answer so far is now `prefix`: it reads what is new and stays parked.
+
+        Returns False where it is no follower, or is over; the caller then does without.
+        """
+        del prefix
+        return False
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far its prefill is; None where the endpoint does not know."""
+        return None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes sent and received for it so far."""
+        return Traffic()
+
+    @property
+    def seam(self) -> SeamReport | None:
+        """What became of the place where it went on with an answer; None for one from the beginning."""
+        return None
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -91,15 +152,29 @@ class Endpoint(ABC):
     """
 
     name: str
-    place: Literal["device", "server"]
+    place: Place
+
+    @property
+    def reach(self) -> Reach:
+        """How far the prompt travels; an endpoint on another machine of the user's says "own" here."""
+        return "device" if self.place == "device" else "any"
 
     @abstractmethod
     def capabilities(self, model: str | None = None) -> Capabilities:
         """What is known now; `model` is the request's (a server may hold several)."""
 
     @abstractmethod
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> Attempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> Attempt:
         """Make an attempt; nothing happens until it is iterated.
+
+        `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
+        (`Capabilities.logp`), and changes nothing that the application sees.
 
         A non-empty `prefix` is only passed to endpoints whose capabilities say that they continue. The
         attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any echo have been

@@ -18,8 +18,8 @@ from disco.endpoints.base import Attempt, Capabilities, Endpoint
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script, swallowed_tokens
 from disco.endpoints.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
 
@@ -95,9 +95,17 @@ class SimulatedEndpoint(Endpoint):
             context_tokens=self.profile.context_tokens,
             features=self.profile.features,
             vocabulary=self.profile.vocabulary,
+            parks=self.place == "device",
         )
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> SimulatedAttempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> SimulatedAttempt:
+        del wants  # nothing is offered yet
         self._opened += 1
         # One generator per attempt: what one attempt draws does not depend on how others are interleaved.
         rng = np.random.default_rng([self._seed, self._opened])

@@ -33,8 +33,8 @@ from disco.errors import (
     IncompleteAnswerError,
     LocalModelError,
 )
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 __all__ = [
     "Fault",

@@ -17,8 +17,8 @@ from collections import deque
 from dataclasses import dataclass
 from math import exp, isfinite
 
+from disco.events import Delta, DeltaKind
 from disco.playback.boundaries import CAP_CHARS, continues, ends_open, next_cut
-from disco.session.events import Delta, DeltaKind
 
 __all__ = ["Pace", "Playback"]
 

@@ -9,10 +9,10 @@ from itertools import accumulate, chain, islice, repeat
 import numpy as np
 
 from disco.endpoints.simulated_script import Fault, Scripted, play, prose
+from disco.events import Delta, Ended, Usage
 from disco.replay.scenario import DEVICE, SERVER, Scenario, Workload
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
-from disco.session.events import Delta, Ended, Usage
 
 __all__ = ["AnswerScripts", "Answers"]
 

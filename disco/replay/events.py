@@ -19,9 +19,9 @@ from disco.dispatch import Dispatcher, Preset
 from disco.dispatch.base import Delays, Policy
 from disco.dispatch.features import Features
 from disco.dispatch.health import Health, Watch
-from disco.dispatch.plan import Candidate, Start
 from disco.dispatch.presets import MigrationSection
 from disco.errors import ConfigurationError, NoEndpointError
+from disco.plan import Candidate, Start
 from disco.playback import Pace, Playback
 from disco.replay.answers import Answers
 from disco.replay.arms import ORACLE, RECORDED, arm_delays, arm_policy

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from disco.cost import ExchangeRate, Rates, Regime, device_rates, regime, server_rates
 from disco.dispatch.base import Delays
-from disco.dispatch.plan import Candidate
 from disco.endpoints.simulated_script import Fault
 from disco.errors import ConfigurationError
+from disco.plan import Candidate
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
 from disco.replay.trace import Gaps, Trace
 
@@ -97,20 +97,19 @@ class Scenario:
         line = self.device.line
         device = Candidate(
             name=DEVICE,
-            place="device",
-            cost_in=self.device_rates.cost_in,
-            cost_out=self.device_rates.cost_out,
+            reach="device",
+            rates=self.device_rates,
             prefill_tps=1.0 / line.k_s_per_token,
             overhead_s=line.c_s,
             decode_tps=self.device.decode_tps,
             continues=self.device_continues,
+            parks=True,
             context_tokens=self.device.context_tokens,
         )
         server = Candidate(
             name=SERVER,
-            place="server",
-            cost_in=self.server_rates.cost_in,
-            cost_out=self.server_rates.cost_out,
+            reach="any",
+            rates=self.server_rates,
             overhead_s=float(self.ttft.quantile(PLANNED_QUANTILE)),
             decode_tps=self.server_tps,
             continues=self.server_continues,

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
+from disco.events import Delta, Ended, Usage
 from disco.replay.device import Device
 from disco.request import Request
 from disco.session.effects import CancelAttempt, Effect, Fail, Finish, ParkAttempt, Release, StartAttempt
-from disco.session.events import Delta, Ended, Usage
 from disco.session.machine import Session
 
 __all__ = ["Player", "Run", "Scripts", "Shared", "run_session", "run_together"]

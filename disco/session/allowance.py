@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from disco.events import Delta, Ended
 from disco.session.attempts import AttemptState
-from disco.session.events import Delta, Ended
 
 __all__ = ["has_used_up", "lowered_limit", "was_told_to_stop"]
 

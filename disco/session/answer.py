@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from math import inf
 
 from disco.cost.purse import Purse
-from disco.dispatch.plan import Candidate, Move, Plan
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
+from disco.events import Delta, DeltaKind, Usage
+from disco.plan import Candidate, Move, Plan
 from disco.playback import Playback
 from disco.request import Prefix
 from disco.session.allowance import lowered_limit
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import AttemptState, Outcome, Role
 from disco.session.effects import CancelAttempt, Effect, Release, StartAttempt
-from disco.session.events import Delta, DeltaKind, Usage
 from disco.session.terms import Handover, Pending, Terms, Watch
 
 __all__ = ["Answer"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from disco.dispatch.plan import Candidate
 from disco.errors import FailureKind
+from disco.events import Delta, DeltaKind, Usage
+from disco.plan import Candidate
 from disco.request import Prefix
-from disco.session.events import Delta, DeltaKind, Usage
 
 __all__ = ["AttemptState", "Outcome", "Role", "is_content", "is_text"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from disco.events import Delta
 from disco.request import Prefix
-from disco.session.events import Delta
 
 __all__ = ["CancelAttempt", "Effect", "Fail", "Finish", "ParkAttempt", "Release", "StartAttempt"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from disco.dispatch.plan import Candidate
 from disco.errors import AnswerTimeoutError, BudgetExceededError, EndpointFailure, FailureKind
+from disco.plan import Candidate
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempts import AttemptState, Outcome, Role

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from disco.events import Delta
 from disco.playback import last_word_start
 from disco.session.answer import Answer
 from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect
-from disco.session.events import Delta
 from disco.session.migration import Snapshot, Verdict, decide
 from disco.session.terms import Handover
 

@@ -15,11 +15,11 @@ from math import inf
 from typing import Any
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, Ended, Usage
 from disco.request import Prefix
 from disco.session.allowance import has_used_up, was_told_to_stop
 from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect, Fail, Finish, ParkAttempt
-from disco.session.events import Delta, Ended, Usage
 from disco.session.failover import SurvivingAnswer
 from disco.session.migration import Verdict, decide
 from disco.session.terms import Handover, Pending, Terms

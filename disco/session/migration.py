@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from disco.dispatch.plan import Candidate
+from disco.plan import Candidate
 from disco.session.answer_lengths import AnswerLengths
 
 __all__ = [
@@ -269,11 +269,11 @@ def decide(snapshot: Snapshot) -> Decision:
     t_m_s = handover_time_s(target, prompt_tokens + n)
     money = _Money(
         lengths=lengths,
-        saving=source.cost_out - target.cost_out,
-        cost_in=target.cost_in,
+        saving=source.rates.cost_out - target.rates.cost_out,
+        cost_in=target.rates.cost_in,
         prompt_tokens=prompt_tokens,
         wasted_tokens=source.decode_tps * t_m_s if snapshot.make_before_break else 0.0,
-        source_cost_out=source.cost_out,
+        source_cost_out=source.rates.cost_out,
     )
     now = money.gain_with(n, expected)
     verdict = _worth_now(money, n, expected, now)

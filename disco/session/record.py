@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from disco.cost import Ledger
-from disco.dispatch.plan import Rest, Withheld
+from disco.plan import Rest, Withheld
 from disco.playback import metrics
 from disco.session.attempts import AttemptState
 from disco.session.machine import Session

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from disco.errors import EndpointFailure
+from disco.events import Delta
 from disco.request import Prefix, Timeouts
 from disco.session.attempts import Role
-from disco.session.events import Delta
 
 __all__ = ["Handover", "Pending", "Terms", "Watch"]
 

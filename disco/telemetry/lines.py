@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from disco.dispatch.plan import Plan
+from disco.plan import Plan
 from disco.session.record import RouteRecord, Transfer, Try
 from disco.telemetry.facts import Fact
 

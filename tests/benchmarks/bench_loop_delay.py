@@ -19,8 +19,8 @@ import llama_cpp
 import numpy as np
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
+from disco.events import Ended
 from disco.request import Request
-from disco.session.events import Ended
 
 CONTEXT_TOKENS = 2048
 SLEEP_S = 0.005

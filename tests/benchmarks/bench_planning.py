@@ -42,6 +42,7 @@ from disco.dispatch import (
     plan_waits_samples,
 )
 from disco.profiles import Empirical, Lengths, Rolling
+from disco.rates import Rates
 from disco.request import Request
 
 PAPER_MS = {
@@ -49,8 +50,8 @@ PAPER_MS = {
     "wait time": {1_000: 0.486, 10_000: 1.741, 100_000: 14.856},
 }
 BUDGET = 0.5
-DEVICE = Candidate("device", "device", cost_in=1e-9, cost_out=1e-9, prefill_tps=50.0, continues=True)
-SERVER = Candidate("server", "server", cost_in=1e-7, cost_out=6e-7, continues=True)
+DEVICE = Candidate("device", "device", rates=Rates(1e-9, 1e-9), prefill_tps=50.0, continues=True)
+SERVER = Candidate("server", "any", rates=Rates(1e-7, 6e-7), continues=True)
 
 
 def samples(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,9 +18,9 @@ from disco import AsyncDisco
 from disco.client.driver import LiveSession
 from disco.client.host import Host
 from disco.dispatch import Preset
-from disco.dispatch.plan import Candidate, Plan, Start
 from disco.endpoints.simulated import SimulatedEndpoint
 from disco.endpoints.simulated_script import SimulatedProfile
+from disco.plan import Candidate, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request
 from disco.session.answer_lengths import AnswerLengths
@@ -46,7 +46,7 @@ def test_a_reader_who_pauses_for_an_hour_holds_the_writer_and_loses_nothing(bank
         playback = Playback(Pace(tps=5.0) if banking else None)
         playback.banking = banking
         plan = Plan((Start("server"),))
-        candidates = {"server": Candidate("server", "server")}
+        candidates = {"server": Candidate("server", "any")}
         terms = Terms(10, pace_tps=5.0 if banking else None)
         session = Session(plan, candidates, terms, playback, AnswerLengths.geometric(100))
         request = Request(messages=SEA, model="m")

@@ -13,10 +13,11 @@ from situations import situations
 
 from disco.client.driver import LiveSession
 from disco.client.host import Host
-from disco.dispatch.plan import Candidate
 from disco.endpoints.simulated import SimulatedEndpoint
 from disco.errors import DiscoError
+from disco.plan import Candidate
 from disco.playback import Playback
+from disco.rates import Rates
 from disco.request import Request
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
@@ -39,9 +40,8 @@ async def live_run(situation):
     candidates = {
         name: Candidate(
             name=name,
-            place=endpoints[name].place,
-            cost_in=situation["costs"][name] / 10,
-            cost_out=situation["costs"][name],
+            reach="device" if name == "device" else "any",
+            rates=Rates(situation["costs"][name] / 10, situation["costs"][name]),
             overhead_s=0.3,
             decode_tps=profile.decode_tps,
             continues=profile.continues,
@@ -88,11 +88,11 @@ def test_closing_the_client_ends_a_reader_that_still_waits():
         from disco.endpoints.simulated_script import SimulatedProfile
 
         silent = SimulatedEndpoint("server", SimulatedProfile(ttft_s=math.inf))
-        from disco.dispatch.plan import Plan, Start
+        from disco.plan import Plan, Start
 
         session = Session(
             Plan((Start("server"),)),
-            {"server": Candidate("server", "server")},
+            {"server": Candidate("server", "any")},
             Terms(1),
             Playback(None),
             AnswerLengths.geometric(10),

@@ -12,9 +12,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, r
 
 from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor, Limit, Meter
-from disco.cost.purse import Payer, Purse
-from disco.cost.unified import Rates
+from disco.cost.purse import Purse
 from disco.errors import BudgetExceededError
+from disco.plan import Payer
+from disco.rates import Rates
 from disco.request import Prefix, Request
 
 WINDOW_S = 64.0
@@ -219,11 +220,11 @@ def test_money_adds_up_exactly():
 
 # ---------------------------------------------------------------------- one request
 
-CHEAP = Payer("server", Rates(1e-7, 1e-6))
+CHEAP = Payer("server", "server", Rates(1e-7, 1e-6))
 
 
 def purse(limit: Limit, governor: Governor | None = None, **more) -> Purse:
-    return Purse(governor or Governor(), (limit,), {"server": CHEAP, "device": Payer("device", Rates(0, 0))},
+    return Purse(governor or Governor(), (limit,), {"server": CHEAP, "device": Payer("device", "device", Rates(0, 0))},
                  **{"prompt_tokens": 100, **more})  # fmt: skip
 
 

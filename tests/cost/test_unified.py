@@ -14,10 +14,9 @@ from disco.cost import (
     device_rates,
     regime,
     server_rates,
-    unified_rates,
 )
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Energy, Price, load_device, load_prices, load_server
+from disco.profiles import DeviceProfile, Energy, Price, load_device, load_prices
 
 COST = st.floats(0, 1e3)
 RATES = st.builds(Rates, COST, COST)
@@ -97,22 +96,6 @@ def test_prices_become_money_per_token():
     rates = server_rates(Price(usd_per_mtok_in=0.15, usd_per_mtok_out=0.6), cached_share=0.5)
     assert (rates.cost_in, rates.cost_out) == (pytest.approx(0.15e-6), pytest.approx(0.6e-6))
     assert rates.cost(1000, 0, 1000) == pytest.approx(0.075e-3)
-
-
-def test_either_kind_of_profile_is_priced_or_says_what_is_missing():
-    phone, server, prices = load_device(DEVICES[0]), load_server("gpt-4.1-nano-2026"), load_prices()
-    assert unified_rates(phone, exchange_rate=PAPER_SERVER_CONSTRAINED) == device_rates(
-        phone, PAPER_SERVER_CONSTRAINED
-    )
-    assert unified_rates(server, prices=prices) == server_rates(prices.price("gpt-4o-mini"))
-    with pytest.raises(ConfigurationError, match="exchange_rate"):
-        unified_rates(phone, prices=prices)
-    with pytest.raises(ConfigurationError, match="price table"):
-        unified_rates(server)
-    with pytest.raises(ConfigurationError, match="`price`"):
-        unified_rates(server.model_copy(update={"price": None}), prices=prices)
-    with pytest.raises(ConfigurationError, match="no price is known for 'unheard-of'"):
-        unified_rates(server.model_copy(update={"price": "unheard-of"}), prices=prices)
 
 
 @pytest.mark.parametrize(

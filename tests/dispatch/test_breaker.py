@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from disco.dispatch import Candidate, Dispatcher, Features, Preset, Start
 from disco.dispatch.breaker import Breaker, Patience
 from disco.dispatch.health import Health
-from disco.dispatch.plan import Move, Rest
 from disco.errors import EndpointFailure, FailureKind
+from disco.plan import Move, Rest
 from disco.profiles import Empirical, Lengths
+from disco.rates import Rates
 
 P = Patience()
 SILENT = ("seam", "unserved")  # say nothing about the endpoint
@@ -284,10 +285,10 @@ def test_another_server_under_the_same_name_starts_with_a_clean_sheet():
 
 # ---------------------------------------------------------------------- what the plan makes of it
 
-DEVICE = Candidate("device", "device", cost_in=1e-9, cost_out=1e-9, continues=True)
-SERVER = Candidate("server", "server", cost_in=1e-7, cost_out=1e-6, continues=True, overhead_s=1.5)
-BACKUP = Candidate("backup", "server", cost_in=1e-8, cost_out=1e-8, continues=True, standby=True)
-DEAR = replace(BACKUP, name="dear", cost_in=1e-5, cost_out=1e-5)
+DEVICE = Candidate("device", "device", rates=Rates(1e-9, 1e-9), continues=True, parks=True)
+SERVER = Candidate("server", "any", rates=Rates(1e-7, 1e-6), continues=True, overhead_s=1.5)
+BACKUP = Candidate("backup", "any", rates=Rates(1e-8, 1e-8), continues=True, standby=True)
+DEAR = replace(BACKUP, name="dear", rates=Rates(1e-5, 1e-5))
 ALL = (DEVICE, SERVER, BACKUP, DEAR)
 
 
@@ -328,7 +329,7 @@ def test_no_answer_is_moved_on_purpose_to_who_rests_is_probed_or_stands_by():
     assert plan([DEVICE, SERVER]).moves == {"server": Move("device")}
     assert plan([DEVICE, SERVER], resting=["device"]).moves == {}
     assert plan([DEVICE, SERVER], probing=["device"]).moves == {}
-    dear = replace(DEVICE, cost_in=1.0, cost_out=1.0)
+    dear = replace(DEVICE, rates=Rates(1.0, 1.0))
     assert plan([dear, SERVER, BACKUP]).moves == {"device": Move("server", keep_prefill=False)}
     assert plan([dear, SERVER, BACKUP], resting=["server"]).moves == {
         "device": Move("backup", keep_prefill=False)

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from disco.dispatch import Candidate, Dispatcher, Features, Move, Preset, Start, load_preset
 from disco.errors import NoEndpointError
 from disco.profiles import Empirical, Lengths
+from disco.rates import Rates
 
 LENGTHS = Lengths.from_samples([10] * 8 + [20] * 4 + [400])
 TTFT = Empirical.from_samples([0.3, 0.4, 0.5, 0.9, 4.0])
 # On the mains a device's token is nearly free; on battery it is dearer than the server's.
-LAPTOP = Candidate("laptop", "device", cost_in=1e-9, cost_out=1e-9, continues=True)
-PHONE = Candidate("phone", "device", cost_in=2e-6, cost_out=2e-6, continues=True)
-CLOUD = Candidate("cloud", "server", cost_in=1.5e-7, cost_out=6e-7, continues=True)
-FINE = Candidate("fine", "server", cost_in=3e-6, cost_out=1.5e-5, continues=True)
+LAPTOP = Candidate("laptop", "device", rates=Rates(1e-9, 1e-9), continues=True, parks=True)
+PHONE = Candidate("phone", "device", rates=Rates(2e-6, 2e-6), continues=True, parks=True)
+CLOUD = Candidate("cloud", "any", rates=Rates(1.5e-7, 6e-7), continues=True)
+FINE = Candidate("fine", "any", rates=Rates(3e-6, 1.5e-5), continues=True)
 
 
 def dispatcher(preset="balanced", seed=0, **sections):
@@ -87,7 +88,7 @@ def test_a_server_is_not_asked_to_keep_a_prefill():
 
 
 def test_nothing_moves_to_an_endpoint_that_cannot_continue():
-    mute = Candidate("mute", "device", cost_in=1e-9, cost_out=1e-9)
+    mute = Candidate("mute", "device", rates=Rates(1e-9, 1e-9))
     assert plan(Features(900), [mute, CLOUD]).moves == {}
 
 
@@ -116,9 +117,8 @@ candidates = st.lists(
     st.builds(
         Candidate,
         name=st.sampled_from("abcdef"),
-        place=st.sampled_from(["device", "server"]),
-        cost_in=st.sampled_from([0.0, 1e-7, 1e-6]),
-        cost_out=st.sampled_from([0.0, 1e-7, 1e-6]),
+        reach=st.sampled_from(["device", "any"]),
+        rates=st.builds(Rates, st.sampled_from([0.0, 1e-7, 1e-6]), st.sampled_from([0.0, 1e-7, 1e-6])),
         continues=st.booleans(),
         context_tokens=st.sampled_from([None, 512, 4_096]),
     ),
@@ -165,7 +165,7 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, want
     for writer, move in made.moves.items():
         assert wanted.may_migrate
         assert allowed[move.target].continues
-        assert allowed[move.target].cost_out < allowed[writer].cost_out
+        assert allowed[move.target].rates.cost_out < allowed[writer].rates.cost_out
 
 
 def section(policy, budget):

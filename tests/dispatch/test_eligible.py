@@ -7,7 +7,7 @@ from disco.dispatch import Candidate, Features, eligible
 from disco.errors import ContextLengthError, NoEndpointError
 
 PHONE = Candidate("phone", "device", context_tokens=2_048)
-CLOUD = Candidate("cloud", "server", context_tokens=8_192)
+CLOUD = Candidate("cloud", "any", context_tokens=8_192)
 SERVED = {"phone": frozenset(), "cloud": frozenset({"tools", "json_schema"})}
 
 
@@ -49,7 +49,7 @@ def test_prompt_and_answer_must_fit_the_context(prompt, limit, left):
 
 
 def test_unknown_context_is_not_enforced():
-    assert names(Features(10**9), (Candidate("any", "server"),)) == ["any"]
+    assert names(Features(10**9), (Candidate("any", "any"),)) == ["any"]
 
 
 def test_too_long_everywhere_is_a_context_error_that_openai_users_know():

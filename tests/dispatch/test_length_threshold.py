@@ -15,7 +15,7 @@ from disco.dispatch import (
 )
 from disco.profiles import Empirical, Lengths
 
-DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "server")
+DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
 SKEWED = np.clip(np.random.default_rng(3).lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
 LUMPY = np.random.default_rng(4).choice([7, 7, 7, 30, 1_900], 100_000)
 BUDGETS = [round(0.1 * i, 1) for i in range(1, 10)]

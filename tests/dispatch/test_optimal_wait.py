@@ -22,8 +22,9 @@ from disco.dispatch.optimal_plan import _Problem, device_times_s
 from disco.dispatch.server_times import ServerTimes, ttft_quantile_s
 from disco.dispatch.waits import JUST_AFTER_0_S, EmpiricalWaits
 from disco.profiles import Empirical, Lengths, available_profiles, load_device, load_lengths, load_server
+from disco.rates import Rates
 
-DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.05), Candidate("s", "server")
+DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.05), Candidate("s", "any")
 CHAT = np.clip(np.random.default_rng(3).lognormal(3.3, 1.0, 3_000), 4, 900).astype(np.int64)
 BUDGETS = [round(0.1 * i, 1) for i in range(11)]
 
@@ -35,7 +36,7 @@ SHARES = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.5, 1.0])
 DEVICES = st.builds(
     Candidate,
     name=st.just("d"),
-    place=st.just("device"),
+    reach=st.just("device"),
     prefill_tps=st.sampled_from([5.0, 40.0, 900.0, float("inf")]),
     overhead_s=st.sampled_from([0.0, 0.1, 2.0]),
 )
@@ -319,7 +320,7 @@ def test_a_preset_may_name_it():
     dispatcher = Dispatcher(
         preset, lengths=Lengths.from_samples([10]), ttft=Empirical.from_samples([1.0, 9.0]), rng=rng()
     )
-    cheap_device, dear_server = DEVICE, Candidate("s", "server", cost_in=1.0, cost_out=1.0)
+    cheap_device, dear_server = DEVICE, Candidate("s", "any", rates=Rates(1.0, 1.0))
     plan = dispatcher.plan(Features(10), [cheap_device, dear_server], {})
     assert plan.starts == (Start("s"), Start("d", 1.0))
 

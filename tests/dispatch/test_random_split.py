@@ -5,7 +5,7 @@ import pytest
 
 from disco.dispatch import Candidate, DeviceOnly, Diffusion, Features, Race, RandomSplit, ServerOnly, Start
 
-DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "server")
+DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
 
 
 def split(constrained, budget=0.3, **options):

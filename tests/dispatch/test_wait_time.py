@@ -17,7 +17,7 @@ from disco.dispatch import (
 from disco.dispatch.waits import EmpiricalWaits, SampleWaits
 from disco.profiles import Empirical, Lengths
 
-DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "server")
+DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
 RNG = np.random.default_rng(11)
 SKEWED = np.clip(RNG.lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
 LUMPY = RNG.choice([7, 7, 7, 30, 1_900], 100_000)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from disco.cost.governor import Governor, Limit
-from disco.cost.purse import Payer, Purse
-from disco.cost.unified import Rates
-from disco.dispatch.plan import Candidate, Move, Plan, Rest, Start, Withheld
+from disco.cost.purse import Purse
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError
+from disco.plan import Candidate, Move, Payer, Plan, Rest, Start, Withheld
+from disco.rates import Rates
 
 LIMIT = Limit("server_tokens", "server", "tokens", 10_000, 60.0)
 CANDIDATES = {
     "device": Candidate("device", "device"),
-    "server": Candidate("server", "server", overhead_s=0.8),
-    "backup": Candidate("backup", "server", overhead_s=0.8),
+    "server": Candidate("server", "any", overhead_s=0.8),
+    "backup": Candidate("backup", "any", overhead_s=0.8),
 }
-PAYERS = {c.name: Payer(c.place, Rates(0.0, 0.0)) for c in CANDIDATES.values()}
+PAYERS = {c.name: Payer(c.name, c.place, Rates(0.0, 0.0)) for c in CANDIDATES.values()}
 ALONE = Plan((Start("server"),))
 ANSWER = Plan((Start("server"), Start("device", 1.5)))
 HEDGE = Plan((Start("device"), Start("server", 0.7)))

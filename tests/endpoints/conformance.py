@@ -22,8 +22,8 @@ import sniffio
 
 from disco.endpoints.base import Attempt, Endpoint
 from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 
 @dataclass(frozen=True)

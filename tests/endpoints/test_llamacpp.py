@@ -16,8 +16,8 @@ import pytest
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
+from disco.events import Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Ended, Usage
 
 pytest.importorskip("llama_cpp")
 

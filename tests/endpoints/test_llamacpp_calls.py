@@ -10,8 +10,8 @@ import pytest
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.sampler import Sampler
 from disco.errors import EndpointFailure, FailureKind
+from disco.events import DeltaKind, Ended
 from disco.request import Prefix, Request
-from disco.session.events import DeltaKind, Ended
 
 pytest.importorskip("llama_cpp")
 

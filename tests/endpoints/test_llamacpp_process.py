@@ -21,8 +21,8 @@ from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint, process
 from disco.endpoints.llamacpp.backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
+from disco.events import Ended
 from disco.request import Prefix, Request
-from disco.session.events import Ended
 
 pytest.importorskip("llama_cpp")
 

@@ -29,8 +29,8 @@ from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.plain import PlainClient
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request, Timeouts
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 pytestmark = pytest.mark.anyio
 

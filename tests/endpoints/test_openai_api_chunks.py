@@ -11,7 +11,7 @@ from scripted_server import chunk, usage
 from disco.endpoints.openai_api.chunks import ChatReader, CompletionReader
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import ErrorData
-from disco.session.events import DeltaKind, Usage
+from disco.events import DeltaKind, Usage
 
 
 def data(*bodies) -> list[bytes]:

@@ -9,8 +9,8 @@ import pytest
 from disco.endpoints.continuation import Continuation, Verdict
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta, Ended
 from disco.request import Prefix, Request, Timeouts
-from disco.session.events import Delta, Ended
 
 pytestmark = pytest.mark.anyio
 

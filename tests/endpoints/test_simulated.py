@@ -15,9 +15,9 @@ from disco.endpoints.simulated import SimulatedEndpoint
 from disco.endpoints.simulated_script import Fault, SimulatedProfile, script, simulated_failure
 from disco.endpoints.simulated_text import canonical, tokenise
 from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.profiles.distributions import Empirical
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 
 def ask(text="Why is the sky blue?", **params):

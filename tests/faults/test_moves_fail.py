@@ -8,8 +8,8 @@ import pytest
 from faults.origin import TEXT
 from faults.virtual import play
 
-from disco.dispatch.plan import Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.plan import Move, Plan, Start
 from disco.playback import Pace
 from disco.session.attempts import Outcome
 

@@ -17,9 +17,9 @@ from faults.virtual import play
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from disco.dispatch.plan import Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.plan import Move, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
 from disco.session.attempts import Outcome, Role

@@ -14,8 +14,8 @@ from faults.origin import TEXT
 from faults.simulate import simulated
 from faults.virtual import play
 
-from disco.dispatch.plan import Plan, Start
 from disco.endpoints.simulated_script import SimulatedProfile
+from disco.plan import Plan, Start
 
 # A reset may take with it what was not read yet, and when a server notices that its client has left is its own
 # business.

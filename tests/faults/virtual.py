@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from disco.dispatch.plan import Candidate, Plan
 from disco.endpoints.simulated_script import SimulatedProfile
+from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
+from disco.rates import Rates
 from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.machine import Session, Terms
@@ -35,9 +36,9 @@ def play(
     candidates = {
         name: Candidate(
             name=name,
-            place="device" if name == "device" else "server",
-            cost_in=(costs or {}).get(name, 1e-6) / 10,
-            cost_out=(costs or {}).get(name, 1e-6),
+            reach="device" if name == "device" else "any",
+            parks=name == "device",
+            rates=Rates((costs or {}).get(name, 1e-6) / 10, (costs or {}).get(name, 1e-6)),
             prefill_tps=profile.prefill_tps,
             overhead_s=profile.overhead_s + (profile.ttft_s if isinstance(profile.ttft_s, float) else 0.3),
             decode_tps=profile.decode_tps,

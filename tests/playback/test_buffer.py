@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
 from disco.playback.metrics import Timeline, late_tokens, qoe, tbt_s
-from disco.session.events import Delta, DeltaKind
 
 READING = 4.8
 FAMILY = "👨‍👩‍👧"

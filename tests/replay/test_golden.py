@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
@@ -96,8 +96,7 @@ def situation(seed: int) -> Run:
         n: Candidate(
             n,
             "device" if n == "device" else "server",
-            cost_in=costs[n] / 10,
-            cost_out=costs[n],
+            rates=Rates(costs[n] / 10, costs[n]),
             overhead_s=draw.choice([0.1, p.ttft_s]),
             decode_tps=p.decode_tps,
             continues=p.continues,

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from disco.cost import ExchangeRate, Rates
-from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
+from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.profiles import Empirical, load_device, load_server
 from disco.replay.formats import read_trace, write_trace
@@ -55,8 +55,7 @@ def played(
         name: Candidate(
             name,
             "device" if name == "device" else "server",
-            cost_in=rates[name].cost_in,
-            cost_out=rates[name].cost_out,
+            rates=rates[name],
             load_s=load_s if name == "device" else 0.0,
             overhead_s=0.1,
             continues=True,

@@ -14,10 +14,10 @@ from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, Phase
 from disco.dispatch import registry
 from disco.dispatch.base import Delays
 from disco.dispatch.features import Features
-from disco.dispatch.plan import Plan, Start
 from disco.dispatch.registry import BUILT_IN
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError
+from disco.plan import Plan, Start
 from disco.playback import Playback
 from disco.profiles import load_device, load_server
 from disco.replay import vectorised

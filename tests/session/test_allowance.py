@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from situations import situations
 
 from disco.cost.governor import Governor, Limit
-from disco.cost.purse import Payer, Purse
-from disco.cost.unified import Rates
-from disco.dispatch.plan import Candidate, Move, Plan, Start
+from disco.cost.purse import Purse
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import BudgetExceededError, FailureKind, LocalModelError
+from disco.events import Delta
+from disco.plan import Candidate, Move, Payer, Plan, Start
 from disco.playback import Pace, Playback
+from disco.rates import Rates
 from disco.replay.virtual import Player, Run, Shared, _ProfileScripts, run_session, run_together
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import Outcome
 from disco.session.billing import settle_accounts
-from disco.session.events import Delta
 from disco.session.machine import Session, Terms
 from disco.session.record import make_record
 
@@ -32,9 +32,9 @@ PROMPT = 20
 SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=200)
 PAYERS = {
-    "device": Payer("device", Rates(0.0, 0.0)),
-    "server": Payer("server", Rates(1e-7, 1e-6)),
-    "edge": Payer("server", Rates(1e-7, 1e-6)),
+    "device": Payer("device", "device", Rates(0.0, 0.0)),
+    "server": Payer("server", "server", Rates(1e-7, 1e-6)),
+    "edge": Payer("edge", "server", Rates(1e-7, 1e-6)),
 }
 ON_SERVER = Plan((Start("server"),), ("device",))
 
@@ -85,8 +85,7 @@ def session_of(
         name: Candidate(
             name,
             PAYERS[name].place,
-            cost_in=(costs or {}).get(name, 1e-6) / 10,
-            cost_out=(costs or {}).get(name, 1e-6),
+            rates=Rates((costs or {}).get(name, 1e-6) / 10, (costs or {}).get(name, 1e-6)),
             prefill_tps=p.prefill_tps,
             overhead_s=p.overhead_s + p.ttft_s,
             decode_tps=p.decode_tps,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.events import Delta, DeltaKind
+from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
+from disco.rates import Rates
 from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
-from disco.session.events import Delta, DeltaKind
 from disco.session.machine import Session, Terms
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
@@ -23,8 +24,10 @@ def run(source: SimulatedProfile, order: str, first: Delta | None = None) -> tup
     """An answer that moves from the server to a device that takes far longer than it was believed to."""
     target = SimulatedProfile(ttft_s=8.0, decode_tps=60.0, answer_tokens=120)
     candidates = {
-        "server": Candidate("server", "server", 1e-5, 1e-4, decode_tps=80.0, continues=True),
-        "device": Candidate("device", "device", 1e-10, 1e-9, overhead_s=0.2, decode_tps=60.0, continues=True),
+        "server": Candidate("server", "any", Rates(1e-5, 1e-4), decode_tps=80.0, continues=True),
+        "device": Candidate(
+            "device", "device", Rates(1e-10, 1e-9), overhead_s=0.2, decode_tps=60.0, continues=True
+        ),
     }
     plan = Plan((Start("server"),), ("device",), {"server": Move("device")}, order)  # type: ignore[arg-type]
     terms = Terms(20, pace_tps=PACE.tps, timeouts=NO_CLOCKS)

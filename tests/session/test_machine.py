@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from situations import NAMES, situations
 
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate, Move, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile, simulated_failure
 from disco.errors import FailureKind
+from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
@@ -29,9 +29,9 @@ FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
 def candidate(name: str, profile: SimulatedProfile, cost: float = 1e-6) -> Candidate:
     return Candidate(
         name=name,
-        place="device" if name == "device" else "server",
-        cost_in=cost / 10,
-        cost_out=cost,
+        reach="device" if name == "device" else "any",
+        parks=name == "device",
+        rates=Rates(cost / 10, cost),
         prefill_tps=profile.prefill_tps,
         overhead_s=profile.overhead_s + (profile.ttft_s if isinstance(profile.ttft_s, float) else 0.3),
         decode_tps=profile.decode_tps,

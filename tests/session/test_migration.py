@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from disco.dispatch.plan import Candidate
+from disco.events import Delta
+from disco.plan import Candidate
 from disco.playback import Pace, Playback
 from disco.playback.metrics import late_tokens, lateness_s, tbt_s
-from disco.session.events import Delta
+from disco.rates import Rates
 from disco.session.migration import (
     AnswerLengths,
     Reason,
@@ -28,9 +29,15 @@ from disco.session.migration import (
     worth_it,
 )
 
-SERVER = Candidate("server", "server", cost_in=1e-6, cost_out=4e-6, decode_tps=50.0, continues=True)
+SERVER = Candidate("server", "any", rates=Rates(1e-6, 4e-6), decode_tps=50.0, continues=True)
 DEVICE = Candidate(
-    "device", "device", cost_out=1e-8, prefill_tps=500.0, overhead_s=0.2, decode_tps=40.0, continues=True
+    "device",
+    "device",
+    rates=Rates(0.0, 1e-8),
+    prefill_tps=500.0,
+    overhead_s=0.2,
+    decode_tps=40.0,
+    continues=True,
 )
 SNAPSHOT = Snapshot(
     source=SERVER,
@@ -230,7 +237,7 @@ def test_bank_says_how_much_slack_is_missing() -> None:
 def test_a_warm_target_needs_neither_time_nor_money_for_the_prompt() -> None:
     cold, warm = decide(SNAPSHOT), decide(replace(SNAPSHOT, target_has_prompt=True))
     assert warm.handover_s == pytest.approx(0.2 + 10 / 500)
-    dear = replace(SNAPSHOT, target=replace(DEVICE, cost_in=3e-6))
+    dear = replace(SNAPSHOT, target=replace(DEVICE, rates=Rates(3e-6, 1e-8)))
     assert decide(dear).verdict is Verdict.NEVER
     assert decide(replace(dear, target_has_prompt=True)).verdict is Verdict.GO
     assert warm.gain > cold.gain
@@ -256,12 +263,14 @@ def test_never_where_it_saves_nothing() -> None:
 
 def test_the_sources_discarded_tokens_are_part_of_the_price() -> None:
     make, break_ = decide(SNAPSHOT), decide(replace(SNAPSHOT, make_before_break=False))
-    assert break_.gain - make.gain == pytest.approx(50 * 1.22 * SERVER.cost_out)
+    assert break_.gain - make.gain == pytest.approx(50 * 1.22 * SERVER.rates.cost_out)
 
 
 def test_later_where_a_long_answer_promises_a_longer_one() -> None:
     mostly_short = AnswerLengths.from_samples([5] * 95 + [2000] * 5)
-    dear = replace(SNAPSHOT, target=replace(DEVICE, cost_in=2e-6), lengths=mostly_short, written_tokens=1)
+    dear = replace(
+        SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=mostly_short, written_tokens=1
+    )
     first = decide(dear)
     assert (first.verdict, first.reason) == (Verdict.LATER, Reason.NOT_WORTH_IT)
     assert decide(replace(dear, written_tokens=6)).verdict is Verdict.GO
@@ -269,7 +278,9 @@ def test_later_where_a_long_answer_promises_a_longer_one() -> None:
 
 def test_later_where_the_answer_is_likely_to_end_now() -> None:
     lengths = AnswerLengths.from_samples([20] * 90 + [5000] * 10)
-    snapshot = replace(SNAPSHOT, target=replace(DEVICE, cost_in=2e-6), lengths=lengths, written_tokens=19)
+    snapshot = replace(
+        SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=lengths, written_tokens=19
+    )
     decision = decide(snapshot)
     assert (decision.verdict, decision.reason) == (Verdict.LATER, Reason.ENDS_SOON)
     assert decide(replace(snapshot, written_tokens=20)).verdict is Verdict.GO

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from situations import NAMES, situations
 
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate, Plan, Rest, Start
 from disco.endpoints.simulated_script import SimulatedProfile
+from disco.plan import Candidate, Plan, Rest, Start
 from disco.playback import Pace, Playback
 from disco.replay.virtual import run_session
 from disco.request import Request
@@ -39,7 +39,7 @@ def record_of_a_race(
     }
     candidates = {
         "device": Candidate("device", "device", load_s=load_s, continues=True),
-        "server": Candidate("server", "server"),
+        "server": Candidate("server", "any"),
     }
     plan = Plan((Start("device"), Start("server", 0.05)), rested=rested)
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
@@ -131,7 +131,13 @@ def test_timelines_are_written_down_when_asked_for():
 def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation):
     profiles, pace, costs = (situation[key] for key in ("profiles", "pace", "costs"))
     candidates = {
-        name: Candidate(name, "device" if name == "device" else "server", 1e-9, costs[name], continues=True)
+        name: Candidate(
+            name,
+            "device" if name == "device" else "any",
+            Rates(1e-9, costs[name]),
+            parks=name == "device",
+            continues=True,
+        )
         for name in profiles
     }
     terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from disco.dispatch.plan import Candidate, Plan, Start
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.plan import Candidate, Plan, Start
 from disco.playback import Playback
 from disco.replay.virtual import run_session
 from disco.request import Request, Timeouts
@@ -35,7 +35,7 @@ class Listener:
 
 def heard(profiles, *starts, fallbacks=(), slow_s=1.0, cancel_at=math.inf, **terms):
     listener = Listener()
-    candidates = {n: Candidate(n, "server", overhead_s=slow_s, continues=True) for n in profiles}
+    candidates = {n: Candidate(n, "any", overhead_s=slow_s, continues=True) for n in profiles}
     session = Session(
         Plan(starts, fallbacks),
         candidates,

@@ -21,9 +21,9 @@ from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco, Disco
 from disco.cost import Rates
-from disco.dispatch.plan import Candidate
 from disco.endpoints.simulated_script import Fault
 from disco.errors import FailureKind
+from disco.plan import Candidate
 from disco.playback import Playback
 from disco.replay.reading import _has_failed_over
 from disco.replay.virtual import run_session
@@ -338,7 +338,13 @@ REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m")
 def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situation):
     profiles, pace, costs = (situation[key] for key in ("profiles", "pace", "costs"))
     candidates = {
-        name: Candidate(name, "device" if name == "device" else "server", 1e-9, costs[name], continues=True)
+        name: Candidate(
+            name,
+            "device" if name == "device" else "any",
+            Rates(1e-9, costs[name]),
+            parks=name == "device",
+            continues=True,
+        )
         for name in profiles
     }
     terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)

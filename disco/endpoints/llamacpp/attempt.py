@@ -15,8 +15,8 @@ from disco.endpoints.llamacpp.params import read_params
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import EndpointFailure
+from disco.events import Delta, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, Ended, Usage
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
 

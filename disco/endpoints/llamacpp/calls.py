@@ -19,7 +19,7 @@ from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.tool_forms import Form
 from disco.endpoints.llamacpp.tool_reader import CallPiece, CallReader
 from disco.endpoints.llamacpp.tools import Tools
-from disco.session.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind
 
 __all__ = ["CallWriter"]
 

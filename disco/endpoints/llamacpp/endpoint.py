@@ -174,6 +174,7 @@ class LlamaCppEndpoint(Endpoint):
             features=_FEATURES,
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
+            parks=True,
         )
 
     def _expected_context(self) -> int | None:
@@ -187,7 +188,14 @@ class LlamaCppEndpoint(Endpoint):
                 pass  # loading will say what is wrong
         return None if self._trained_tokens is None else min(self._trained_tokens, 4096)
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> LlamaCppAttempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> LlamaCppAttempt:
+        del wants  # nothing is offered yet
         return LlamaCppAttempt(
             request, prefix, worker=self._worker, renderer=self._loaded_renderer, name=self.name
         )

@@ -17,8 +17,8 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.sampler import Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.text import TextAssembler
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, Ended, Usage
 from disco.request import Prefix
-from disco.session.events import Delta, Ended, Usage
 
 __all__ = ["Generation"]
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from disco.endpoints.llamacpp.native import Aborted, NativeModel, StopFlag
 from disco.errors import DiscoError, EndpointFailure, FailureKind, LocalModelError
-from disco.session.events import Usage
+from disco.events import Usage
 
 __all__ = ["Engine", "Job", "Lost", "Outbox", "failure_of"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.session.events import Delta
+from disco.events import Delta
 
 __all__ = ["TextAssembler"]
 

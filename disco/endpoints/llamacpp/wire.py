@@ -27,8 +27,8 @@ from disco.errors import (
     ModelFileError,
     NoEndpointError,
 )
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 __all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
 

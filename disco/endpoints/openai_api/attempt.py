@@ -26,8 +26,8 @@ from disco.endpoints.openai_api.plain import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
+from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request
-from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 __all__ = ["ServerAttempt"]
 

@@ -28,7 +28,7 @@ from disco.endpoints.openai_api.payload import (
     well_formed,
     without_finish,
 )
-from disco.session.events import Delta, DeltaKind, Usage
+from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 

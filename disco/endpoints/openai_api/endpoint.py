@@ -109,7 +109,15 @@ class OpenAIEndpoint(Endpoint):
             self._spelled = self._client.base_url, str(self._client.base_url)
         return self._spelled[1]
 
-    def open(self, request: Request, prefix: Prefix = Prefix()) -> ServerAttempt:  # noqa: B008 - frozen
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> ServerAttempt:
+        del wants  # nothing is offered yet
+
         async def prepare() -> Call:
             if not prefix:
                 return chat_call(request)

@@ -10,7 +10,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from disco.endpoints.openai_api.sse import ErrorData
-from disco.session.events import DeltaKind, Usage
+from disco.events import DeltaKind, Usage
 
 __all__ = [
     "MalformedChunkError",

@@ -1,4 +1,4 @@
-"""What dispatch decides for one request, as plain data."""
+"""What dispatch decides for one request, and what it knows of each endpoint: plain data for every room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Candidate", "Move", "Plan", "Rest", "Start", "Withheld"]
+from disco.rates import Rates
+
+__all__ = ["Candidate", "Move", "Payer", "Place", "Plan", "Reach", "Rest", "Start", "Withheld", "place_of"]
+
+Reach = Literal["device", "own", "any"]
+"""How far a prompt travels to an endpoint: not off this machine, to the user's own machines, or anywhere."""
+
+Place = Literal["device", "server"]
+"""This machine, or not."""
+
+_FREE = Rates()
+
+
+def place_of(reach: Reach) -> Place:
+    """Where an endpoint of that reach is."""
+    return "device" if reach == "device" else "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """One party that an endpoint's work is charged to: itself, or a part of it where it is made of several.
+
+    Attributes:
+        name: what charges and limits call it.
+        place: "device" or "server".
+        rates: what a token costs there.
+    """
+
+    name: str
+    place: Place
+    rates: Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,39 +45,58 @@ class Candidate:
 
     Attributes:
         name: the endpoint's name.
-        place: "device" or "server".
-        cost_in, cost_out: unified cost per prompt / generated token (money, after the exchange rate).
+        reach: how far the prompt travels to it.
+        rates: unified cost per token (money, after the exchange rate).
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
         overhead_s: fixed part of the time to its first token (`c` of the paper; of a server a slow TTFT).
         load_s: time to load its model before that; 0 when it is loaded.
+        queue_s: expected wait for its turn before that; 0 where it has none or does not say.
         decode_tps: generated tokens per second.
         continues: it can continue a half-written answer.
+        parks: it can finish a prefill and keep it without writing.
+        announces: it says when its work begins (`events.Started`): waiting for its turn is no silence.
         context_tokens: prompt and answer together; None when unknown.
         vocabulary: tokenizer fingerprint, None when unknown.
-        standby: it serves only where nobody else of its place may, however cheap it is.
+        standby: it serves only where no other endpoint of its place may, however cheap it is.
+        rank: its place in the user's order of endpoints, from the smallest model (0) to the best.
+        parts: who pays, where it is made of several endpoints; empty: it pays itself.
     """
 
     name: str
-    place: Literal["device", "server"]
-    cost_in: float = 0.0
-    cost_out: float = 0.0
+    reach: Reach
+    rates: Rates = _FREE
     prefill_tps: float = float("inf")
     overhead_s: float = 0.0
     load_s: float = 0.0
+    queue_s: float = 0.0
     decode_tps: float = 30.0
     continues: bool = False
+    parks: bool = False
+    announces: bool = False
     context_tokens: int | None = None
     vocabulary: str | None = None
     standby: bool = False
+    rank: int = 0
+    parts: tuple[Payer, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """Whether it is this machine ("device") or not ("server")."""
+        return place_of(self.reach)
+
+    @property
+    def payers(self) -> tuple[Payer, ...]:
+        """Who is charged for its work."""
+        return self.parts or (Payer(self.name, self.place, self.rates),)
 
     def time_to_first_token_s(self, tokens: int) -> float:
         """Expected time until it writes, given `tokens` it has still to prefill (paper: T_d = k·l + c)."""
-        return self.load_s + self.overhead_s + tokens / self.prefill_tps
+        return self.queue_s + self.load_s + self.overhead_s + tokens / self.prefill_tps
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start `endpoint` `after_s` seconds after the request came, if nobody has written by then."""
+    """Start `endpoint` `after_s` seconds after the request came, if no endpoint has written by then."""
 
     endpoint: str
     after_s: float = 0.0
@@ -67,7 +116,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Why an endpoint that may serve a request is left alone as long as somebody else may serve it, too.
+    """Why an endpoint that may serve a request is left alone as long as another one may serve it, too.
 
     Attributes:
         endpoint: its name.
@@ -103,7 +152,7 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who starts when, who may take over, and where the answer may move.
+    """Which endpoints start when, which may take over, and where the answer may move.
 
     Attributes:
         starts: at least one; the earliest need not come first.
@@ -114,6 +163,7 @@ class Plan:
             "break_before_make" stops it at the cut (cheaper, and the reader may notice).
         rested: endpoints that stand last among the fallbacks only because they rest.
         withheld: what a budget took out of it.
+        wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
     """
 
     starts: tuple[Start, ...]
@@ -122,3 +172,4 @@ class Plan:
     order: Literal["make_before_break", "break_before_make"] = "make_before_break"
     rested: tuple[Rest, ...] = ()
     withheld: tuple[Withheld, ...] = ()
+    wants: frozenset[str] = frozenset()
