@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, islice, repeat
 
 import numpy as np
 
 from disco.endpoints.simulated_script import Fault, Scripted, play, prose
 from disco.events import Delta, Ended, Usage
+from disco.playback.stretch import Pieces
+from disco.replay.flow import KnownPackets
 from disco.replay.scenario import DEVICE, SERVER, Scenario, Workload
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
@@ -36,6 +39,7 @@ class Answers:
         "faulty",
         "line",
         "max_tokens",
+        "pieces",
         "prompt_tokens",
         "prose",
         "seed",
@@ -62,6 +66,7 @@ class Answers:
         self.ttft = scenario.ttft
         self.seed = seed
         self.prose = prose(int(workload.answer_tokens.max()))
+        self.pieces = _pieces(len(self.prose))
         self.faults: dict[str, Fault | None] = {DEVICE: scenario.device_fault, SERVER: scenario.server_fault}
         drawn = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
         self.faulty: dict[str, list[bool]] = {
@@ -80,6 +85,12 @@ class Answers:
             tokens += 1
             chars -= len(self.prose[prefix.tokens - tokens][0].text)
         return tokens
+
+
+@lru_cache(maxsize=8)
+def _pieces(tokens: int) -> Pieces | None:
+    """What playback makes of `prose(tokens)`."""
+    return Pieces.of([delta for packet in prose(tokens) for delta in packet])
 
 
 class AnswerScripts:
@@ -153,6 +164,8 @@ class AnswerScripts:
         if fault is None:
             # As `play` has it, in one go.
             times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
+            if answers.pieces is not None:
+                return KnownPackets(times, packets, answers.pieces, prefix.tokens, ended)
             return chain(zip(times, packets, strict=False), ((times[-1], ended),))
         return _with_fault(packets, at, gaps, fault, endpoint, ended)
 

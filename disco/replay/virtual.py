@@ -19,6 +19,7 @@ import numpy as np
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
 from disco.events import Delta, Ended, Usage
 from disco.replay.device import Device
+from disco.replay.flow import KnownPackets, take_stretch
 from disco.request import Request
 from disco.session.effects import CancelAttempt, Effect, Fail, Finish, ParkAttempt, Release, StartAttempt
 from disco.session.machine import Session
@@ -269,7 +270,14 @@ class Player:
                 self.apply(effects, now)
             if heap and heap[0][0] < until:
                 until = heap[0][0]
-            if session.flows(number):
+            if self.out is None and type(playing.events) is KnownPackets:
+                taken = take_stretch(session, number, playing.events, started_at, until)
+                if taken:
+                    playing.written += taken
+                    now = max(now, session.attempts[number].last_at)
+                at, event = next(playing.events)
+                at += started_at
+            elif session.flows(number):
                 state = session.attempts[number]
                 before = state.tokens
                 at, event = session.flow(number, playing.events, started_at, until, self.out)

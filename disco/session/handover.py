@@ -5,7 +5,7 @@ Whether and when is `migration.decide`; here is what is done about it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from disco.events import Delta
@@ -13,12 +13,46 @@ from disco.playback import last_word_start
 from disco.session.answer import Answer
 from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
 from disco.session.effects import Effect
-from disco.session.migration import Snapshot, Verdict, decide
+from disco.session.migration import Rule, Snapshot, Verdict, decide
 from disco.session.terms import Handover
 
-__all__ = ["MovingAnswer"]
+__all__ = ["ConsideredMove", "MovingAnswer"]
 
 RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
+
+
+def usable_slack_s(slack_s: float, pace_tps: float) -> float:
+    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens before the end."""
+    return max(0.0, slack_s - 2 / pace_tps)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredMove:
+    """A move that the answer may yet make, for drivers that know what the writer will write.
+
+    Attributes:
+        rule: what decides.
+        written_tokens: of the answer so far.
+        unchanging: verdicts on which nothing happens that has not happened yet.
+        pace_tps: the reader's.
+        ask_at: when to ask next, s; then every `RECONSIDER_S` at the earliest.
+    """
+
+    rule: Rule
+    written_tokens: int
+    unchanging: frozenset[Verdict]
+    pace_tps: float
+    ask_at: float
+
+    def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
+        """Whether nothing would happen when so much more is written, and the playback's slack is this."""
+        slack_s = usable_slack_s(slack_s, self.pace_tps)
+        return self.rule.decide(self.written_tokens + more_tokens, slack_s).verdict in self.unchanging
+
+
+_WHILE_BANKING = frozenset({Verdict.BANK})
+_WHILE_THE_TARGET_READS = frozenset({Verdict.BANK, Verdict.GO})  # it still prefills the prompt for this answer
+_NOT_YET = frozenset({Verdict.LATER})
 
 
 class MovingAnswer(Answer):
@@ -34,8 +68,7 @@ class MovingAnswer(Answer):
         elif pace is None:
             slack = 0.0
         else:
-            # The cut goes back to the last word boundary, about two tokens before the end.
-            slack = max(0.0, self.playback.slack_s(now) - 2 / pace)
+            slack = usable_slack_s(self.playback.slack_s(now), pace)
         return Snapshot(
             source=self._writer.candidate,
             # What holds the prompt has loaded its model, whatever the plan had to reckon with.
@@ -55,6 +88,18 @@ class MovingAnswer(Answer):
         """The loser on that endpoint that keeps its prefill, or is still at it."""
         parked = (a for a in self.attempts if a.candidate.name == target and a.outcome is Outcome.PARKED)
         return next(parked, None)
+
+    def considered_move(self, now: float) -> ConsideredMove | None:
+        """What `_consider_move` will ask at the next packets; None: nothing, or the reader has no pace."""
+        pace = self.terms.pace_tps
+        if self._move is None or self._moving is not None or pace is None:
+            return None
+        kept = self._kept_prefill(self._move.target)
+        unchanging = _NOT_YET
+        if self.playback.banking:
+            unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
+        rule = Rule(self._snapshot(now, target_has_prompt=kept is not None))
+        return ConsideredMove(rule, self._tokens, unchanging, pace, self._reconsider_at)
 
     def _consider_move(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""

@@ -76,10 +76,15 @@ class Session(SurvivingAnswer):
                 self._turn_back(now, out)
         return self._release(now, out)
 
-    def flows(self, number: int) -> bool:
-        """Whether nothing but the reader's pace stands between the packets of this attempt; then see `flow`."""
+    def flows(self, number: int, *, considering: bool = False) -> bool:
+        """Whether nothing but the reader's pace stands between the packets of this attempt; then see `flow`.
+
+        Args:
+            number: the attempt.
+            considering: a move that is considered is no hindrance (see `considered_move`).
+        """
         return (
-            self._move is None
+            (self._move is None or considering)
             and self._moving is None
             and self.attempts[number].allowance is None
             and not self._clocked
@@ -136,6 +141,46 @@ class Session(SurvivingAnswer):
             next_at = playback.next_at
             wake_at = inf if next_at is None else next_at
         raise AssertionError("what an attempt does ends with Ended or a failure")
+
+    def take_stretch(
+        self,
+        number: int,
+        *,
+        written_at: list[float],
+        written: tuple[list[str], list[int]],
+        released_at: list[float],
+        released: tuple[list[str], list[int]],
+        wake_at: float,
+        asked_until: float | None,
+    ) -> None:
+        """Write down packets that a driver has put through the playback itself, while the attempt flows.
+
+        Args:
+            number: the attempt.
+            written_at: when each packet came, s; each is one text without token ids.
+            written: their texts, and how many tokens each is.
+            released_at: when each text left, s.
+            released: the same of these.
+            wake_at: when the playback has more.
+            asked_until: `ConsideredMove.ask_at` after it; None: no move is considered.
+        """
+        texts, tokens = written
+        if texts:
+            state, count = self.attempts[number], sum(tokens)
+            state.last_at = written_at[-1]
+            state.tokens += count
+            state.kept_tokens += count
+            state.parts += texts
+            self._tokens += count
+            self._text += texts
+            self._ids = None
+            self.generated += zip(written_at, tokens, strict=True)
+        texts, tokens = released
+        self.released += zip(released_at, tokens, strict=True)
+        self.delivered += texts
+        self.wake_at = wake_at
+        if asked_until is not None:
+            self._reconsider_at = asked_until
 
     def waits(self, number: int, now: float) -> None:
         """The attempt is kept waiting by its reader: what it does not write is no silence of its own."""

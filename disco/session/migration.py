@@ -26,6 +26,7 @@ __all__ = [
     "AnswerLengths",
     "Decision",
     "Reason",
+    "Rule",
     "Snapshot",
     "Verdict",
     "bank_needed_tokens",
@@ -256,37 +257,56 @@ class _Money:
 
 def decide(snapshot: Snapshot) -> Decision:
     """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
-    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
-    if not target.continues:
-        return Decision(Verdict.NEVER, Reason.CANNOT_CONTINUE)
-    lengths = snapshot.lengths.capped(snapshot.max_tokens)
-    expected = lengths.expected_remaining(n)
-    used = snapshot.prompt_tokens + n
-    if target.context_tokens is not None and used + math.ceil(expected) > target.context_tokens:
-        return Decision(Verdict.NEVER, Reason.CONTEXT)
+    return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
 
-    prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
-    t_m_s = handover_time_s(target, prompt_tokens + n)
-    money = _Money(
-        lengths=lengths,
-        saving=source.rates.cost_out - target.rates.cost_out,
-        cost_in=target.rates.cost_in,
-        prompt_tokens=prompt_tokens,
-        wasted_tokens=source.decode_tps * t_m_s if snapshot.make_before_break else 0.0,
-        source_cost_out=source.rates.cost_out,
-    )
-    now = money.gain_with(n, expected)
-    verdict = _worth_now(money, n, expected, now)
-    if verdict is not None:
-        return verdict
-    decided = Decision(Verdict.GO, handover_s=t_m_s, gain=now)
-    if math.isinf(snapshot.slack_s):
-        return decided
-    if snapshot.pace_tps is None:
-        if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
-            return decided
-        return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=decided.gain)
-    return _in_time(snapshot, money, decided, snapshot.pace_tps)
+
+class Rule:
+    """`decide` for one source and one target, for whoever asks again and again while the source writes.
+
+    Args:
+        snapshot: its `written_tokens` and `slack_s` are not looked at.
+    """
+
+    __slots__ = ("_money", "_prompt_tokens", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        source, target = snapshot.source.rates, snapshot.target.rates
+        self._snapshot = snapshot
+        self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
+        self._money = _Money(
+            lengths=snapshot.lengths.capped(snapshot.max_tokens),
+            saving=source.cost_out - target.cost_out,
+            cost_in=target.cost_in,
+            prompt_tokens=self._prompt_tokens,
+            wasted_tokens=0.0,
+            source_cost_out=source.cost_out,
+        )
+
+    def decide(self, written_tokens: int, slack_s: float) -> Decision:
+        """What to do when the source has written so much and the reader has so much to read."""
+        snapshot, money, n = self._snapshot, self._money, written_tokens
+        source, target = snapshot.source, snapshot.target
+        if not target.continues:
+            return Decision(Verdict.NEVER, Reason.CANNOT_CONTINUE)
+        expected = money.lengths.expected_remaining(n)
+        if target.context_tokens is not None:
+            used = snapshot.prompt_tokens + n
+            if used + math.ceil(expected) > target.context_tokens:
+                return Decision(Verdict.NEVER, Reason.CONTEXT)
+
+        t_m_s = handover_time_s(target, self._prompt_tokens + n)
+        money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
+        now = money.gain_with(n, expected)
+        verdict = _worth_now(money, n, expected, now)
+        if verdict is not None:
+            return verdict
+        if math.isinf(slack_s):
+            return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
+        if snapshot.pace_tps is None:
+            if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
+                return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
+            return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=now)
+        return _in_time(snapshot, money, n, slack_s, t_m_s, now, snapshot.pace_tps)
 
 
 def _worth_now(money: _Money, n: int, expected: float, now: float) -> Decision | None:
@@ -308,23 +328,24 @@ def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
     return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf
 
 
-def _in_time(snapshot: Snapshot, money: _Money, decided: Decision, r_c: float) -> Decision:
+def _in_time(
+    snapshot: Snapshot, money: _Money, n: int, slack_s: float, t_m_s: float, now: float, r_c: float
+) -> Decision:
     """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
-    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
+    source, target = snapshot.source, snapshot.target
     r_t = target.decode_tps
     # A target slower than the reader falls behind until the end: plan for a long rest, not a middling one.
     remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE) if r_t < r_c else 1
-    needed_s = slack_needed_s(decided.handover_s * snapshot.margin, remaining, r_t, r_c)
-    missing_s = needed_s - snapshot.slack_s
+    needed_s = slack_needed_s(t_m_s * snapshot.margin, remaining, r_t, r_c)
+    missing_s = needed_s - slack_s
     if missing_s <= _ROUNDING:
-        return decided
+        return Decision(Verdict.GO, None, 0.0, t_m_s, now)
     # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
     # gets shorter is not counted: by what is known of its length it may not.
     per_token_s = 1 / r_c - 1 / source.decode_tps - snapshot.margin / target.prefill_tps
-    numbers = {"handover_s": decided.handover_s, "gain": decided.gain}
     if per_token_s <= 0:
-        return Decision(Verdict.NEVER, Reason.INFEASIBLE, **numbers)
+        return Decision(Verdict.NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now)
     then = n + math.ceil(missing_s / per_token_s)
     if money.gain(then) <= 0:
-        return Decision(Verdict.NEVER, Reason.TOO_SHORT, **numbers)
-    return Decision(Verdict.BANK, Reason.SLACK, missing_s=missing_s, **numbers)
+        return Decision(Verdict.NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now)
+    return Decision(Verdict.BANK, Reason.SLACK, missing_s, t_m_s, now)
