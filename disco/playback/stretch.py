@@ -43,6 +43,7 @@ class Pieces:
         glued: whether it goes on with the word of the piece before it.
         open: whether what follows may go on with its last word.
         plain: an open word of its own that counts one token, which most pieces are.
+        closing: the end of a word, of one token: most marks are.
         runs: how many characters the word that it belongs to has so far.
     """
 
@@ -54,6 +55,7 @@ class Pieces:
     glued: list[bool]
     open: list[bool]
     plain: list[bool]
+    closing: list[bool]
     runs: list[int]
 
     @classmethod
@@ -78,6 +80,7 @@ class Pieces:
             glued=[item.glued for item in items],
             open=[item.open for item in items],
             plain=[item.open and not item.glued and item.weight == 1.0 for item in items],
+            closing=[not item.open and item.glued and item.weight == 1.0 for item in items],
             runs=runs,
         )
 
@@ -158,7 +161,7 @@ def play_stretch(
     weights += pieces.weights[first:end]
     glued += pieces.glued[first:end]
     open_ += pieces.open[first:end]
-    plain = pieces.plain
+    plain, closing = pieces.plain, pieces.closing
     shift = first - waiting  # piece `j + shift` of the text is column j here
 
     tps, hold_s, floor_tps, token_s = pace.tps, pace.max_hold_s, pace.floor_tps, playback._token_s
@@ -173,6 +176,8 @@ def play_stretch(
     next_at = inf if soonest is None else soonest
     known_until = playback._nothing_before_at
 
+    least_tps = tps if tps > floor_tps else floor_tps
+    free = not banking and asking is None
     head, tail, stop = 0, waiting, len(arrived)
     out: list[float] = []
     leave = out.append
@@ -182,66 +187,64 @@ def play_stretch(
         now = arrived[tail]
         if now >= until:
             break
-        if (
-            not banking
-            and asking is None
-            and now <= next_at
-            and tail - head == 1
-            and plain[tail + shift]
-            and open_[head]
-            and weights[head] == 1.0
-        ):
-            # Each word leaves when the next comes: what a source faster than the reader settles down to.
-            while (
-                now < until
-                and now <= next_at
-                and plain[tail + shift]
-                and frame_at <= now
-                and due_from_at + due_tokens / rate_tps <= now
-            ):
+        if free and (head == tail or (tail - head == 1 and open_[head] and weights[head] == 1.0)):
+            # Nothing waits, or one word that may go on: what a source settles down to that is faster than the
+            # reader (each word leaves when the next comes) or slower (each leaves as it comes).
+            while True:
+                piece = tail + shift
+                due_at = due_from_at + due_tokens / rate_tps
+                if head == tail:
+                    if not plain[piece]:
+                        break
+                    due_tokens = (due_at - now) * rate_tps if due_at > now else 0.0
+                elif next_at < now or frame_at > now or due_at > now or not (plain[piece] or closing[piece]):
+                    break
+                # push
                 pushed += 1.0
                 span_s = now - last_push_at
                 kept = exp(-span_s / _EWMA_SPAN_S)
                 span_sum_s = span_sum_s * kept + span_s
                 tokens_sum = tokens_sum * kept + 1.0
                 last_push_at = due_from_at = now
-                due_tokens = 1.0
                 rate_tps = _AHEAD * tokens_sum / span_sum_s
                 burst_tps = (pushed - gone) / hold_s
                 if burst_tps > rate_tps:
                     rate_tps = burst_tps
-                if floor_tps > rate_tps:
-                    rate_tps = floor_tps
-                if tps > rate_tps:
-                    rate_tps = tps
-                gone += 1.0
-                leave(now)
-                frame_at = now + _FRAME_S
-                head = tail
+                if least_tps > rate_tps:
+                    rate_tps = least_tps
+                # release
+                if head < tail:
+                    gone += 1.0
+                    leave(now)
+                    due_tokens = 1.0
+                    frame_at = now + _FRAME_S
+                    head = tail
                 tail += 1
                 next_at = begun_at + gone * token_s - _LEAD_S
                 held_at = (unbanked_at if unbanked_at > now else now) + hold_s
                 if held_at < next_at:
                     next_at = held_at
-                if next_at <= now:
-                    # The reader waits for it: it leaves as it comes.
-                    due_at = now + 1.0 / rate_tps
-                    due_from_at = due_at if due_at < now else now
+                closes = closing[piece]
+                if closes or next_at <= now:  # it ends the word that has left, or the reader waits for it
+                    due_at = due_from_at + due_tokens / rate_tps
+                    if next_at < now:
+                        next_at = now
+                    due_from_at = due_at if due_at < next_at else next_at
+                    due_tokens = 1.0
                     leave(now)
+                    frame_at = now + _FRAME_S
                     head = tail
                     gone = pushed
                     next_at = inf
-                    break
                 if tail == stop:
                     break
                 now = arrived[tail]
+                if now >= until:
+                    break
             if last_push_at > seen_at:
                 seen_at = last_push_at
             known_until = _UNKNOWN if head == tail else next_at
-            if tail == stop:
-                break
-            now = arrived[tail]
-            if now >= until:
+            if tail == stop or now >= until:
                 break
         if next_at < now:
             now = next_at
@@ -282,8 +285,7 @@ def play_stretch(
                 due_from_at, due_tokens = (now if idle else due_at), 0.0
             rate_tps = tps
             if not banking:
-                if floor_tps > rate_tps:
-                    rate_tps = floor_tps
+                rate_tps = least_tps
                 arrivals_tps = _AHEAD * tokens_sum / span_sum_s
                 if arrivals_tps > rate_tps:
                     rate_tps = arrivals_tps

@@ -262,7 +262,12 @@ class _Replay:
     def _note(self, row: int, session: Session) -> None:
         """Write down what became of a request."""
         t0 = session.started_at
-        times_s = np.array([at - t0 for at, tokens in session.released for _ in range(tokens)])
+        times_s: NDArray[np.float64] = np.empty(0)
+        if session.released:
+            times_s = np.array([at for at, _ in session.released]) - t0
+            tokens = [count for _, count in session.released]
+            if tokens.count(1) < len(tokens):
+                times_s = np.repeat(times_s, tokens)
         if times_s.size:
             self.ttft_s[row] = times_s[0]
         if session.segments:

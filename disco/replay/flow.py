@@ -19,6 +19,8 @@ from disco.session.machine import Session
 
 __all__ = ["KnownPackets", "take_stretch"]
 
+_ROUNDING_S = 1e-9  # while an answer moves `wake_at` is worked out anew at every packet
+
 
 class KnownPackets:
     """An attempt's events, whose times and texts are known: packets of one token each, then the end.
@@ -71,6 +73,8 @@ class KnownPackets:
             return []
         times = self._times_s[self.taken :]
         if started_at:
+            if self._times_s[-1] + started_at >= until:  # as many as may come by then, or one more
+                del times[bisect_left(times, until - started_at) + 1 :]
             times = [started_at + at for at in times]
         return times if times[-1] < until else times[: bisect_left(times, until)]
 
@@ -88,10 +92,15 @@ def take_stretch(session: Session, number: int, known: KnownPackets, started_at:
     Returns:
         How many.
     """
-    playback = session.playback
+    playback, pieces, first = session.playback, known.pieces, known.first + known.taken
+    if session.is_moving_from(number):
+        times = known.coming(started_at, min(until, session.wake_at - _ROUNDING_S))
+        if times:
+            session.take_beyond(number, times, pieces.deltas[first : first + len(times)])
+            known.taken += len(times)
+        return len(times)
     if playback.pace is None or not session.flows(number, considering=True):
         return 0
-    pieces, first = known.pieces, known.first + known.taken
     times = known.coming(started_at, until)
     if not times:
         return 0

@@ -203,6 +203,16 @@ class Answer:
             else:
                 moving.beyond.append(delta)
 
+    def _written_beyond(self, state: AttemptState, written_at: list[float], deltas: list[Delta]) -> None:
+        """The same for texts that come one by one while a move is under way."""
+        assert self._moving is not None
+        tokens = [delta.tokens for delta in deltas]
+        state.last_at = written_at[-1]
+        state.tokens += sum(tokens)
+        state.parts += [delta.text for delta in deltas]
+        self.generated += zip(written_at, tokens, strict=True)
+        self._moving.beyond += deltas
+
     def _push(self, state: AttemptState, delta: Delta, now: float) -> None:
         self.playback.push(now, delta)
         state.kept_tokens += delta.tokens

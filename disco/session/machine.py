@@ -182,6 +182,23 @@ class Session(SurvivingAnswer):
         if asked_until is not None:
             self._reconsider_at = asked_until
 
+    def is_moving_from(self, number: int) -> bool:
+        """Whether what the attempt writes only waits for its move to be given up, until `wake_at`: see `take_beyond`."""
+        moving = self._moving
+        return moving is not None and not self._clocked and self._can_go_back(moving) and number == moving.source
+
+    def take_beyond(self, number: int, written_at: list[float], deltas: list[Delta]) -> None:
+        """Take what the source of a move writes behind the cut: what `deltas` would do, one by one.
+
+        Args:
+            number: the attempt; `is_moving_from` holds.
+            written_at: when each came, s, all before `wake_at`; not empty.
+            deltas: texts.
+        """
+        self._written_beyond(self.attempts[number], written_at, deltas)
+        released = self._release(written_at[-1], [])
+        assert not released, "nothing is due before wake_at"
+
     def waits(self, number: int, now: float) -> None:
         """The attempt is kept waiting by its reader: what it does not write is no silence of its own."""
         self.attempts[number].last_at = now

@@ -104,7 +104,7 @@ class Snapshot:
             raise ValueError(f"margin must be at least 1, not {self.margin}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which is slow to make: one is made for every token while a move is considered
 class Decision:
     """What `decide` says, with the numbers behind it for the route record.
 
@@ -267,7 +267,7 @@ class Rule:
         snapshot: its `written_tokens` and `slack_s` are not looked at.
     """
 
-    __slots__ = ("_money", "_prompt_tokens", "_snapshot")
+    __slots__ = ("_money", "_per_token_s", "_prompt_tokens", "_snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         source, target = snapshot.source.rates, snapshot.target.rates
@@ -281,6 +281,12 @@ class Rule:
             wasted_tokens=0.0,
             source_cost_out=source.cost_out,
         )
+        # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
+        # gets shorter is not counted: by what is known of its length it may not.
+        self._per_token_s = 0.0
+        if snapshot.pace_tps is not None:
+            per_prefilled_s = snapshot.margin / snapshot.target.prefill_tps
+            self._per_token_s = 1 / snapshot.pace_tps - 1 / snapshot.source.decode_tps - per_prefilled_s
 
     def decide(self, written_tokens: int, slack_s: float) -> Decision:
         """What to do when the source has written so much and the reader has so much to read."""
@@ -296,56 +302,47 @@ class Rule:
 
         t_m_s = handover_time_s(target, self._prompt_tokens + n)
         money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
-        now = money.gain_with(n, expected)
-        verdict = _worth_now(money, n, expected, now)
-        if verdict is not None:
-            return verdict
+        price = money.price(n, expected)
+        now = expected * money.saving - price
+        if now < 0 or money.saving <= 0 or expected <= 0:
+            return _not_worth_it(money, n, expected, now)
+        h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
+        if not _now_beats_next(h, money.saving, price, money.cost_in):
+            return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
         if math.isinf(slack_s):
             return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
         if snapshot.pace_tps is None:
             if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
                 return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
             return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=now)
-        return _in_time(snapshot, money, n, slack_s, t_m_s, now, snapshot.pace_tps)
+        return self._in_time(n, slack_s, t_m_s, now, snapshot.pace_tps)
+
+    def _in_time(self, n: int, slack_s: float, t_m_s: float, now: float, r_c: float) -> Decision:
+        """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
+        margin, money, r_t = self._snapshot.margin, self._money, self._snapshot.target.decode_tps
+        needed_s = t_m_s * margin
+        if r_t < r_c:
+            # Such a target falls behind the reader until the end: plan for a long rest, not a middling one.
+            remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE)
+            needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
+        missing_s = needed_s - slack_s
+        if missing_s <= _ROUNDING:
+            return Decision(Verdict.GO, None, 0.0, t_m_s, now)
+        per_token_s = self._per_token_s
+        if per_token_s <= 0:
+            return Decision(Verdict.NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now)
+        then = n + math.ceil(missing_s / per_token_s)
+        if money.gain(then) <= 0:
+            return Decision(Verdict.NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now)
+        return Decision(Verdict.BANK, Reason.SLACK, missing_s, t_m_s, now)
 
 
-def _worth_now(money: _Money, n: int, expected: float, now: float) -> Decision | None:
-    """None when moving at n pays; else why not."""
-    if money.saving <= 0 or expected <= 0:
-        return Decision(Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
-    if now < 0:
-        # Where a long answer promises an even longer one, the same move may pay further on.
-        may_pay = money.gain_with(n, money.lengths.most_remaining(n)) >= 0
-        return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
-    h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
-    if not _now_beats_next(h, money.saving, money.price(n, expected), money.cost_in):
-        return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
-    return None
+def _not_worth_it(money: _Money, n: int, expected: float, now: float) -> Decision:
+    # Where a long answer promises an even longer one, the same move may pay further on.
+    may_pay = money.saving > 0 and expected > 0 and money.gain_with(n, money.lengths.most_remaining(n)) >= 0
+    return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
 
 
 def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
     """R beyond which an unpaced reader is served sooner by moving: `t_m·r_s·r_t/(r_t − r_s)`."""
     return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf
-
-
-def _in_time(
-    snapshot: Snapshot, money: _Money, n: int, slack_s: float, t_m_s: float, now: float, r_c: float
-) -> Decision:
-    """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
-    source, target = snapshot.source, snapshot.target
-    r_t = target.decode_tps
-    # A target slower than the reader falls behind until the end: plan for a long rest, not a middling one.
-    remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE) if r_t < r_c else 1
-    needed_s = slack_needed_s(t_m_s * snapshot.margin, remaining, r_t, r_c)
-    missing_s = needed_s - slack_s
-    if missing_s <= _ROUNDING:
-        return Decision(Verdict.GO, None, 0.0, t_m_s, now)
-    # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
-    # gets shorter is not counted: by what is known of its length it may not.
-    per_token_s = 1 / r_c - 1 / source.decode_tps - snapshot.margin / target.prefill_tps
-    if per_token_s <= 0:
-        return Decision(Verdict.NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now)
-    then = n + math.ceil(missing_s / per_token_s)
-    if money.gain(then) <= 0:
-        return Decision(Verdict.NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now)
-    return Decision(Verdict.BANK, Reason.SLACK, missing_s, t_m_s, now)
