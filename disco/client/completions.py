@@ -100,7 +100,7 @@ class DiscoCompletions(AsyncCompletions):
                 first = await live.read()
                 deltas.extend(first)
         except Exception as error:
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
             raise
         except BaseException:  # cancelled: leave nothing running behind
             await stop(live)

@@ -14,14 +14,15 @@ import anyio.lowlevel
 
 from disco.client.host import keep_interrupts_out
 from disco.endpoints.base import Attempt, Endpoint
-from disco.errors import DiscoError, EndpointFailure, FailureKind
-from disco.events import Delta, Ended, Usage
+from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, Ended, Parked, Started, Traffic, Usage
 from disco.request import Request
 from disco.session.effects import (
     CancelAttempt,
     Effect,
     Fail,
     Finish,
+    FollowAttempt,
     ParkAttempt,
     Release,
     StartAttempt,
@@ -31,6 +32,9 @@ from disco.session.record import RouteRecord
 
 __all__ = ["LiveSession"]
 
+# A timer that rings so much later than it was set for: this process stood still (Ctrl-Z, a debugger, a frozen
+# container), and what its endpoints wrote meanwhile waits to be read.
+STOOD_STILL_S = 0.5
 CLOSE_S = 5.0  # an attempt that cannot be closed for so long is given up, and charged as it stands
 MAX_BUFFERED_BYTES = 16 * 2**20
 # What a delta takes in memory besides its text: a vendor's chunk is a tree of models.
@@ -132,7 +136,7 @@ class LiveSession:
     @property
     def buffered_tokens(self) -> float:
         """Tokens of the answer that are written and not read yet: held for their pace, or waiting for `read`."""
-        return self.session.playback.banked_tokens + sum(delta.tokens for delta in self._out)
+        return self.session.transcript.playback.banked_tokens + sum(delta.tokens for delta in self._out)
 
     async def wait_done(self) -> None:
         """Return once nothing of the answer runs any more."""
@@ -184,6 +188,8 @@ class LiveSession:
                 await self._poke.wait()
             self._poke = anyio.Event()
             now = anyio.current_time()
+            if now - self._timer_at > STOOD_STILL_S:
+                session.resumed(now)
             for number in self._held:
                 session.waits(number, now)
             if now >= session.wake_at:
@@ -205,6 +211,10 @@ class LiveSession:
                 attempt = self._attempts.get(effect.attempt)
                 if attempt is None or not attempt.park():
                     self._scopes[effect.attempt].cancel()
+            elif type(effect) is FollowAttempt:
+                attempt = self._attempts.get(effect.attempt)
+                if attempt is not None:
+                    attempt.extend(effect.prefix)
             elif type(effect) is Finish:
                 self._close(None)
             elif type(effect) is Fail:
@@ -230,15 +240,15 @@ class LiveSession:
         session, now, number = self.session, _loop_clock(), start.attempt
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
         attempt: Attempt | None = None
-        handed_on = False
+        handed_on = has_ended = False
         try:
-            with self._scopes[number]:
-                attempt = self._attempts[number] = self._endpoints[start.endpoint].open(request, start.prefix)
+            with self._scopes[number] as scope:
+                attempt = self._attempts[number] = self._open(start, request)
                 async for event in attempt:
-                    if type(event) is Ended:
-                        self._apply(session.ended(number, event, now()))
+                    if not isinstance(event, list):
+                        has_ended = has_ended or type(event) is Ended
+                        self._apply(self._tell(number, event, now()))
                         continue
-                    assert isinstance(event, list)
                     self._delta_bytes = _DELTA_BYTES if event[-1].raw is None else _CHUNK_BYTES
                     self._apply(session.deltas(number, event, now()))
                     if not handed_on and self._out:
@@ -248,13 +258,15 @@ class LiveSession:
                         await anyio.lowlevel.checkpoint()
                     if self._is_full:
                         await self._wait_for_room(number)
+            if not (has_ended or scope.cancel_called):
+                self._apply(session.failed(number, _no_end(start.endpoint), now()))
         except EndpointFailure as failure:
             self._apply(session.failed(number, failure, anyio.current_time()))
         except Exception as error:  # noqa: BLE001 - a broken endpoint must not take the answer with it
             crash = EndpointFailure(FailureKind.CRASHED, error)
             self._apply(session.failed(number, crash, anyio.current_time()))
         finally:
-            usage = Usage()
+            usage, traffic, seam = Usage(), Traffic(), None
             if attempt is not None:
                 with (
                     anyio.CancelScope(shield=True),
@@ -262,12 +274,26 @@ class LiveSession:
                     contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
                 ):
                     await attempt.aclose()
-                usage = attempt.usage
-            self._apply(session.stopped(number, usage, anyio.current_time()))
+                usage, traffic, seam = attempt.usage, attempt.traffic, attempt.seam
+            self._apply(session.stopped(number, usage, anyio.current_time(), traffic=traffic, seam=seam))
+
+    def _open(self, start: StartAttempt, request: Request) -> Attempt:
+        endpoint = self._endpoints[start.endpoint]
+        if start.wants:
+            return endpoint.open(request, start.prefix, wants=start.wants)
+        return endpoint.open(request, start.prefix)
+
+    def _tell(self, number: int, event: Started | Parked | Ended, now: float) -> list[Effect]:
+        """Everything an attempt yields besides what it writes."""
+        if type(event) is Ended:
+            return self.session.ended(number, event, now)
+        if type(event) is Parked:
+            return self.session.parked(number, event.usage, now)
+        return self.session.began(number, now)
 
     @property
     def _is_full(self) -> bool:
-        banked = self.session.playback.banked_tokens if self.session.terms.streams else 0.0
+        banked = self.session.transcript.playback.banked_tokens if self.session.terms.streams else 0.0
         return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
 
     async def _wait_for_room(self, number: int) -> None:
@@ -280,6 +306,15 @@ class LiveSession:
             self.session.waits(number, anyio.current_time())
         finally:
             self._held.discard(number)
+
+
+def _no_end(endpoint: str) -> EndpointFailure:
+    """The failure of an attempt that stops without a word."""
+    error = IncompleteAnswerError(
+        f"Endpoint {endpoint!r} stopped without saying that its answer is complete: an attempt has to end with "
+        "Ended, or raise EndpointFailure."
+    )
+    return EndpointFailure(FailureKind.INCOMPLETE, error)
 
 
 def _bytes(delta: Delta) -> int:

@@ -61,7 +61,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
     @property
     def writer(self) -> str | None:
         """Name of the endpoint that wrote the last chunk with text."""
-        return self._live.session.writer_at(max(0, self._chars - 1))
+        return self._live.session.transcript.writer_at(max(0, self._chars - 1))
 
     @property
     def buffered_tokens(self) -> int:
@@ -123,7 +123,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         except Exception as error:
             self._complete = True
             self._close_response()
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
             raise
         except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
             await self.close()
@@ -184,11 +184,11 @@ async def stop(live: LiveSession) -> None:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """One usage for one answer: its prompt once, its own tokens once; what losers used is in the route."""
     session = live.session
-    prompt, completion = session.terms.prompt_tokens, session.tokens
-    first = session.attempts[session.segments[0][1]] if session.segments else None
+    prompt, completion = session.terms.prompt_tokens, session.transcript.tokens
+    first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:
         prompt = first.usage.prompt_tokens
-        if len(session.segments) == 1 and first.usage.completion_tokens:
+        if len(session.transcript.segments) == 1 and first.usage.completion_tokens:
             completion = first.usage.completion_tokens
     return CompletionUsage(
         prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion

@@ -133,7 +133,7 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
         while batch := await live.read():
             deltas.extend(batch)
     except Exception as error:
-        attach_evidence(error, partial_text=live.session.text, route=live.record)
+        attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
         raise
     except BaseException:  # cancelled: leave nothing running behind
         await stop(live)
@@ -157,7 +157,7 @@ class EventStream(httpx2.AsyncByteStream):
         try:
             first = await live.read()
         except Exception as error:
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
             raise
         except BaseException:
             await stop(live)
@@ -173,7 +173,7 @@ class EventStream(httpx2.AsyncByteStream):
             if live.session.finish_reason != "cancelled":
                 yield encoder.end(live)
         except Exception as error:
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
             raise
         finally:
             live.cancel()
@@ -198,7 +198,7 @@ class EventStream(httpx2.AsyncByteStream):
                         made = encoder.last_objects(live)
         except Exception as error:
             self._complete = True
-            attach_evidence(error, partial_text=live.session.text, route=live.record)
+            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
             raise
         except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
             self._complete = True

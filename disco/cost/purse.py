@@ -10,6 +10,7 @@ from typing import Any, Literal
 from disco.cost.bounds import most_prefix_tokens
 from disco.cost.governor import Governor, Limit, Meter
 from disco.errors import BudgetExceededError
+from disco.events import Usage
 from disco.plan import Payer
 from disco.request import Prefix
 
@@ -18,6 +19,7 @@ __all__ = ["Purse"]
 # An answer without a limit of its own is allowed so many tokens: what today's models write at most, but only a quarter
 # of what is left once that is less, so that other answers find something, too; and never fewer than a page or so.
 _MOST, _SHARE, _PAGE = 16_384, 4, 1024
+_NOTHING = Usage()
 _FEWEST = 64  # a start that may write less is not worth its prompt
 _WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a target has to write again
 
@@ -26,8 +28,8 @@ _WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a targe
 class _Tab:
     """What one attempt holds."""
 
-    payer: Payer
-    held: list[tuple[Meter, int, int]]  # meter, ticket, units
+    endpoint: str
+    held: list[tuple[Payer, Meter, int, int]]  # whose share, meter, ticket, units
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Purse:
     Attributes:
         governor: keeps the limits.
         limits: those in force for this request.
-        payers: by endpoint name.
+        payers: by endpoint name, every party that its work is charged to.
         prompt_tokens: of the request at most (`bounds.most_prompt_tokens`).
         max_tokens: the answer's limit, None for none.
         choices: answers asked for (`n`).
@@ -56,7 +58,7 @@ class Purse:
 
     governor: Governor
     limits: Sequence[Limit]
-    payers: Mapping[str, Payer]
+    payers: Mapping[str, Sequence[Payer]]
     prompt_tokens: int
     max_tokens: int | None = None
     choices: int = 1
@@ -67,18 +69,19 @@ class Purse:
 
     def is_limited(self, endpoint: str) -> bool:
         """Whether any limit counts what it does."""
-        return any(self._meters(endpoint))
+        return bool(self._meters(endpoint))
 
     def left_share(self, endpoint: str, now: float) -> float:
         """The share of its limit that is left, of the tightest one; 1 where there is none."""
         now += self.offset_s
-        return min((m.left(now) / m.total if m.total else 0.0 for m in self._meters(endpoint)), default=1.0)
+        meters = self._meters(endpoint)
+        return min((m.left(now) / m.total if m.total else 0.0 for _, m in meters), default=1.0)
 
     def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
         """Tokens that an attempt could write at most if it started now; 0 where it could not start."""
-        meters = self._meters(endpoint)
         wanted = self._wanted(prefix)
-        affordable = min((self._affordable(m, endpoint, prefix, now) for m in meters), default=_MOST)
+        meters = self._meters(endpoint)
+        affordable = min((self._affordable(m, payer, prefix, now) for payer, m in meters), default=_MOST)
         if self.max_tokens is None:
             affordable = min(affordable, max(affordable // _SHARE, _PAGE))
         allowed = min(wanted, affordable)
@@ -105,40 +108,33 @@ class Purse:
         allowed = self.allowance(endpoint, prefix, now)
         if not allowed:
             raise self.refusal(endpoint, now, prefix)
-        tab = self._tabs[attempt] = _Tab(self.payers[endpoint], [])
-        for meter in meters:
-            units = self._units(meter, endpoint, prefix, allowed)
+        tab = self._tabs[attempt] = _Tab(endpoint, [])
+        for payer, meter in meters:
+            units = self._units(meter, payer, prefix, allowed)
             ticket = meter.reserve(units, now + self.offset_s)
             assert ticket is not None, "it was there a moment ago, and nothing has waited"
-            tab.held.append((meter, ticket, units))
+            tab.held.append((payer, meter, ticket, units))
             self._bills.setdefault(meter.limit, _Bill()).reserved += units
         return allowed
 
-    def settle(
-        self,
-        attempt: int,
-        *,
-        prompt_tokens: int,
-        completion_tokens: int,
-        cached_tokens: int = 0,
-        reported: bool,
-        now: float,
-    ) -> None:
-        """Nothing of the attempt runs any more; these are the ledger's figures. Unlimited attempts are ignored.
+    def settle(self, attempt: int, usage: Usage, *, reported: bool, now: float) -> None:
+        """Nothing of the attempt runs any more; `usage` is what the ledger has. Unlimited attempts are ignored.
 
         `reported`: the figures are the endpoint's own, not counted or estimated here.
         """
         tab = self._tabs.pop(attempt, None)
         if tab is None:
             return
-        is_sent = prompt_tokens > 0 or completion_tokens > 0
-        for meter, ticket, reserved in tab.held:
+        is_sent = usage.prompt_tokens > 0 or usage.completion_tokens > 0
+        shares = dict(usage.shares) or {tab.endpoint: usage}
+        for payer, meter, ticket, reserved in tab.held:
+            share = shares.get(payer.name, _NOTHING)
             if meter.limit.unit == "tokens":
-                units = prompt_tokens + completion_tokens
+                units = share.prompt_tokens + share.completion_tokens
             else:
-                cached = min(cached_tokens, prompt_tokens)
-                units = meter.units(tab.payer.rates.cost(prompt_tokens, completion_tokens, cached))
-            if is_sent and not reported and self.unreported == "reserved" and tab.payer.place == "server":
+                cached = min(share.cached_tokens, share.prompt_tokens)
+                units = meter.units(payer.rates.cost(share.prompt_tokens, share.completion_tokens, cached))
+            if is_sent and not reported and self.unreported == "reserved" and payer.place == "server":
                 units = max(units, reserved)
             meter.settle(ticket, units, now + self.offset_s)
             self._bills[meter.limit].spent += units
@@ -146,7 +142,7 @@ class Purse:
     def close(self, now: float) -> None:
         """The answer is over. What has never been settled, nobody knows: it counts as reserved. Idempotent."""
         for tab in self._tabs.values():
-            for meter, ticket, reserved in tab.held:
+            for _, meter, ticket, reserved in tab.held:
                 meter.settle(ticket, reserved, now + self.offset_s)
                 self._bills[meter.limit].spent += reserved
         self._tabs.clear()
@@ -155,9 +151,11 @@ class Purse:
         """Why it may not start: which limit, how much of it is left, when it frees up, what to do."""
         wall = now + self.offset_s
         fewest = min(self._wanted(prefix), _FEWEST)
-        meters = self._meters(endpoint)
-        meter = min(meters, key=lambda m: m.left(wall) / max(1, self._units(m, endpoint, prefix, fewest)))
-        needed, limit = self._units(meter, endpoint, prefix, fewest), meter.limit
+        payer, meter = min(
+            self._meters(endpoint),
+            key=lambda pair: pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, fewest)),
+        )
+        needed, limit = self._units(meter, payer, prefix, fewest), meter.limit
         frees_at = meter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
         if frees_at == math.inf:
@@ -188,29 +186,34 @@ class Purse:
             }
         return out
 
-    def _meters(self, endpoint: str) -> list[Meter]:
-        scopes = (endpoint, self.payers[endpoint].place)
-        return [self.governor.meter(limit) for limit in self.limits if limit.scope in scopes]
+    def _meters(self, endpoint: str) -> list[tuple[Payer, Meter]]:
+        """The limits that count an endpoint's work, with the party whose share each of them counts."""
+        return [
+            (payer, self.governor.meter(limit))
+            for payer in self.payers[endpoint]
+            for limit in self.limits
+            if limit.scope in (payer.name, payer.place)
+        ]
 
     def _wanted(self, prefix: Prefix) -> int:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
 
-    def _units(self, meter: Meter, endpoint: str, prefix: Prefix, written: int) -> int:
+    def _units(self, meter: Meter, payer: Payer, prefix: Prefix, written: int) -> int:
         """What an attempt can cost at most that writes so many tokens (of each choice)."""
         prompt = self.prompt_tokens + most_prefix_tokens(prefix)
         answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
         if meter.limit.unit == "tokens":
             return prompt + answer
-        return meter.units(self.payers[endpoint].rates.cost(prompt, answer))
+        return meter.units(payer.rates.cost(prompt, answer))
 
-    def _affordable(self, meter: Meter, endpoint: str, prefix: Prefix, now: float) -> int:
+    def _affordable(self, meter: Meter, payer: Payer, prefix: Prefix, now: float) -> int:
         """The most tokens of an answer that the limit allows."""
         left = meter.left(now + self.offset_s)
         # Bisected: the cost grows with the answer, and this is exact whatever it is rounded to.
         low, high = -1, max(_MOST, self._wanted(prefix))
         while low < high:
             middle = (low + high + 1) // 2
-            if self._units(meter, endpoint, prefix, middle) <= left:
+            if self._units(meter, payer, prefix, middle) <= left:
                 low = middle
             else:
                 high = middle - 1

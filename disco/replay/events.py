@@ -155,7 +155,6 @@ class _Replay:
                 slots=scenario.device_slots, load_s=load_s or 0.0, idle_unload_s=scenario.idle_unload_s
             )
             self.cold = (replace(self.warm[0], load_s=self.device.load_s), self.warm[1])
-        self.rates = {DEVICE: scenario.device_rates, SERVER: scenario.server_rates}
         self.pace = None if scenario.pace_tps is None else Pace(scenario.pace_tps)
         fails = scenario.device_fault is not None or scenario.server_fault is not None
         self.timeouts = Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS
@@ -262,23 +261,23 @@ class _Replay:
     def _note(self, row: int, session: Session) -> None:
         """Write down what became of a request."""
         t0 = session.started_at
-        times_s: NDArray[np.float64] = np.empty(0)
-        if session.released:
-            times_s = np.array([at for at, _ in session.released]) - t0
-            tokens = [count for _, count in session.released]
-            if tokens.count(1) < len(tokens):
-                times_s = np.repeat(times_s, tokens)
+        released = session.transcript.released
+        times_s = np.array([at for at, _ in released]) - t0
+        tokens = [count for _, count in released]
+        if tokens.count(1) < len(tokens):
+            times_s = np.repeat(times_s, tokens)
         if times_s.size:
             self.ttft_s[row] = times_s[0]
-        if session.segments:
-            self.device_won[row] = session.attempts[session.segments[0][1]].candidate.place == "device"
+        first = session.transcript.first_writer
+        if first is not None:
+            self.device_won[row] = first.candidate.place == "device"
         for state in session.attempts:
             if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
                 of_side = (
                     self.device_prompt_tokens if state.candidate.name == DEVICE else self.server_prompt_tokens
                 )
                 of_side[row] = session.terms.prompt_tokens
-        ledger = settle_accounts(session, self.rates)
+        ledger = settle_accounts(session)
         self.cost_usd[row] = ledger.total_cost
         for charge in ledger.charges:
             if not charge.prompt_tokens + charge.completion_tokens:

@@ -1,25 +1,82 @@
-"""Stretches of an answer between whose packets nothing stands but the reader's pace, taken at once.
+"""Playing a stretch in which nothing but the reader's pace stands between one packet and the next.
 
-A replay knows what an endpoint will write and when. So what `Session.deltas` and `Session.woken` would do packet by
-packet is done by `playback.stretch` for many packets, and written down in the session here. A move that is only
-considered does not end a stretch: the rule is asked at the same times as live, and the first packet at which its verdict
-would change anything is left to the session. Tests hold both ways against each other.
+What `Session.deltas` and `Session.woken` would do, packet by packet, for a driver that knows what comes: one by one
+(`flow`), or, where the text and the times of an attempt are known beforehand, many at once (`take_stretch`). A move that
+is only considered does not end a stretch: the rule is asked at the same times as live, and the first packet at which its
+verdict would change anything is left to the session. Both leave a session as it would be, to the last bit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any
 
 from disco.endpoints.simulated_script import Scripted
 from disco.events import Delta, Ended
 from disco.playback.stretch import Asking, Pieces, play_stretch
+from disco.session.attempts import AttemptState
 from disco.session.handover import RECONSIDER_S
 from disco.session.machine import Session
 
-__all__ = ["KnownPackets", "take_stretch"]
+__all__ = ["KnownPackets", "flow", "flows", "take_stretch"]
 
 _ROUNDING_S = 1e-9  # while an answer moves `wake_at` is worked out anew at every packet
+
+
+def flows(session: Session, state: AttemptState) -> bool:
+    """Whether nothing but releases can follow from what this attempt writes next."""
+    return (
+        session.transcript.writer is state
+        and state.first_content_at is not None
+        and session.is_undisturbed
+        and state.allowance is None
+    )
+
+
+def flow(
+    session: Session,
+    state: AttemptState,
+    packets: Iterable[tuple[float, Any]],
+    offset_s: float,
+    until: float,
+    out: list[tuple[float, list[Delta]]] | None = None,
+) -> tuple[float, Any]:
+    """Take all that the writer writes in a row.
+
+    Args:
+        session: of which `flows` holds.
+        state: the writer.
+        packets: (seconds after `offset_s`, event) in order; taken up to the first event that is none of the
+            writer's packets, which is the last at the latest.
+        offset_s: see there.
+        until: packets of that time or later are not taken either.
+        out: where (time, deltas) is written down as the reader gets it, if anywhere.
+
+    Returns:
+        (time, event) of the one that was fetched and not taken.
+    """
+    transcript, playback, wake_at = session.transcript, session.transcript.playback, session.wake_at
+    for at, event in packets:
+        now = at + offset_s
+        if now >= until or type(event) is not list:
+            session.wake_at = wake_at
+            return now, event
+        while wake_at < now:
+            deltas = transcript.release(wake_at)
+            if deltas and out is not None:
+                out.append((wake_at, deltas))
+            next_at = playback.next_at
+            wake_at = inf if next_at is None else next_at
+        state.last_at = now
+        transcript.add(state, event, now, None)
+        deltas = transcript.release(now)
+        if deltas and out is not None:
+            out.append((now, deltas))
+        next_at = playback.next_at
+        wake_at = inf if next_at is None else next_at
+    raise AssertionError("what an attempt does ends with Ended or a failure")
 
 
 class KnownPackets:
@@ -79,52 +136,74 @@ class KnownPackets:
         return times if times[-1] < until else times[: bisect_left(times, until)]
 
 
-def take_stretch(session: Session, number: int, known: KnownPackets, started_at: float, until: float) -> int:
+def take_stretch(
+    session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
+) -> int:
     """Have a session take as many packets as can be taken at once.
 
     Args:
         session: between two events; nothing is done where it does not allow a stretch.
-        number: the attempt that writes them.
-        known: what the attempt writes; the packets taken are taken from it.
+        state: the attempt that writes.
+        known: what it writes; the packets taken are taken from it.
         started_at: when it began, s.
         until: packets of that time or later are not taken.
 
     Returns:
         How many.
     """
-    playback, pieces, first = session.playback, known.pieces, known.first + known.taken
-    if session.is_moving_from(number):
-        times = known.coming(started_at, min(until, session.wake_at - _ROUNDING_S))
-        if times:
-            session.take_beyond(number, times, pieces.deltas[first : first + len(times)])
-            known.taken += len(times)
-        return len(times)
-    if playback.pace is None or not session.flows(number, considering=True):
+    transcript, mover = session.transcript, session.mover
+    playback = transcript.playback
+    if (
+        playback.pace is None
+        or transcript.writer is not state
+        or state.first_content_at is None
+        or state.allowance is not None
+        or not session.only_moves
+    ):
         return 0
+    if mover.moving is not None:
+        return _take_beyond(session, state, known, started_at, until)
     times = known.coming(started_at, until)
     if not times:
         return 0
-    considered = session.considered_move(times[0])
+    considered = mover.considered(times[0])
     asking = None
     if considered is not None:
         asking = Asking(considered.leaves_all_as_it_is, RECONSIDER_S, considered.ask_at)
+    pieces, first = known.pieces, known.first + known.taken
     played = play_stretch(playback, pieces, first, times, until, asking)
     if played is None:
         return 0
-    taken = played.taken
+    taken, queued = played.taken, played.queued
     known.taken += taken
     written = slice(first, first + taken)
-    left = slice(first, first + len(played.released_at) - len(played.queued))
-    session.take_stretch(
-        number,
-        written_at=times[:taken],
-        written=(pieces.texts[written], pieces.tokens[written]),
-        released_at=played.released_at,
-        released=(
-            [delta.text for delta in played.queued] + pieces.texts[left],
-            [delta.tokens for delta in played.queued] + pieces.tokens[left],
+    left = slice(first, first + len(played.released_at) - len(queued))
+    transcript.take_stretch(
+        (times[:taken], pieces.texts[written], pieces.tokens[written]),
+        (
+            played.released_at,
+            [delta.text for delta in queued] + pieces.texts[left],
+            [delta.tokens for delta in queued] + pieces.tokens[left],
         ),
-        wake_at=played.next_at,
-        asked_until=None if asking is None else asking.next_at,
     )
+    session.wake_at = played.next_at
+    if asking is not None:
+        mover.was_asked(asking.next_at)
     return taken
+
+
+def _take_beyond(
+    session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
+) -> int:
+    """What the source of a move writes behind the cut only piles up, until `wake_at`; the last is left to the session."""
+    mover = session.mover
+    beyond = mover.beyond
+    if not beyond or not mover.is_source(state):
+        return 0
+    times = known.coming(started_at, min(until, session.wake_at - _ROUNDING_S))[:-1]
+    first = known.first + known.taken
+    for now, delta in zip(times, known.pieces.deltas[first : first + len(times)], strict=True):
+        state.last_at = now
+        session.transcript.add(state, [delta], now, beyond)
+    known.taken += len(times)
+    return len(times)

@@ -17,11 +17,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
-from disco.events import Delta, Ended, Usage
+from disco.events import Delta, Ended, Started, Usage
 from disco.replay.device import Device
-from disco.replay.flow import KnownPackets, take_stretch
+from disco.replay.flow import KnownPackets, flow, flows, take_stretch
 from disco.request import Request
-from disco.session.effects import CancelAttempt, Effect, Fail, Finish, ParkAttempt, Release, StartAttempt
+from disco.session.effects import (
+    CancelAttempt,
+    Effect,
+    Fail,
+    Finish,
+    FollowAttempt,
+    ParkAttempt,
+    Release,
+    StartAttempt,
+)
 from disco.session.machine import Session
 
 __all__ = ["Player", "Run", "Scripts", "Shared", "run_session", "run_together"]
@@ -270,17 +279,17 @@ class Player:
                 self.apply(effects, now)
             if heap and heap[0][0] < until:
                 until = heap[0][0]
+            state = session.attempts[number]
             if self.out is None and type(playing.events) is KnownPackets:
-                taken = take_stretch(session, number, playing.events, started_at, until)
+                taken = take_stretch(session, state, playing.events, started_at, until)
                 if taken:
                     playing.written += taken
-                    now = max(now, session.attempts[number].last_at)
+                    now = max(now, state.last_at)
                 at, event = next(playing.events)
                 at += started_at
-            elif session.flows(number):
-                state = session.attempts[number]
+            elif flows(session, state):
                 before = state.tokens
-                at, event = session.flow(number, playing.events, started_at, until, self.out)
+                at, event = flow(session, state, playing.events, started_at, until, self.out)
                 playing.written += state.tokens - before
                 now = max(now, state.last_at)
             else:
@@ -302,6 +311,8 @@ class Player:
             self.stop(playing, now)
         elif playing.over:
             return
+        elif type(event) is Started:
+            self.apply(session.began(number, now), now)
         elif type(event) is list:
             if playing.parked:
                 playing.over = True
@@ -346,6 +357,8 @@ class Player:
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
             start, holds_prompt=start.endpoint in self.holding
         )
+        if self.session.candidates[start.endpoint].announces:
+            heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, Started(playing.cached_tokens)))
         self.schedule(playing)
 
     def apply(self, effects: list[Effect], now: float) -> None:
@@ -368,6 +381,8 @@ class Player:
                     heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, _STOP))
             elif type(effect) is ParkAttempt:
                 self.playing[effect.attempt].parked = True
+            elif type(effect) is FollowAttempt:
+                pass  # a script reads its whole prompt at once: nothing would be read sooner
             elif type(effect) is Finish:
                 self.closed = True
                 self.finished = effect.reason

@@ -1,4 +1,4 @@
-"""What a session knows about each of its attempts."""
+"""How one attempt stands: what a session knows of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from disco.errors import FailureKind
-from disco.events import Delta, DeltaKind, Usage
+from disco.events import Delta, DeltaKind, SeamReport, Traffic, Usage
 from disco.plan import Candidate
 from disco.request import Prefix
+from disco.session.terms import Role
 
 __all__ = ["AttemptState", "Outcome", "Role", "is_content", "is_text"]
-
-
-class Role(StrEnum):
-    """Why an attempt was started."""
-
-    STARTER = "starter"  # by the plan, from the beginning of the answer
-    TARGET = "target"  # of a voluntary move
-    TAKEOVER = "takeover"  # in place of one that failed
 
 
 class Outcome(StrEnum):
@@ -48,14 +41,19 @@ class AttemptState:
     prefix: Prefix
     outcome: Outcome = Outcome.RUNNING
     failure: FailureKind | None = None
+    began_at: float | None = None  # when its turn came; None while it waits, or where that is not known
     first_content_at: float | None = None
-    last_at: float = 0.0
+    last_at: float = 0.0  # of its last content
+    quiet_from: float = 0.0  # silence before that is not its own
     ended_at: float | None = None
     tokens: int = 0  # content tokens written so far
     kept_tokens: int = 0  # of these, in the answer
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None
+    traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
+    seam: SeamReport | None = None
+    holds_prompt: bool = False  # it has said that it keeps its prefill
     stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
     allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
     written_bytes: int = 0  # of its text; counted only where there is an allowance
@@ -64,6 +62,16 @@ class AttemptState:
     def active(self) -> bool:
         """Whether its events still matter."""
         return self.outcome is _RUNNING
+
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """It waits in a queue, as far as is known: that is no silence of its endpoint's."""
+        return self.began_at is None and self.candidate.announces
+
+    @property
+    def works_from_at(self) -> float:
+        """When it began to work, as far as is known: what is measured of its speed counts from there."""
+        return self.started_at if self.began_at is None else self.began_at
 
 
 def is_content(deltas: list[Delta]) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from disco.cost import Ledger, Phase, Rates
+from disco.cost import Ledger, Phase
+from disco.events import Usage
 from disco.session.attempts import AttemptState, Outcome, Role
 from disco.session.machine import Session
 
@@ -21,33 +20,40 @@ _PROMPT_OF_IDLE = {
 _UNKEPT = {Outcome.LOST: Phase.RACE_LOSER, Outcome.FAILED: Phase.FAILED}
 
 
-def settle_accounts(session: Session, rates: Mapping[str, Rates]) -> Ledger:
-    """Charge every attempt for what it used.
+def settle_accounts(session: Session) -> Ledger:
+    """Charge every attempt for what it used, at the rates of its candidate.
 
     Args:
         session: closed, so that every attempt has its final usage.
-        rates: unified cost per token by endpoint name.
     """
-    ledger = Ledger(rates)
+    ledger = Ledger({payer.name: payer.rates for c in session.candidates.values() for payer in c.payers})
     for state in session.attempts:
-        usage = state.usage
-        if usage is None:
-            continue
-        kept = _kept(state, usage.completion_tokens)
-        entry = {"attempt": state.number, "endpoint": state.candidate.name}
-        ledger.charge(
-            **entry,  # type: ignore[arg-type]
-            phase=_prompt_phase(state),
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-        )
-        if kept:
-            ledger.charge(**entry, phase=Phase.ANSWER, completion_tokens=kept)  # type: ignore[arg-type]
-        if usage.completion_tokens > kept:
-            phase = _UNKEPT.get(state.outcome, Phase.DISCARDED)
-            rest = usage.completion_tokens - kept
-            ledger.charge(**entry, phase=phase, completion_tokens=rest)  # type: ignore[arg-type]
+        if state.usage is not None:
+            for payer, usage in _shares(state, state.usage):
+                _charge(ledger, state, payer, usage)
     return ledger
+
+
+def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
+    """What each payer did: the parts of an endpoint that is made of several, else the endpoint all of it."""
+    return usage.shares or ((state.candidate.name, usage),)
+
+
+def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage) -> None:
+    kept = _kept(state, usage.completion_tokens)
+    ledger.charge(
+        attempt=state.number,
+        endpoint=payer,
+        phase=_prompt_phase(state),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+    if kept:
+        ledger.charge(attempt=state.number, endpoint=payer, phase=Phase.ANSWER, completion_tokens=kept)
+    if usage.completion_tokens > kept:
+        phase = _UNKEPT.get(state.outcome, Phase.DISCARDED)
+        rest = usage.completion_tokens - kept
+        ledger.charge(attempt=state.number, endpoint=payer, phase=phase, completion_tokens=rest)
 
 
 def _kept(state: AttemptState, completion_tokens: int) -> int:

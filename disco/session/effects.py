@@ -7,20 +7,31 @@ from dataclasses import dataclass
 from disco.events import Delta
 from disco.request import Prefix
 
-__all__ = ["CancelAttempt", "Effect", "Fail", "Finish", "ParkAttempt", "Release", "StartAttempt"]
+__all__ = [
+    "CancelAttempt",
+    "Effect",
+    "Fail",
+    "Finish",
+    "FollowAttempt",
+    "ParkAttempt",
+    "Release",
+    "StartAttempt",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
     """Open an attempt on `endpoint` and report everything it yields under the number `attempt`.
 
-    `max_tokens`: limit of the whole answer in place of the request's, where a budget lowers that.
+    `max_tokens`: limit of the whole answer in place of the request's, where a budget lowers that. `wants`: see
+    `Endpoint.open`.
     """
 
     attempt: int
     endpoint: str
     prefix: Prefix
     max_tokens: int | None = None
+    wants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,14 @@ class ParkAttempt:
     """Let the attempt finish and keep its prefill without writing; cancel it where it cannot."""
 
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowAttempt:
+    """Have a parked attempt read on to the end of `prefix` and stay parked, where it can."""
+
+    attempt: int
+    prefix: Prefix
 
 
 @dataclass(slots=True)  # not frozen: one is made for nearly every token, and freezing triples its price
@@ -58,4 +77,4 @@ class Fail:
     error: Exception
 
 
-Effect = StartAttempt | CancelAttempt | ParkAttempt | Release | Finish | Fail
+Effect = StartAttempt | CancelAttempt | ParkAttempt | FollowAttempt | Release | Finish | Fail

@@ -1,19 +1,28 @@
-"""Failing: what becomes of an answer when an attempt fails or a clock runs out (design rules 5 to 7)."""
+"""Failing: what becomes of an answer when its writer fails (design rules 5 to 7). A pure function of a snapshot."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 
-from disco.errors import AnswerTimeoutError, BudgetExceededError, EndpointFailure, FailureKind
+from disco.errors import AnswerTimeoutError, EndpointFailure, FailureKind
 from disco.plan import Candidate
-from disco.playback import last_word_start
-from disco.request import Prefix
-from disco.session.attempts import AttemptState, Outcome, Role
-from disco.session.effects import Effect
-from disco.session.handover import MovingAnswer
-from disco.session.terms import Pending
+from disco.request import Timeouts
 
-__all__ = ["SurvivingAnswer"]
+__all__ = [
+    "Beginning",
+    "Failures",
+    "GiveUp",
+    "Replace",
+    "Retry",
+    "StartWaiting",
+    "Step",
+    "View",
+    "next_step",
+    "silence",
+]
 
 RETRY_S = 0.5  # first back-off before the only endpoint is tried again; doubles
 RETRIED = frozenset(
@@ -28,181 +37,145 @@ RETRIED = frozenset(
 )
 
 
-class SurvivingAnswer(MovingAnswer):
-    """An answer that outlives its writer."""
+class Beginning(StrEnum):
+    """Where a replacement begins."""
 
-    def _fail_attempt(
-        self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]
-    ) -> None:
-        state.failure = failure.kind
-        if self._watch is not None:
-            self._watch.failed(state.candidate.name, failure, state.started_at, now)
-        self._stop(state, Outcome.FAILED, now, out)
-        name = state.candidate.name
-        seam_with_withheld = (
-            failure.kind is FailureKind.SEAM
-            and bool(state.prefix.withheld)
-            and state.first_content_at is None
-        )
-        if not seam_with_withheld:
-            self._failed.add(name)
-            # A crash that says when it is over: the process of the local model is started again.
-            returns = failure.kind is FailureKind.CRASHED and failure.retry_after_s is not None
-            if returns or failure.kind in RETRIED:
-                wait = failure.retry_after_s
-                self._again[name] = now + (RETRY_S * 2**self._retries if wait is None else wait)
-            else:
-                self._again.pop(name, None)
-        if self.error is None or isinstance(self.error, BudgetExceededError):
-            self.error = failure.error
-        moving = self._moving
-        if moving is not None and state.number == moving.target:
-            if self._source_of(moving).active:
-                self._abandon("target_failed", now, out)
-            else:
-                self._moving = None
-                moving.outcome = "target_failed"
-                self._take_over(failure, now, out)
-        elif moving is not None and state.number == moving.source:
-            # The replacement is already on its way, from the same cut.
-            moving.beyond = []
-        elif seam_with_withheld:
-            # It would not write the last word again: let it go on behind that word as it was shown.
-            prefix = self._prefix_for(state.candidate, state.prefix.text)
-            self._open(name, Role.TAKEOVER, prefix, now, out)
-        elif state is self._writer or (self._writer is None and not any(a.active for a in self.attempts)):
-            self._take_over(failure, now, out)
-        elif self._writer is None and not failure.kind.is_callers_fault:
-            # A hedge need not wait for its time once the other side has failed.
-            self._start_due(now, out, all_of_them=True)
+    FIRST = "first"  # nothing is written yet
+    GO_ON = "go on"  # from the last good prefix
+    ANEW = "anew"  # what is written was not shown: it is forgotten
 
-    def _turn_back(self, now: float, out: list[Effect]) -> None:
-        """Starts that no budget allowed have failed like any other, except that nothing was sent."""
-        while self._refused:
-            state, failure = self._refused.pop(0)
-            if state.active:
-                self._fail_attempt(state, failure, now, out)
 
-    def _cut_off(self, state: AttemptState, now: float, out: list[Effect]) -> None:
-        """An attempt has used up its allowance: somebody else writes on, or the answer ends there."""
-        assert self.purse is not None
-        self._is_cut = True
-        error = self.purse.refusal(state.candidate.name, now, state.prefix)
-        self._fail_attempt(state, EndpointFailure(FailureKind.BUDGET, error), now, out)
+@dataclass(frozen=True, slots=True)
+class StartWaiting:
+    """Start all that wait for their time now."""
 
-    def _take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> None:
-        """Replace the writer, or the last starter, by the next endpoint that can go on (rule 5)."""
-        self._move = None
-        self.playback.banking = False
-        nothing_shown = not self.terms.streams or not self.released
-        has_content = self._tokens > 0
-        if not failure.kind.is_callers_fault:
-            if self._writer is None and self._pending:
-                self._start_due(now, out, all_of_them=True)
-                return
-            for name in self._successors():
-                candidate = self.candidates[name]
-                if not has_content:
-                    self._replace(candidate, Prefix(), now, out)
-                    return
-                if candidate.continues and self._may_continue:
-                    self._replace(candidate, self._last_good_prefix(candidate), now, out)
-                    return
-                if nothing_shown:
-                    self._begin_anew()
-                    self._replace(candidate, Prefix(), now, out)
-                    return
-            if self._retry(now):
-                return
-        self._ended = True
-        if self._is_cut and has_content:
-            self.finish_reason, self.error = "length", None  # as any answer that a limit has cut short
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Another endpoint takes over."""
+
+    candidate: Candidate
+    beginning: Beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An endpoint that has failed is asked once more, at that time."""
+
+    candidate: Candidate
+    beginning: Beginning
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No endpoint can go on."""
+
+
+Step = StartWaiting | Replace | Retry | GiveUp
+
+
+@dataclass(slots=True)
+class Failures:
+    """Which endpoints have failed this answer. All fields are mutable.
+
+    Attributes:
+        failed: their names.
+        again: of these, which may be asked once more, and from when.
+        retries: how often that was done.
+    """
+
+    failed: set[str] = field(default_factory=set)
+    again: dict[str, float] = field(default_factory=dict)
+    retries: int = 0
+
+    def note(self, endpoint: str, failure: EndpointFailure, now: float) -> None:
+        """An attempt there has failed."""
+        self.failed.add(endpoint)
+        wait_s = failure.retry_after_s
+        # A crash that says when it is over: the process of the local model is started again.
+        returns = failure.kind is FailureKind.CRASHED and wait_s is not None
+        if returns or failure.kind in RETRIED:
+            self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
         else:
-            self.error = self.error or failure.error
-        self._pending.clear()
-        self._stop_others(None, Outcome.CANCELLED, now, out)
-        self.playback.end(now)
+            self.again.pop(endpoint, None)
 
-    @property
-    def _may_continue(self) -> bool:
-        return self._only_text and self.terms.may_continue
 
-    def _successors(self) -> list[str]:
-        order = [*self.plan.fallbacks, *(s.endpoint for s in self.plan.starts)]
-        return [name for name in dict.fromkeys(order) if name not in self._failed]
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that the rule looks at, at one moment.
 
-    def _replace(self, candidate: Candidate, prefix: Prefix, now: float, out: list[Effect]) -> None:
-        role = Role.TAKEOVER if prefix else Role.STARTER
-        if not prefix:
-            self._writer = None
-        self._open(candidate.name, role, prefix, now, out)
+    Attributes:
+        now: the time.
+        until: no attempt begins later than this: the whole answer's deadline.
+        candidates: by name.
+        order: names of endpoints that may take over, in order of preference.
+        failures: what has failed so far.
+        max_retries: how often an endpoint that has failed may be asked again, all together.
+        starts_wait: starts of the plan wait for their time, and no endpoint has spoken.
+        has_content: something is written.
+        nothing_shown: the reader has nothing of it.
+        may_continue: another endpoint may go on with it.
+    """
 
-    def _last_good_prefix(self, target: Candidate) -> Prefix:
-        """All the text there is, less a last word that may be incomplete."""
-        text = "".join(self._text)
-        shown = self.playback.released_chars if self.terms.streams else 0
-        cut = last_word_start(text)
-        if cut >= shown and cut > 0:
-            self._take_back(cut)
-            return self._prefix_for(target, text[:cut])
-        self._take_back(shown)
-        return self._prefix_for(target, text[:shown], withheld=text[cut:shown])
+    now: float
+    until: float
+    candidates: Mapping[str, Candidate]
+    order: tuple[str, ...]
+    failures: Failures
+    max_retries: int
+    starts_wait: bool
+    has_content: bool
+    nothing_shown: bool
+    may_continue: bool
 
-    def _retry(self, now: float) -> bool:
-        """Nobody is left: try one that has failed once more, after a back-off; the session owns all retries."""
-        if self._retries >= self.terms.max_retries:
-            return False
-        has_content = self._tokens > 0
-        nothing_shown = not self.terms.streams or not self.released
-        for name in sorted(self._again, key=self._again.__getitem__):  # who may be asked first
-            candidate = self.candidates[name]
-            goes_on = has_content and candidate.continues and self._may_continue
-            if has_content and not goes_on and not nothing_shown:
-                continue
-            at = max(now, self._again[name])
-            if at - self.started_at > (self.terms.timeouts.total_s or inf):
-                continue
-            self._retries += 1
-            if has_content and not goes_on:
-                self._begin_anew()
-            prefix = self._last_good_prefix(candidate) if goes_on else Prefix()
-            if not prefix:  # also where all there was is a first word that nobody has seen
-                self._writer = None
-            role = Role.TAKEOVER if prefix else Role.STARTER
-            self._pending.append(Pending(at, name, prefix, role))
-            return True
-        return False
+    def beginning(self, candidate: Candidate) -> Beginning | None:
+        """Where this endpoint could begin; None where it cannot take over."""
+        if not self.has_content:
+            return Beginning.FIRST
+        if candidate.continues and self.may_continue:
+            return Beginning.GO_ON
+        return Beginning.ANEW if self.nothing_shown else None
 
-    def _begin_anew(self) -> None:
-        """Nobody has seen what there is of the answer: forget it."""
-        self._take_back(0)
-        self._ids, self._only_text = [], True
 
-    def _check_clocks(self, now: float, out: list[Effect]) -> None:
-        if self._ended or not self._clocked:
-            return
-        clocks = self.terms.timeouts
-        total = clocks.total_s
-        if total is not None and now >= self.started_at + total:
-            error = AnswerTimeoutError(
-                f"The answer was not complete after {total:g} s (timeouts.total_s, or the request's deadline_s)."
-            )
-            self.error = self.error or error
-            self._ended = True
-            self._pending.clear()
-            self._moving = self._move = None
-            self._stop_others(None, Outcome.FAILED, now, out)
-            self.playback.end(now)
-            return
-        for state in list(self.attempts):
-            if state.active and now >= self._deadline(state):
-                name = state.candidate.name
-                if state.first_content_at is None:
-                    kind, limit, what = FailureKind.TIMEOUT, clocks.first_content_s, "first_content_s"
-                else:
-                    kind, limit, what = FailureKind.STALLED, clocks.gap_s, "gap_s"
-                error = AnswerTimeoutError(
-                    f"Endpoint {name!r} wrote nothing for {limit:g} s (timeouts.{what}); "
-                    "raise the limit or configure another endpoint that can take over."
-                )
-                self._fail_attempt(state, EndpointFailure(kind, error), now, out)
+def next_step(view: View, failure: EndpointFailure) -> Step:
+    """What to do about a writer, or the last starter, that has failed.
+
+    A mistake in the request is the caller's: no other endpoint is asked. Else whatever the plan still has waiting
+    starts; else the next endpoint that can go on takes over; else one that has failed is asked again.
+    """
+    if failure.kind.is_callers_fault:
+        return GiveUp()
+    if view.starts_wait:
+        return StartWaiting()
+    for name in dict.fromkeys(view.order):
+        if name not in view.failures.failed:
+            candidate = view.candidates[name]
+            beginning = view.beginning(candidate)
+            if beginning is not None:
+                return Replace(candidate, beginning)
+    return _retry(view)
+
+
+def _retry(view: View) -> Step:
+    again = view.failures.again
+    if view.failures.retries < view.max_retries:
+        for name in sorted(again, key=again.__getitem__):  # the one that may be asked first
+            candidate, at = view.candidates[name], max(view.now, again[name])
+            beginning = view.beginning(candidate)
+            if beginning is not None and at <= view.until:
+                return Retry(candidate, beginning, at)
+    return GiveUp()
+
+
+def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFailure:
+    """The failure that an attempt's silence is, once its clock has run out."""
+    if has_spoken:
+        kind, limit, what = FailureKind.STALLED, clocks.gap_s, "gap_s"
+    else:
+        kind, limit, what = FailureKind.TIMEOUT, clocks.first_content_s, "first_content_s"
+    error = AnswerTimeoutError(
+        f"Endpoint {endpoint!r} wrote nothing for {limit or inf:g} s (timeouts.{what}); "
+        "raise the limit or configure another endpoint that can take over."
+    )
+    return EndpointFailure(kind, error)

@@ -5,30 +5,42 @@ Whether and when is `migration.decide`; here is what is done about it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from disco.events import Delta
+from disco.plan import Candidate, Move, Plan
 from disco.playback import last_word_start
-from disco.session.answer import Answer
-from disco.session.attempts import AttemptState, Outcome, Role, is_content, is_text
+from disco.session.answer_lengths import AnswerLengths
+from disco.session.attempt_table import AttemptTable
+from disco.session.attempts import AttemptState, Outcome
 from disco.session.effects import Effect
 from disco.session.migration import Rule, Snapshot, Verdict, decide
-from disco.session.terms import Handover
+from disco.session.terms import Handover, Role, Terms
+from disco.session.transcript import Transcript
 
-__all__ = ["ConsideredMove", "MovingAnswer"]
+__all__ = ["RECONSIDER_S", "ConsideredMove", "Mover"]
 
 RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
+_ROUNDING = 1e-9  # of times, s
+_TRIES = 2  # of moving an answer away from one writer
+_SLOWER_THAN_READER = 1.2  # a target below so many times the reader's pace lives on what is banked
 
 
-def usable_slack_s(slack_s: float, pace_tps: float) -> float:
+def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
     """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens before the end."""
     return max(0.0, slack_s - 2 / pace_tps)
 
 
+_WHILE_BANKING = frozenset({Verdict.BANK})
+_WHILE_THE_TARGET_READS = frozenset({Verdict.BANK, Verdict.GO})  # it still prefills the prompt for this answer
+_NOT_YET = frozenset({Verdict.LATER})
+
+
 @dataclass(frozen=True, slots=True)
 class ConsideredMove:
-    """A move that the answer may yet make, for drivers that know what the writer will write.
+    """What `Mover.consider` will ask at the next packets, for drivers that know them.
 
     Attributes:
         rule: what decides.
@@ -46,143 +58,231 @@ class ConsideredMove:
 
     def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
         """Whether nothing would happen when so much more is written, and the playback's slack is this."""
-        slack_s = usable_slack_s(slack_s, self.pace_tps)
+        slack_s = _usable_slack_s(slack_s, self.pace_tps)
         return self.rule.decide(self.written_tokens + more_tokens, slack_s).verdict in self.unchanging
 
 
-_WHILE_BANKING = frozenset({Verdict.BANK})
-_WHILE_THE_TARGET_READS = frozenset({Verdict.BANK, Verdict.GO})  # it still prefills the prompt for this answer
-_NOT_YET = frozenset({Verdict.LATER})
+class Mover:
+    """Where the answer may go from its present writer, and the hand-over under way, if there is one.
 
+    Mutable: `handovers`, `moving`, `move`, `_writer`, `_margin`, `_reconsider_at`, `_failed`.
 
-class MovingAnswer(Answer):
-    """An answer that can move from one endpoint to another in mid-sentence."""
+    Attributes:
+        handovers: every hand-over that was begun.
+        moving: the one under way.
+        move: where the answer may go from the present writer; None: it stays.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        candidates: Mapping[str, Candidate],
+        terms: Terms,
+        lengths: AnswerLengths,
+        attempts: AttemptTable,
+        transcript: Transcript,
+    ) -> None:
+        self.handovers: list[Handover] = []
+        self.moving: Handover | None = None
+        self.move: Move | None = None
+        self._plan = plan
+        self._candidates = candidates
+        self._terms = terms
+        self._lengths = lengths
+        self._attempts = attempts
+        self._transcript = transcript
+        self._writer: AttemptState | None = None
+        self._margin = terms.margin
+        self._reconsider_at = 0.0
+        self._failed: set[str] = set()
+
+    # ------------------------------------------------------------------ where it may go
+
+    def writer_is(self, writer: AttemptState) -> None:
+        """Another attempt writes from here on."""
+        self._writer = writer
+        self._reconsider_at = 0.0
+        allowed = self._terms.may_migrate and self._terms.may_continue
+        move = self._plan.moves.get(writer.candidate.name) if allowed else None
+        self.move = None if move is None or move.target in self._failed else move
+
+    def has_failed(self, endpoint: str) -> None:
+        """No answer moves there any more."""
+        self._failed.add(endpoint)
+        if self.move is not None and self.move.target == endpoint and self.moving is None:
+            self.move = None
+
+    def stay(self) -> None:
+        """The answer moves no more."""
+        self.move = None
+
+    def keeps(self, now: float) -> str | None:
+        """The endpoint whose prefill is worth keeping although it lost the race: a move there is likely."""
+        if self.move is None or not self.move.keep_prefill:
+            return None
+        decision = decide(self._snapshot(now, target_has_prompt=True))
+        return self.move.target if decision.verdict in (Verdict.GO, Verdict.BANK) else None
 
     def _snapshot(self, now: float, *, target_has_prompt: bool) -> Snapshot:
         assert self._writer is not None
-        assert self._move is not None
-        target = self.candidates[self._move.target]
-        pace = self.terms.pace_tps
-        if not self.terms.streams:
+        assert self.move is not None
+        target = self._candidates[self.move.target]
+        pace = self._terms.pace_tps
+        if not self._terms.streams:
             slack = inf
         elif pace is None:
             slack = 0.0
         else:
-            slack = usable_slack_s(self.playback.slack_s(now), pace)
+            slack = _usable_slack_s(self._transcript.playback.slack_s(now), pace)
         return Snapshot(
             source=self._writer.candidate,
             # What holds the prompt has loaded its model, whatever the plan had to reckon with.
             target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
-            prompt_tokens=self.terms.prompt_tokens,
-            written_tokens=self._tokens,
-            max_tokens=self.terms.max_tokens,
+            prompt_tokens=self._terms.prompt_tokens,
+            written_tokens=self._transcript.tokens,
+            max_tokens=self._terms.max_tokens,
             target_has_prompt=target_has_prompt,
             slack_s=slack,
             pace_tps=pace,
-            lengths=self.lengths,
+            lengths=self._lengths,
             margin=self._margin,
-            make_before_break=self.plan.order == "make_before_break",
+            make_before_break=self._plan.order == "make_before_break",
         )
 
-    def _kept_prefill(self, target: str) -> AttemptState | None:
-        """The loser on that endpoint that keeps its prefill, or is still at it."""
-        parked = (a for a in self.attempts if a.candidate.name == target and a.outcome is Outcome.PARKED)
-        return next(parked, None)
+    # ------------------------------------------------------------------ moving
 
-    def considered_move(self, now: float) -> ConsideredMove | None:
-        """What `_consider_move` will ask at the next packets; None: nothing, or the reader has no pace."""
-        pace = self.terms.pace_tps
-        if self._move is None or self._moving is not None or pace is None:
+    def considered(self, now: float) -> ConsideredMove | None:
+        """The move that is considered; None: there is none, or the reader has no pace."""
+        pace = self._terms.pace_tps
+        if self.move is None or self.moving is not None or pace is None:
             return None
-        kept = self._kept_prefill(self._move.target)
+        kept = self._attempts.parked_at(self.move.target)
         unchanging = _NOT_YET
-        if self.playback.banking:
+        if self._transcript.playback.banking:
             unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
         rule = Rule(self._snapshot(now, target_has_prompt=kept is not None))
-        return ConsideredMove(rule, self._tokens, unchanging, pace, self._reconsider_at)
+        return ConsideredMove(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
 
-    def _consider_move(self, now: float, out: list[Effect]) -> None:
+    def was_asked(self, next_at: float) -> None:
+        """A driver has asked the rule itself, and nothing has changed: do not ask before `next_at`, s."""
+        self._reconsider_at = next_at
+
+    def consider(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""
-        assert self._move is not None
-        if now < self._reconsider_at:
+        if not self._transcript.only_text:
+            self.move = None
+        if self.move is None or now < self._reconsider_at:
             return
-        kept = self._kept_prefill(self._move.target)
+        target = self._candidates[self.move.target]
+        kept = self._attempts.parked_at(target.name)
         decision = decide(self._snapshot(now, target_has_prompt=kept is not None))
-        target = self.candidates[self._move.target]
         self._reconsider_at = now + RECONSIDER_S
-        self.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
+        self._transcript.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
         if decision.verdict is Verdict.NEVER:
-            self._move = None
+            self.move = None
         if decision.verdict is not Verdict.GO or (kept is not None and not kept.stopped):
             return
-        text = "".join(self._text)
-        cut = last_word_start(text)
-        if cut <= 0 or cut < (self.playback.released_chars if self.terms.streams else 0):
-            return
-        source = self._writer
+        cut = last_word_start(self._transcript.written)
+        if cut > 0 and cut >= self._transcript.shown_chars:
+            self._cut(cut, target, decision.handover_s, now, out)
+
+    def _cut(self, cut: int, target: Candidate, expected_s: float, now: float, out: list[Effect]) -> None:
+        source, transcript = self._writer, self._transcript
         assert source is not None
-        beyond = self._take_back(cut)
-        state = self._open(target.name, Role.TARGET, self._prefix_for(target, text[:cut]), now, out)
-        moving = Handover(
+        beyond = transcript.take_back(cut)
+        prefix = transcript.prefix_for(target, source.candidate, cut)
+        state = self._attempts.open(target.name, Role.TARGET, prefix, now, out)
+        self.moving = Handover(
             source=source.number,
             target=state.number,
             decided_at=now,
             cut_chars=cut,
-            cut_tokens=self._tokens,
-            expected_s=decision.handover_s,
-            slack_s=self.playback.slack_s(now) if self.terms.streams else inf,
+            cut_tokens=transcript.tokens,
+            expected_s=expected_s,
+            slack_s=transcript.playback.slack_s(now) if self._terms.streams else inf,
             beyond=beyond,
         )
-        self.handovers.append(moving)
-        self._moving = moving
-        if self.plan.order == "break_before_make":
-            self._stop(source, Outcome.HANDED_OVER, now, out)
+        self.handovers.append(self.moving)
+        if self._plan.order == "break_before_make":
+            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
 
-    def _source_of(self, moving: Handover) -> AttemptState:
-        return self.attempts[moving.source]
+    def is_target(self, state: AttemptState) -> bool:
+        """Whether the answer is about to move to this attempt."""
+        return self.moving is not None and self.moving.target == state.number
 
-    def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> bool:
-        """The target writes: from here on the answer is its. False while it has no content yet."""
-        moving = self._moving
+    def is_source(self, state: AttemptState) -> bool:
+        """Whether the answer is about to move away from this attempt."""
+        return self.moving is not None and self.moving.source == state.number
+
+    @property
+    def beyond(self) -> list[Delta] | None:
+        """What the source writes behind the cut; None while nothing moves."""
+        return None if self.moving is None else self.moving.beyond
+
+    @property
+    def source(self) -> AttemptState:
+        """Of the hand-over under way."""
+        assert self.moving is not None
+        return self._attempts.states[self.moving.source]
+
+    def late_at(self, now: float) -> float:
+        """When the hand-over under way is better given up: the source writes on and has more to show.
+
+        With a pace that is when the reader has read all there is. Without one the reader waits anyway: for as long as
+        the decision reckoned with, and no longer.
+        """
+        moving = self.moving
+        if moving is None or not (self._terms.streams and moving.beyond and self.source.active):
+            return inf
+        if self._terms.pace_tps is None:
+            return moving.decided_at + self._margin * moving.expected_s
+        return now + self._transcript.playback.slack_s(now)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the hand-over under way is to be given up."""
+        return self.moving is not None and self.late_at(now) <= now + _ROUNDING
+
+    def drop_beyond(self) -> None:
+        """The source has failed: what it wrote behind the cut is not needed, the target writes that anew."""
+        assert self.moving is not None
+        self.moving.beyond = []
+
+    def switch(self, target: AttemptState, now: float, out: list[Effect]) -> None:
+        """The target writes: from here on the answer is its."""
+        moving, source = self.moving, self.source
         assert moving is not None
-        if not is_content(deltas):
-            return False
-        if not is_text(deltas):
-            self._failed.add(target.candidate.name)
-            self._abandon("not_text", now, out)
-            return True
         moving.switched_at = now
         moving.outcome = "switched"
-        self._moving = None
-        source = self._source_of(moving)
+        self.moving = None
         if source.active:
-            self._stop(source, Outcome.HANDED_OVER, now, out)
-        self._make_writer(target)
-        self._move = None  # one move an answer: the target was chosen because it is the cheaper one
+            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
         # A target slower than the reader lives on the bank for the rest of the answer.
-        pace = self.terms.pace_tps
-        self.playback.banking = pace is not None and target.candidate.decode_tps < 1.2 * pace
-        self._written(target, deltas, now)
-        return True
+        pace = self._terms.pace_tps
+        slow = pace is not None and target.candidate.decode_tps < _SLOWER_THAN_READER * pace
+        self._transcript.playback.banking = slow
 
-    def _runs_dry(self, now: float) -> bool:
-        return self.terms.streams and self.playback.slack_s(now) <= 1e-9
-
-    def _abandon(self, why: str, now: float, out: list[Effect]) -> None:
+    def abandon(self, why: str, now: float, out: list[Effect]) -> None:
         """Give up a move: the source goes on as if nothing had been."""
-        moving = self._moving
+        moving, source = self.moving, self.source
         assert moving is not None
-        self._moving = None
+        self.moving = None
         moving.outcome = why
-        target = self.attempts[moving.target]
+        target = self._attempts.states[moving.target]
         if target.active:
-            self._stop(target, Outcome.ABANDONED, now, out)
+            self._attempts.stop(target, Outcome.ABANDONED, now, out)
         for delta in moving.beyond:
-            self._push(self._source_of(moving), delta, now)
+            self._transcript.push(delta, now)
         moving.beyond = []
         self._margin *= 2
         self._reconsider_at = now + RECONSIDER_S
-        tries = sum(1 for h in self.handovers if h.source == moving.source)
-        if tries >= 2 or target.candidate.name in self._failed:
-            self._move = None
-            self.playback.banking = False
+        tries = sum(1 for h in self.handovers if h.source == source.number)
+        if tries >= _TRIES or target.candidate.name in self._failed:
+            self.move = None
+            self._transcript.playback.banking = False
+
+    def close(self, outcome: str | None) -> None:
+        """No hand-over is under way any more; `outcome` says what became of it, None leaves that open."""
+        if self.moving is not None and outcome is not None:
+            self.moving.outcome = outcome
+        self.moving = None
+        self.move = None

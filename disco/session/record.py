@@ -20,7 +20,7 @@ from typing import Any
 from disco.cost import Ledger
 from disco.plan import Rest, Withheld
 from disco.playback import metrics
-from disco.session.attempts import AttemptState
+from disco.session.attempts import AttemptState, Outcome
 from disco.session.machine import Session
 
 __all__ = ["Contender", "Pace", "Piece", "RouteRecord", "Transfer", "Try", "make_record"]
@@ -62,6 +62,10 @@ class Try:
         tokens, kept_tokens: written, and of these in the answer.
         prompt_tokens, completion_tokens, cached_tokens: what it is charged for.
         cost: of all its charges, USD.
+        seam: the verdict on the place where it went on with an answer, see `events.SeamReport`; None where it began
+            one, or where its endpoint does not say.
+        sent_chars, written_chars, swallowed_chars: of that report.
+        text_chars: characters that it gave to this answer, whether or not they were kept.
     """
 
     endpoint: str
@@ -80,6 +84,27 @@ class Try:
     completion_tokens: int
     cached_tokens: int
     cost: float
+    seam: str | None = None
+    sent_chars: int = 0
+    written_chars: int = 0
+    swallowed_chars: int = 0
+    text_chars: int = 0
+
+    @property
+    def joins(self) -> bool:
+        """Whether it went on exactly where the answer was cut, and all that it wrote there arrived.
+
+        Judged by what it was sent and all that it wrote: missing may be the withheld text and a proved echo, each
+        whole, and nothing else.
+        """
+        if self.seam is None:
+            return True
+        may_miss = self.prefix_chars - self.sent_chars + (self.sent_chars if self.seam == "echo" else 0)
+        passed_chars = self.written_chars - self.swallowed_chars
+        arrived = self.text_chars == passed_chars or (
+            self.outcome != Outcome.FINISHED and self.text_chars <= passed_chars
+        )
+        return self.seam != "unproved" and self.swallowed_chars == may_miss and arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +220,14 @@ class RouteRecord:
 
     @property
     def seamless(self) -> bool:
-        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap."""
+        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap.
+
+        Every seam between two pieces has to be proved (`Try.joins`): False says that text may stand there twice or be
+        missing, not that it does.
+        """
         ends = [0, *(p.end_char for p in self.pieces)]
         return all(
-            p.start_char == end and p.written_crc32 == p.delivered_crc32
+            p.start_char == end and p.written_crc32 == p.delivered_crc32 and self.tries[p.attempt].joins
             for p, end in zip(self.pieces, ends, strict=False)
         )
 
@@ -257,45 +286,43 @@ def make_record(
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
     """
     t0 = session.started_at
-    generated = tuple((at - t0, tokens) for at, tokens in session.generated)
-    released = tuple((at - t0, tokens) for at, tokens in session.released)
+    generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
+    released = tuple((at - t0, tokens) for at, tokens in session.transcript.released)
     pace_tps = session.terms.pace_tps
     return RouteRecord(
         created_s=None if created_s is None else _round(created_s),
         policy=policy,
         finish_reason=_word(session.finish_reason),
         prompt_tokens=session.terms.prompt_tokens,
-        answer_tokens=session.tokens,
+        answer_tokens=session.transcript.tokens,
         max_tokens=session.terms.max_tokens,
-        endpoints=_contenders(session, ledger),
+        endpoints=_contenders(session),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
         tries=tuple(_try(state, ledger, t0) for state in session.attempts),
         pieces=_pieces(session),
         transfers=_transfers(session),
         pace=_pace(generated, released, pace_tps),
         ledger=ledger,
-        duration_s=(session.finished_at or t0) - t0,
+        duration_s=(session.ending.closed_at or t0) - t0,
         generated=generated,
         released=released,
         rested=session.plan.rested,
         withheld=session.plan.withheld,
-        budget={} if session.purse is None else session.purse.report(session.finished_at or t0),
+        budget={} if session.purse is None else session.purse.report(session.ending.closed_at or t0),
     )
 
 
-def _contenders(session: Session, ledger: Ledger) -> tuple[Contender, ...]:
-    known = ((candidate, ledger.rates.get(name)) for name, candidate in session.candidates.items())
+def _contenders(session: Session) -> tuple[Contender, ...]:
     return tuple(
         Contender(
             name=candidate.name,
             place=candidate.place,
-            cost_in=rates.cost_in,
-            cost_out=rates.cost_out,
-            cached_share=rates.cached_share,
+            cost_in=candidate.rates.cost_in,
+            cost_out=candidate.rates.cost_out,
+            cached_share=candidate.rates.cached_share,
             continues=candidate.continues,
         )
-        for candidate, rates in known
-        if rates is not None
+        for candidate in session.candidates.values()
     )
 
 
@@ -318,23 +345,38 @@ def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=usage.cached_tokens if usage else 0,
         cost=sum(c.cost for c in ledger.charges if c.attempt == state.number),
+        text_chars=sum(map(len, state.parts)),
+        **_seam(state),
     )
 
 
+def _seam(state: AttemptState) -> dict[str, Any]:
+    seam = state.seam
+    if seam is None:
+        return {}
+    return {
+        "seam": seam.verdict,
+        "sent_chars": seam.sent_chars,
+        "written_chars": seam.written_chars,
+        "swallowed_chars": seam.swallowed_chars,
+    }
+
+
 def _pieces(session: Session) -> tuple[Piece, ...]:
-    delivered = session.text
+    delivered = session.transcript.text
     pieces = []
-    starts = [start for start, _ in session.segments]
-    for (start, number), next_start in zip(session.segments, [*starts[1:], math.inf], strict=False):
+    segments = session.transcript.segments
+    ends = [*(s.start for s in segments[1:]), math.inf]
+    for segment, next_start in zip(segments, ends, strict=False):
+        start, state = segment.start, segment.writer
         # A cancelled answer may not have reached its last piece.
         end = int(min(next_start, len(delivered)))
         if end <= start:
             continue
-        state = session.attempts[number]
         written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
         pieces.append(
             Piece(
-                attempt=number,
+                attempt=state.number,
                 endpoint=state.candidate.name,
                 start_char=start,
                 end_char=end,
@@ -346,12 +388,12 @@ def _pieces(session: Session) -> tuple[Piece, ...]:
 
 
 def _transfers(session: Session) -> tuple[Transfer, ...]:
-    t0, pace = session.started_at, session.terms.pace_tps
+    t0, pace, released = session.started_at, session.terms.pace_tps, session.transcript.released
     out = []
     for h in session.handovers:
         late = 0
-        if h.outcome == "switched" and pace is not None and session.released:
-            after_cut = metrics.lateness_s(session.released, pace)[h.cut_tokens :]
+        if h.outcome == "switched" and pace is not None and released:
+            after_cut = metrics.lateness_s(released, pace)[h.cut_tokens :]
             late = sum(late_s > metrics.TOLERANCE_S for late_s in after_cut)
         out.append(
             Transfer(

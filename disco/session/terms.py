@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from disco.errors import EndpointFailure
 from disco.events import Delta
 from disco.request import Prefix, Timeouts
-from disco.session.attempts import Role
 
-__all__ = ["Handover", "Pending", "Terms", "Watch"]
+__all__ = ["Handover", "Pending", "Role", "Terms", "Watch"]
+
+
+class Role(StrEnum):
+    """Why an attempt was started."""
+
+    STARTER = "starter"  # by the plan, from the beginning of the answer
+    TARGET = "target"  # of a voluntary move
+    TAKEOVER = "takeover"  # in place of one that failed
 
 
 @dataclass(frozen=True, slots=True)

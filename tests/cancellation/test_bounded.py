@@ -198,7 +198,7 @@ async def test_made_up_models_are_forgotten():
             await client.chat.completions.create(**{**ASKED, "stream": False, "model": f"made-up-{number}"})
         router = client.router
         assert len(router._dispatchers) <= 257
-        assert len(router.knowledge.speeds) <= 257
+        assert len(router.statistics.endpoints) <= 257
 
 
 # ---------------------------------------------------------------------- long answers
@@ -219,7 +219,7 @@ async def read_long(tokens: int) -> float:
         held = sys.getallocatedblocks() - blocks
         assert read == tokens
         assert got.route.finish_reason == "stop"
-        assert len(got._live.session.segments) == 1
+        assert len(got._live.session.transcript.segments) == 1
         return held / tokens
 
 

@@ -77,9 +77,9 @@ async def live_run(situation):
 @given(situations())
 def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
     text, session, error = virtually(live_run, situation)
-    assert session.text.startswith(text)
+    assert session.transcript.text.startswith(text)
     if situation["cancel_at"] == math.inf:
-        assert text == session.text
+        assert text == session.transcript.text
         assert (error is None) == (session.error is None)
 
 

@@ -14,6 +14,7 @@ from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor, Limit, Meter
 from disco.cost.purse import Purse
 from disco.errors import BudgetExceededError
+from disco.events import Usage
 from disco.plan import Payer
 from disco.rates import Rates
 from disco.request import Prefix, Request
@@ -220,12 +221,12 @@ def test_money_adds_up_exactly():
 
 # ---------------------------------------------------------------------- one request
 
-CHEAP = Payer("server", "server", Rates(1e-7, 1e-6))
+CHEAP = (Payer("server", "server", Rates(1e-7, 1e-6)),)
 
 
 def purse(limit: Limit, governor: Governor | None = None, **more) -> Purse:
-    return Purse(governor or Governor(), (limit,), {"server": CHEAP, "device": Payer("device", "device", Rates(0, 0))},
-                 **{"prompt_tokens": 100, **more})  # fmt: skip
+    payers = {"server": CHEAP, "device": (Payer("device", "device", Rates(0, 0)),)}
+    return Purse(governor or Governor(), (limit,), payers, **{"prompt_tokens": 100, **more})
 
 
 def test_the_device_is_not_limited_by_the_servers_budget():
@@ -260,10 +261,10 @@ def test_what_is_not_reported_counts_as_the_user_wants():
         governor = Governor()
         one = purse(LIMIT, governor, max_tokens=200, unreported=how)
         one.open(0, "server", Prefix(), 0.0)
-        one.settle(0, prompt_tokens=20, completion_tokens=10, reported=False, now=1.0)
+        one.settle(0, Usage(20, 10), reported=False, now=1.0)
         assert governor.left(1.0)["server_tokens"] == left
         one.open(1, "server", Prefix(), 1.0)
-        one.settle(1, prompt_tokens=0, completion_tokens=0, reported=False, now=1.0)  # it was never sent
+        one.settle(1, Usage(0, 0), reported=False, now=1.0)  # it was never sent
         assert governor.left(1.0)["server_tokens"] == left
 
 
@@ -284,7 +285,7 @@ def test_a_refusal_says_what_when_and_what_to_do():
     governor = Governor()
     first = purse(LIMIT, governor, max_tokens=900)
     first.open(0, "server", Prefix(), 0.0)
-    first.settle(0, prompt_tokens=100, completion_tokens=880, reported=True, now=4.0)
+    first.settle(0, Usage(100, 880), reported=True, now=4.0)
     with pytest.raises(BudgetExceededError) as refused:
         purse(LIMIT, governor).open(0, "server", Prefix(), 5.0)
     error = refused.value

@@ -17,7 +17,7 @@ CANDIDATES = {
     "server": Candidate("server", "any", overhead_s=0.8),
     "backup": Candidate("backup", "any", overhead_s=0.8),
 }
-PAYERS = {c.name: Payer(c.name, c.place, Rates(0.0, 0.0)) for c in CANDIDATES.values()}
+PAYERS = {c.name: (Payer(c.name, c.place, Rates(0.0, 0.0)),) for c in CANDIDATES.values()}
 ALONE = Plan((Start("server"),))
 ANSWER = Plan((Start("server"), Start("device", 1.5)))
 HEDGE = Plan((Start("device"), Start("server", 0.7)))

@@ -127,16 +127,14 @@ def situation(seed: int) -> Run:
 def told(run: Run, number: str) -> str:
     """All that happened, as text; times written with the format `number`."""
     session = run.session
-    record = make_record(
-        session, settle_accounts(session, {n: Rates(1e-7, 1e-6) for n in NAMES}), policy="test"
-    )
+    record = make_record(session, settle_accounts(session), policy="test")
 
     def times(pairs) -> str:
         return " ".join(f"{number % at}:{tokens}" for at, tokens in pairs)
 
     parts = [
-        times(session.generated),
-        times(session.released),
+        times(session.transcript.generated),
+        times(session.transcript.released),
         times((at, len(deltas)) for at, deltas in run.out),
         run.text,
         str(run.finished),

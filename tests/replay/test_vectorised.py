@@ -241,7 +241,6 @@ REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], 
 def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first: bool) -> list[Outcome]:
     """Every request through the real session, one after the other: rows of one request each."""
     device, server = scenario.candidates()
-    rates = {DEVICE: scenario.device_rates, SERVER: scenario.server_rates}
     out = []
     for row in range(len(work)):
         answer_tokens = int(work.answer_tokens[row])
@@ -268,7 +267,7 @@ def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first
         )
         run = run_session(session, profiles, REQUEST, np.random.default_rng(0))
         assert run.finished is not None
-        ledger = settle_accounts(session, rates)
+        ledger = settle_accounts(session)
         tried = {state.candidate.name: state for state in session.attempts}
         (winner,) = (name for name, state in tried.items() if state.outcome is Fate.FINISHED)
         cost_by: dict[tuple[str, Phase], float] = {}
@@ -277,7 +276,7 @@ def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first
             cost_by[key] = cost_by.get(key, 0.0) + charge.cost
         out.append(
             Outcome(
-                ttft_s=np.array([session.released[0][0]]),
+                ttft_s=np.array([session.transcript.released[0][0]]),
                 device_won=np.array([winner == DEVICE]),
                 prompt_tokens=np.array([prompt]),
                 device_prompt_tokens=np.array([prompt if DEVICE in tried else 0]),

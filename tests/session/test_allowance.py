@@ -32,9 +32,9 @@ PROMPT = 20
 SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=200)
 PAYERS = {
-    "device": Payer("device", "device", Rates(0.0, 0.0)),
-    "server": Payer("server", "server", Rates(1e-7, 1e-6)),
-    "edge": Payer("edge", "server", Rates(1e-7, 1e-6)),
+    "device": (Payer("device", "device", Rates(0.0, 0.0)),),
+    "server": (Payer("server", "server", Rates(1e-7, 1e-6)),),
+    "edge": (Payer("edge", "server", Rates(1e-7, 1e-6)),),
 }
 ON_SERVER = Plan((Start("server"),), ("device",))
 
@@ -48,22 +48,14 @@ class Watched(Purse):
     def open(self, attempt, endpoint, prefix, now):
         allowed = Purse.open(self, attempt, endpoint, prefix, now)
         if allowed is not None:
-            (_, _, units), *_ = self._tabs[attempt].held
+            (_, _, _, units), *_ = self._tabs[attempt].held
             self.seen[attempt] = [now, math.inf, units, 0]
         return allowed
 
-    def settle(self, attempt, *, prompt_tokens, completion_tokens, cached_tokens=0, reported, now):
+    def settle(self, attempt, usage, *, reported, now):
         if attempt in self.seen:
-            self.seen[attempt][1::2] = [now, prompt_tokens + completion_tokens]
-        Purse.settle(
-            self,
-            attempt,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
-            reported=reported,
-            now=now,
-        )
+            self.seen[attempt][1::2] = [now, usage.prompt_tokens + usage.completion_tokens]
+        Purse.settle(self, attempt, usage, reported=reported, now=now)
 
 
 def tokens(amount: int, window_s: float = 60.0, scope: str = "server") -> Limit:
@@ -84,7 +76,7 @@ def session_of(
     candidates = {
         name: Candidate(
             name,
-            PAYERS[name].place,
+            "device" if name == "device" else "any",
             rates=Rates((costs or {}).get(name, 1e-6) / 10, (costs or {}).get(name, 1e-6)),
             prefill_tps=p.prefill_tps,
             overhead_s=p.overhead_s + p.ttft_s,
@@ -155,7 +147,7 @@ def test_who_cannot_reserve_does_not_start():
     assert server.usage.prompt_tokens == 0
     assert device.outcome is Outcome.FINISHED
     assert result.finished == "stop"
-    record = make_record(result.session, settle_accounts(result.session, rates()), policy="test")
+    record = make_record(result.session, settle_accounts(result.session), policy="test")
     assert record.budget == {
         "server_tokens": {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
     }

@@ -72,7 +72,7 @@ def test_a_target_that_is_late_is_waited_for_where_the_source_was_stopped_at_the
     result, _ = run(source, "break_before_make")
     assert result.finished == "stop"
     assert [h.outcome for h in result.session.handovers] == ["switched"]
-    assert result.session.tokens == 120
+    assert result.session.transcript.tokens == 120
 
 
 def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_was_stopped():
@@ -82,4 +82,4 @@ def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_w
     assert handover.outcome == "target_failed"
     assert result.finished == "stop"  # the server took the answer up again
     assert [a.candidate.name for a in result.session.attempts] == ["server", "device", "server"]
-    assert result.session.tokens == 120
+    assert result.session.transcript.tokens == 120

@@ -82,9 +82,9 @@ def test_whatever_happens_every_token_comes_once_in_order_and_is_charged(situati
     assert all(a.stopped for a in session.attempts)
 
     # The reader's text is, piece by piece, what the writers wrote: nothing twice, nothing missing.
-    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    record = make_record(session, settle_accounts(session), policy="test")
     assert record.seamless
-    assert result.text == session.text
+    assert result.text == session.transcript.text
     if record.pieces:
         assert record.pieces[-1].end_char == len(result.text)
     text = result.text
@@ -96,7 +96,9 @@ def test_whatever_happens_every_token_comes_once_in_order_and_is_charged(situati
 
     # Nothing is released before it was written.
     written = released = 0
-    events = [(t, 0, n) for t, n in session.generated] + [(t, 1, n) for t, n in session.released]
+    events = [(t, 0, n) for t, n in session.transcript.generated] + [
+        (t, 1, n) for t, n in session.transcript.released
+    ]
     for _, kind, tokens in sorted(events, key=lambda e: (e[0], e[1])):
         written, released = (written + tokens, released) if kind == 0 else (written, released + tokens)
         assert released <= written
@@ -159,8 +161,8 @@ def test_an_answer_moves_to_the_cheaper_endpoint_and_nobody_is_late(order):
     result = run(profiles, plan, costs={"server": 1e-4, "device": 1e-9}, pace=Pace(tps=10.0))
     session = result.session
     assert [h.outcome for h in session.handovers] == ["switched"]
-    assert [session.attempts[n].candidate.name for _, n in session.segments] == ["server", "device"]
-    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    assert [s.writer.candidate.name for s in session.transcript.segments] == ["server", "device"]
+    record = make_record(session, settle_accounts(session), policy="test")
     assert record.transfers[0].late_tokens == 0
     assert record.seamless
     # Both endpoints hold the same canonical text here, so the moved answer is that very text.
@@ -186,7 +188,7 @@ def test_a_target_that_is_late_is_given_up_and_nobody_notices():
     assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
     assert session.handovers
     assert all(h.outcome != "switched" for h in session.handovers)
-    record = make_record(session, settle_accounts(session, RATES), policy="test")
+    record = make_record(session, settle_accounts(session), policy="test")
     assert record.pace.late_tokens == 0
 
 
@@ -272,5 +274,5 @@ def test_text_already_delivered_stays_when_nobody_can_go_on():
     dying = SimulatedProfile(answer_tokens=120, continues=False, fault=Fault(10, kind=FailureKind.CONNECTION))
     result = run({"server": dying}, Plan((Start("server"),)))
     assert result.error is not None
-    assert result.session.tokens == 10
-    assert result.text == result.session.text != ""
+    assert result.session.transcript.tokens == 10
+    assert result.text == result.session.transcript.text != ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from situations import NAMES, situations
+from situations import situations
 
 from disco.cost import Rates
 from disco.endpoints.simulated_script import SimulatedProfile
@@ -45,7 +46,7 @@ def record_of_a_race(
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
     session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0))
-    return make_record(session, settle_accounts(session, RATES), policy="test", created_s=created_s)
+    return make_record(session, settle_accounts(session), policy="test", created_s=created_s)
 
 
 def test_it_knows_when_where_and_at_what_price():
@@ -144,8 +145,7 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
     session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
-    rates = {name: Rates(1e-7, 1e-6) for name in NAMES}
-    record = make_record(session, settle_accounts(session, rates), policy="test", created_s=1.0)
+    record = make_record(session, settle_accounts(session), policy="test", created_s=1.0)
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(situation["profiles"])
     assert [t["place"] == "device" for t in written["tries"]] == [
@@ -153,6 +153,41 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
     ]
     longest = max(map(len, texts(written)))
     assert longest <= 20, "nothing but names of endpoints, phases and outcomes is that long"
+
+
+@pytest.mark.parametrize(
+    ("facts", "joins"),
+    [
+        ({"seam": None}, True),  # it began the answer, or its endpoint does not say
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 100}, True),
+        ({"seam": "echo", "written_chars": 125, "swallowed_chars": 25, "text_chars": 100}, True),
+        ({"seam": "unproved", "written_chars": 105, "swallowed_chars": 5, "text_chars": 100}, False),
+        # More or less is missing than what repeats the answer so far.
+        ({"seam": "continued", "written_chars": 125, "swallowed_chars": 25, "text_chars": 100}, False),
+        ({"seam": "echo", "written_chars": 124, "swallowed_chars": 24, "text_chars": 100}, False),
+        ({"seam": "continued", "written_chars": 100, "swallowed_chars": 0, "text_chars": 100}, False),
+        # Not all that was passed on arrived, which only one that was stopped may leave so.
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 99}, False),
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 101}, False),
+        (
+            {
+                "seam": "continued",
+                "written_chars": 105,
+                "swallowed_chars": 5,
+                "text_chars": 99,
+                "outcome": "handed_over",
+            },
+            True,
+        ),
+    ],
+)
+def test_an_answer_is_seamless_when_all_that_a_target_wrote_arrived_but_what_repeats(facts, joins):
+    """The answer so far was 25 characters, of which the target was sent 20."""
+    record = record_of_a_race()
+    winner, loser = record.tries
+    target = replace(winner, **{"prefix_chars": 25, "sent_chars": 20, **facts})
+    assert target.joins is joins
+    assert replace(record, tries=(target, loser)).seamless is joins
 
 
 def texts(item: object) -> list[str]:

@@ -36,7 +36,7 @@ def test_what_one_raises_reaches_neither_the_answer_nor_the_others(caplog):
     live = watched([fails, seen.append])
     assert live.error is None
     assert live.done
-    assert CANARY in live.session.text
+    assert CANARY in live.session.transcript.text
     assert seen == [live.record]
     (said,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert "fails raised RuntimeError at " in said

@@ -1,0 +1,95 @@
+"""How an answer ends: complete, cut short, failed, or left by its reader; and when everything of it is over."""
+
+from __future__ import annotations
+
+from disco.errors import AnswerTimeoutError
+from disco.session.attempts import AttemptState, Outcome
+from disco.session.effects import Effect, Fail, Finish
+from disco.session.failover import silence
+from disco.session.parts import Parts
+from disco.session.takeover import Succession
+
+__all__ = ["Ending"]
+
+
+class Ending:
+    """The end of one answer. Mutable: every field without an underscore.
+
+    Attributes:
+        reason: why it ended, in the API's words or "cancelled"; None while it goes on, and where it failed.
+        ended: no more text will come.
+        cancelled: the reader went away.
+        closed_at: when everything was delivered, stopped and charged; None before.
+    """
+
+    def __init__(self, parts: Parts, succession: Succession) -> None:
+        self.reason: str | None = None
+        self.ended = False
+        self.cancelled = False
+        self.closed_at: float | None = None
+        self._terms, self._attempts, self._transcript = parts.terms, parts.attempts, parts.transcript
+        self._mover, self._race, self._succession = parts.mover, parts.race, succession
+
+    def finish(self, state: AttemptState, reason: str, now: float, out: list[Effect]) -> None:
+        """The writer reached the end of the answer."""
+        self._attempts.leave(state, Outcome.FINISHED, now)
+        self.reason, self._succession.error = reason, None
+        self._end(state, Outcome.LOST, now, out, move="target_empty")
+
+    def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
+        """The answer ends here unless an endpoint goes on with it."""
+        if goes_on or self.ended:
+            return
+        if self._succession.is_cut and self._transcript.tokens:
+            self.reason, self._succession.error = "length", None  # as any answer that a limit has cut short
+        self._end(None, Outcome.CANCELLED, now, out)
+
+    def cancel(self, now: float, out: list[Effect]) -> None:
+        """The reader went away."""
+        if self.reason is None:
+            self.reason = "cancelled"
+        self.cancelled = True
+        self._end(None, Outcome.CANCELLED, now, out)
+
+    def check_clocks(self, now: float, out: list[Effect]) -> None:
+        """Whatever has been silent for too long has failed, and so has an answer that takes too long (rule 6)."""
+        clocks, deadlines = self._terms.timeouts, self._attempts.deadlines
+        if now >= deadlines.total_at:
+            self._succession.error = self._succession.error or AnswerTimeoutError(
+                f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
+                "deadline_s)."
+            )
+            self._end(None, Outcome.FAILED, now, out)
+            return
+        for state in deadlines.due([a for a in self._attempts.states if a.active], now):
+            if state.active:  # the failure of another one may have ended it
+                failure = silence(state.candidate.name, clocks, has_spoken=state.first_content_at is not None)
+                self.unless(self._succession.fail(state, failure, now, out), now, out)
+
+    def _end(
+        self,
+        keep: AttemptState | None,
+        others: Outcome,
+        now: float,
+        out: list[Effect],
+        *,
+        move: str | None = None,
+    ) -> None:
+        self.ended = True
+        self._race.pending.clear()
+        self._mover.close(move)
+        self._attempts.stop_others(keep, others, now, out)
+        if not self.cancelled:
+            self._transcript.playback.end(now)
+
+    def close(self, now: float, out: list[Effect]) -> None:
+        """Close the session once everything is delivered, stopped and charged."""
+        delivered = self.cancelled or self._transcript.playback.next_at is None
+        if self.closed_at is not None or not (self.ended and delivered and self._attempts.all_stopped):
+            return
+        self.closed_at = now
+        if self.reason is not None:
+            out.append(Finish(self.reason))
+        else:
+            assert self._succession.error is not None
+            out.append(Fail(self._succession.error))

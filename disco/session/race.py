@@ -1,0 +1,72 @@
+"""The race for the first word: starts that wait for their time, and what becomes of the losers (rules 1 and 2)."""
+
+from __future__ import annotations
+
+from math import inf
+
+from disco.plan import Plan
+from disco.request import Prefix
+from disco.session.attempt_table import AttemptTable
+from disco.session.attempts import AttemptState, Outcome
+from disco.session.effects import Effect, ParkAttempt
+from disco.session.handover import Mover
+from disco.session.terms import Pending, Role
+from disco.session.transcript import Transcript
+
+__all__ = ["Race"]
+
+
+class Race:
+    """Starts that are still to come, and the choice of a writer. Mutable: `pending`."""
+
+    def __init__(self, plan: Plan, attempts: AttemptTable, transcript: Transcript, mover: Mover) -> None:
+        self.pending: list[Pending] = []
+        self._plan = plan
+        self._attempts = attempts
+        self._transcript = transcript
+        self._mover = mover
+
+    def begin(self, now: float, out: list[Effect]) -> None:
+        """The plan's starts, each in its time."""
+        self.pending = [
+            Pending(now + s.after_s, s.endpoint, Prefix(), Role.STARTER) for s in self._plan.starts
+        ]
+        self.start_due(now, out)
+
+    @property
+    def next_at(self) -> float:
+        """When the next start is due."""
+        return min((p.at for p in self.pending), default=inf)
+
+    def start_due(self, now: float, out: list[Effect], *, all_of_them: bool = False) -> None:
+        """Open what is due, or all that waits."""
+        due = [p for p in self.pending if all_of_them or p.at <= now]
+        if due:
+            self.pending = [p for p in self.pending if p not in due]
+            for p in due:
+                self.open(p.endpoint, p.role, p.prefix, now, out)
+
+    def open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> None:
+        """Open an attempt; one that takes over is the writer from here on."""
+        state = self._attempts.open(endpoint, role, prefix, now, out)
+        if role is Role.TAKEOVER:
+            self.hand_to(state)
+
+    def hand_to(self, writer: AttemptState) -> None:
+        """The answer is this attempt's from here on."""
+        self._transcript.hand_to(writer)
+        self._mover.writer_is(writer)
+
+    def commit(self, winner: AttemptState, now: float, out: list[Effect]) -> None:
+        """The race is won: by the first content, not by headers or an empty role chunk."""
+        self.pending.clear()
+        self.hand_to(winner)
+        losers = [a for a in self._attempts.states if a is not winner and a.active]
+        keep = self._mover.keeps(now) if losers else None
+        for loser in losers:
+            if loser.candidate.name == keep:
+                self._attempts.leave(loser, Outcome.PARKED, now)
+                loser.ended_at = None  # its prefill goes on
+                out.append(ParkAttempt(loser.number))
+            else:
+                self._attempts.stop(loser, Outcome.LOST, now, out)

@@ -1,0 +1,231 @@
+"""The text of one answer: what was written by which attempt, what the reader has of it, and how to take some back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disco.events import Delta, DeltaKind
+from disco.plan import Candidate
+from disco.playback import Playback, last_word_start
+from disco.request import Prefix
+from disco.session.attempts import AttemptState, Role
+
+__all__ = ["Segment", "Transcript"]
+
+# Looking a member up on its enum class runs Python code (3.11), and these are needed for every token.
+_TEXT, _ROLE, _STARTER = DeltaKind.TEXT, DeltaKind.ROLE, Role.STARTER
+
+
+@dataclass(slots=True)
+class Segment:
+    """A stretch of the answer by one writer; it ends where the next one starts.
+
+    Attributes:
+        start: its first character.
+        writer: the attempt that wrote it.
+        tokens: how many of its tokens are in the answer. Mutable.
+    """
+
+    start: int
+    writer: AttemptState
+    tokens: int = 0
+
+
+class Transcript:
+    """One answer as it grows. The text itself stands in one place; playback holds what the reader has not got yet.
+
+    Mutable: every field but `playback` and `streams`.
+
+    Attributes:
+        playback: the buffer between generation and the reader.
+        streams: whether a reader gets the text while it is written; if not, all of it comes at the end.
+        segments: in order; at least one once there is a writer.
+        writer: the attempt that writes now; None before the race is won, and where the answer begins anew.
+        tokens: content tokens of the answer so far.
+        only_text: no tool call and no reasoning so far.
+        generated: (time, tokens) as they were written, those behind a cut included.
+        released: (time, tokens) as the reader got them.
+    """
+
+    def __init__(self, playback: Playback, *, streams: bool) -> None:
+        self.playback = playback
+        self.streams = streams
+        self.segments: list[Segment] = []
+        self.writer: AttemptState | None = None
+        self.tokens = 0
+        self.only_text = True
+        self.generated: list[tuple[float, int]] = []
+        self.released: list[tuple[float, int]] = []
+        self._delivered: list[
+            str
+        ] = []  # noted where it leaves, so that a record can hold it against what was written
+        self._text: list[str] = []  # all that was given to playback and not taken back
+        self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
+
+    @property
+    def text(self) -> str:
+        """The answer as the reader has it so far."""
+        return "".join(self._delivered)
+
+    @property
+    def written(self) -> str:
+        """The answer as it is written so far."""
+        return "".join(self._text)
+
+    @property
+    def shown_chars(self) -> int:
+        """How much of it cannot be taken back any more."""
+        return self.playback.released_chars if self.streams else 0
+
+    @property
+    def nothing_shown(self) -> bool:
+        """Whether the reader has nothing yet, so that the answer may begin anew."""
+        return not self.streams or not self.released
+
+    def writer_at(self, char: int) -> str | None:
+        """Name of the endpoint that wrote the character at this position of the answer."""
+        name = None
+        for segment in self.segments:
+            if segment.start > char:
+                break
+            name = segment.writer.candidate.name
+        return name
+
+    @property
+    def first_writer(self) -> AttemptState | None:
+        """The attempt that the answer begins with: with its text, its tool calls or its reasoning."""
+        return next((s.writer for s in self.segments if s.tokens), None) or (
+            self.segments[0].writer if self.segments else None
+        )
+
+    def hand_to(self, writer: AttemptState) -> None:
+        """What is added from here on is by this attempt."""
+        self.writer = writer
+        at = self.playback.pushed_chars
+        if self.segments and self.segments[-1].start == at and not self.segments[-1].tokens:
+            self.segments.pop()
+        self.segments.append(Segment(at, writer))
+
+    def add(self, state: AttemptState, deltas: list[Delta], now: float, beyond: list[Delta] | None) -> None:
+        """Take what the writer wrote: into the answer, or to what is held `beyond` the cut of a move."""
+        for delta in deltas:
+            if delta.kind is _ROLE:
+                if state.role is _STARTER and beyond is None:
+                    self.playback.push(now, delta)
+                continue
+            state.tokens += delta.tokens
+            state.parts.append(delta.text)
+            self.generated.append((now, delta.tokens))
+            if beyond is None:
+                self.push(delta, now)
+            else:
+                beyond.append(delta)
+
+    def push(self, delta: Delta, now: float) -> None:
+        """One piece of content at the end of the answer, by the writer of the last segment."""
+        self.playback.push(now, delta)
+        tokens = delta.tokens
+        self.tokens += tokens
+        segment = self.segments[-1]
+        segment.tokens += tokens
+        segment.writer.kept_tokens += tokens
+        if delta.kind is not _TEXT:
+            self.only_text = False
+            return
+        self._text.append(delta.text)
+        if self._ids is not None:
+            if delta.ids is None:
+                self._ids = None
+            else:
+                self._ids.append((self.playback.pushed_chars, delta.ids))
+
+    def release(self, now: float) -> list[Delta]:
+        """What the reader gets now, noted as given."""
+        deltas = self.playback.release(now)
+        for delta in deltas:
+            if delta.kind is not _ROLE:
+                self.released.append((now, delta.tokens))
+                if delta.text:
+                    self._delivered.append(delta.text)
+        return deltas
+
+    def take_stretch(
+        self,
+        written: tuple[list[float], list[str], list[int]],
+        released: tuple[list[float], list[str], list[int]],
+    ) -> None:
+        """Note texts without token ids that a driver has put through the playback itself.
+
+        Args:
+            written: when each was written, s; what it says; how many tokens it is.
+            released: the same of those that have left.
+        """
+        written_at, texts, tokens = written
+        if texts:
+            count, segment = sum(tokens), self.segments[-1]
+            state = segment.writer
+            state.last_at = written_at[-1]
+            state.tokens += count
+            state.parts += texts
+            state.kept_tokens += count
+            segment.tokens += count
+            self.tokens += count
+            self.generated += zip(written_at, tokens, strict=True)
+            self._text += texts
+            self._ids = None
+        released_at, texts, tokens = released
+        self.released += zip(released_at, tokens, strict=True)
+        self._delivered += texts
+
+    def take_back(self, position: int) -> list[Delta]:
+        """Remove unreleased text after `position` from the answer."""
+        taken = self.playback.retract(position)
+        if not taken:
+            return taken
+        self._text = [self.written[:position]]
+        tokens = sum(d.tokens for d in taken)
+        self.tokens -= tokens
+        for segment in reversed(self.segments):
+            lost = min(tokens, segment.tokens)
+            segment.tokens -= lost
+            segment.writer.kept_tokens -= lost
+            tokens -= lost
+        self.segments = [s for s in self.segments if s.start < position] or self.segments[:1]
+        if self._ids is not None:
+            self._ids = [entry for entry in self._ids if entry[0] <= position]
+            if position and (not self._ids or self._ids[-1][0] != position):
+                self._ids = None  # the cut goes through a token
+        return taken
+
+    def begin_anew(self) -> None:
+        """The reader has nothing of the answer: forget it."""
+        self.take_back(0)
+        self._ids, self.only_text = [], True
+
+    def prefix_for(self, target: Candidate, source: Candidate | None, end: int, withheld: str = "") -> Prefix:
+        """The answer up to character `end`, for `target` to go on with.
+
+        Args:
+            target: reads it.
+            source: has written it; ids travel where both have one vocabulary.
+            end: nothing behind it is in the answer any more.
+            withheld: see `Prefix`.
+        """
+        ids = vocabulary = None
+        shared = (
+            source is not None and target.vocabulary is not None and target.vocabulary == source.vocabulary
+        )
+        if self._ids and not withheld and shared:
+            ids = tuple(i for _, piece in self._ids for i in piece)
+            vocabulary = target.vocabulary
+        return Prefix(self.written[:end], self.tokens, ids, vocabulary, withheld)
+
+    def last_good_prefix(self, target: Candidate, source: Candidate | None) -> Prefix:
+        """All the text there is, less a last word that may be incomplete; what is dropped leaves the answer."""
+        text, shown = self.written, self.shown_chars
+        cut = last_word_start(text)
+        if cut >= shown and cut > 0:
+            self.take_back(cut)
+            return self.prefix_for(target, source, cut)
+        self.take_back(shown)
+        return self.prefix_for(target, source, shown, withheld=text[cut:shown])

@@ -1,0 +1,92 @@
+"""Whose words become the answer: the writer's, the winner's of the race, the target's of a move (rules 1 to 3)."""
+
+from __future__ import annotations
+
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, Ended
+from disco.session.allowance import has_used_up, was_told_to_stop
+from disco.session.attempts import AttemptState, Outcome, is_content, is_text
+from disco.session.effects import Effect
+from disco.session.ending import Ending
+from disco.session.parts import Parts
+from disco.session.takeover import Succession
+
+__all__ = ["Writing"]
+
+
+class Writing:
+    """Takes what attempts write and how they end. No state of its own."""
+
+    def __init__(self, parts: Parts, succession: Succession, ending: Ending) -> None:
+        self._max_tokens = parts.terms.max_tokens
+        self._attempts, self._transcript = parts.attempts, parts.transcript
+        self._mover, self._race = parts.mover, parts.race
+        self._succession, self._ending = succession, ending
+
+    def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
+        """An active attempt wrote something."""
+        mover = self._mover
+        if state is self._transcript.writer:
+            self._add(state, deltas, now)
+        elif not is_content(deltas):
+            if not mover.is_target(state):
+                state.held.extend(deltas)
+            return
+        elif mover.is_target(state):
+            self._arrived(state, deltas, now, out)
+        elif self._transcript.writer is None:
+            self._race.commit(state, now, out)
+            self._add(state, [*state.held, *deltas], now)
+            state.held.clear()
+        if state.allowance is not None and state.active and has_used_up(state, deltas, self._max_tokens):
+            self._ending.unless(self._succession.cut_off(state, now, out), now, out)
+        elif mover.move is not None and mover.moving is None:
+            mover.consider(now, out)
+
+    def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
+        """An active attempt finished properly."""
+        mover, writer = self._mover, self._transcript.writer
+        state.usage = ended.usage or state.usage
+        self._attempts.answered_empty(state, now)
+        if was_told_to_stop(state, ended, self._max_tokens):
+            self._ending.unless(self._succession.cut_off(state, now, out), now, out)
+        elif mover.is_target(state):
+            # The target has nothing to add at the cut; the source knows better while it still writes.
+            state.ended_at = now
+            if mover.source.active:
+                mover.abandon("target_empty", now, out)
+            else:
+                self._ending.finish(state, ended.finish_reason, now, out)
+        elif writer is None and self._attempts.others_active(state):
+            # Nothing said is not an answer while another attempt may still speak.
+            self._attempts.leave(state, Outcome.LOST, now)
+        elif state is writer or writer is None:
+            if mover.moving is not None:
+                mover.abandon("source_finished", now, out)
+            if writer is None:  # an empty answer is an answer
+                self._race.commit(state, now, out)
+                self._add(state, state.held, now)
+            self._ending.finish(state, ended.finish_reason, now, out)
+
+    def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
+        """The writer's deltas, into the answer or behind the cut of a move."""
+        if state.first_content_at is None and is_content(deltas):
+            self._attempts.spoke(state, now)
+            self._succession.error = None  # whatever failed before it: this endpoint has made up for it
+        self._transcript.add(state, deltas, now, self._mover.beyond)
+
+    def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
+        """The target of a move writes; thinking or calling a tool in mid-sentence is no continuation."""
+        name = target.candidate.name
+        if is_text(deltas):
+            self._mover.switch(target, now, out)
+            self._race.hand_to(target)
+            self._add(target, deltas, now)
+        elif self._mover.source.active:
+            self._succession.failures.failed.add(name)
+            self._mover.has_failed(name)
+            self._mover.abandon("not_text", now, out)
+        else:  # its source was stopped at the cut: there is no attempt to go back to
+            error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
+            failure = EndpointFailure(FailureKind.SEAM, error)
+            self._ending.unless(self._succession.fail(target, failure, now, out), now, out)

@@ -1,0 +1,8 @@
+"""The golden replays are imported by name, as their command runs them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,206 @@
+"""Golden replays: 10,000 drawn requests for each shipped preset, through the production path, in virtual time.
+
+Each record is kept as a digest in `<preset>.txt`, so that a rebuild of dispatch, session, playback, budgets or breakers
+shows at once which requests it treats in another way. README.md has the commands and says what occurs how often.
+
+Requests come in episodes of 100. Those of one episode share everything that production requests share (the clock, the
+device's queue, breakers, budgets, the dispatcher's randomness); episodes share nothing. So any number of episodes
+can be run alone, and gives the digests of the whole run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1]), str(HERE)]  # the tree that this file lies in, not one that is installed
+
+from golden_adapter import Episode  # noqa: E402
+from golden_draws import EPISODE, PRESETS, draw_asks, draw_setting  # noqa: E402
+
+REQUESTS = 10_000
+_A_LINE = 10  # digests
+_SHOWN = 3  # requests that `--check` writes out in full, of each preset
+
+Result = dict[str, Any]
+"""What became of one request: its projected record, the text's crc and the error; or how it was refused."""
+
+
+def results(preset: str, requests: int = REQUESTS) -> Iterator[Result]:
+    """The results of the first `requests` of a preset, in whole episodes, in order."""
+    for number in range(-(-requests // EPISODE)):
+        yield from _run(preset, number)
+
+
+def result(preset: str, row: int) -> Result:
+    """That of one request; its episode is run for it."""
+    return _run(preset, row // EPISODE)[row % EPISODE]
+
+
+def _run(preset: str, number: int) -> list[Result]:
+    setting = draw_setting(preset, number)
+    return Episode(setting).run(draw_asks(setting))
+
+
+# ---------------------------------------------------------------------- digests
+
+
+def canonical(value: Any) -> Any:
+    """The same with floats to 12 digits: more than records are rounded to, and sums of costs in any order."""
+    if isinstance(value, float):
+        return float(f"{value:.12g}")
+    if isinstance(value, Mapping):
+        return {str(key): canonical(item) for key, item in value.items()}
+    return [canonical(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def digest(found: Result) -> str:
+    """8 hexadecimal digits."""
+    text = json.dumps(canonical(found), sort_keys=True, separators=(",", ":"))
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def path_of(preset: str) -> Path:
+    """Where a preset's digests are kept."""
+    return HERE / f"{preset}.txt"
+
+
+def recorded(preset: str) -> list[str]:
+    """The digests that are kept, by row."""
+    return path_of(preset).read_text(encoding="ascii").split()
+
+
+def differing(preset: str, requests: int = REQUESTS) -> Iterator[tuple[int, Result]]:
+    """The requests among the first whose digests are not those that are kept."""
+    kept = recorded(preset)
+    for row, found in enumerate(results(preset, requests)):
+        if row >= len(kept) or digest(found) != kept[row]:
+            yield row, found
+
+
+# ---------------------------------------------------------------------- what occurs
+
+
+def events_of(found: Result) -> Iterator[str]:
+    """What happened to one request, in words to be counted; each once for each time."""
+    if "refused" in found:
+        yield f"refused: {found['refused']}"
+        return
+    record = found["record"]
+    places = {e["name"]: e["place"] for e in record["endpoints"]}
+    yield f"ended: {record['finish_reason'] or found['error']}"
+    yield "paced" if record["pace"]["pace_tps"] else "unpaced"
+    if record["pace"]["late_tokens"]:
+        yield "answers with late tokens"
+    for move in record["transfers"]:
+        way = f"{places[move['source']]} to {places[move['target']]}"
+        yield (
+            f"move {way}: switched" if move["outcome"] == "switched" else f"move given up: {move['outcome']}"
+        )
+    failed: set[str] = set()
+    for tried in record["tries"]:
+        yield f"attempt: {tried['outcome']}"
+        if tried["role"] == "takeover":
+            yield "failover in mid answer"
+        if tried["endpoint"] in failed:
+            yield "retry of an endpoint that failed"
+        elif failed and tried["role"] == "starter":
+            yield "start after a failure elsewhere"
+        if tried["failure"]:
+            failed.add(tried["endpoint"])
+            yield f"failure: {tried['failure']}"
+        if tried["cold"]:
+            yield "attempt with a model to be loaded"
+        if tried["cached_tokens"]:
+            yield "attempt with a kept prefill"
+        if tried["endpoint"] == "backup":
+            yield "attempt at the backup"
+    for rest in record["rested"]:
+        yield f"rested: {rest['reason']}"
+    for withheld in record["withheld"]:
+        yield f"withheld: {withheld['what']}, {withheld['why']}"
+    for charge in record["ledger"]["charges"]:
+        if charge["prompt_tokens"] or charge["completion_tokens"]:
+            yield f"charged: {charge['phase']}"
+    for limit in record["budget"]:
+        yield f"under a budget: {limit}"
+
+
+def table(counts: Mapping[str, Counter[str]]) -> str:
+    """Events by preset, as Markdown."""
+    events = sorted(set().union(*counts.values()))
+    lines = [f"| | {' | '.join(counts)} |", "|---|" + "---:|" * len(counts)]
+    lines += [f"| {event} | {' | '.join(str(c[event] or '') for c in counts.values())} |" for event in events]
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def record(presets: list[str]) -> None:
+    """Keep the digests of today's code."""
+    for preset in presets:
+        digests = [digest(found) for found in results(preset)]
+        lines = [" ".join(digests[at : at + _A_LINE]) for at in range(0, len(digests), _A_LINE)]
+        path_of(preset).write_text("\n".join(lines) + "\n", encoding="ascii")
+        print(f"{preset}: {len(digests)} digests kept")
+
+
+def check(presets: list[str], requests: int) -> int:
+    """Print what differs, and what is common among the requests that do; returns how many there are."""
+    total = 0
+    for preset in presets:
+        rows: list[int] = []
+        seen: Counter[str] = Counter()
+        for row, found in differing(preset, requests):
+            if len(rows) < _SHOWN:
+                print(f"== {preset} {row}", dump(found), sep="\n")
+            rows.append(row)
+            seen.update(set(events_of(found)))
+        total += len(rows)
+        print(f"{preset}: {len(rows)} of {requests} requests differ")
+        if rows:
+            print(f"  rows {rows[:20]}{' ...' if len(rows) > 20 else ''}")
+            print("  among them", *(f"{n:6d} with {event}" for event, n in seen.most_common()), sep="\n  ")
+    return total
+
+
+def dump(found: Result) -> str:
+    """To be read, and compared with that of another tree by `diff`."""
+    return json.dumps(canonical(found), sort_keys=True, indent=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    act = parser.add_mutually_exclusive_group(required=True)
+    act.add_argument("--record", nargs="*", choices=PRESETS, help="keep the digests of today's code")
+    act.add_argument("--check", nargs="*", choices=PRESETS, help="print the requests that differ")
+    act.add_argument("--stats", nargs="*", choices=PRESETS, help="count what occurs")
+    act.add_argument("--dump", nargs=2, metavar=("PRESET", "ROW"), help="print the result of one request")
+    parser.add_argument(
+        "--requests", type=int, default=REQUESTS, help="only the first so many (whole hundreds)"
+    )
+    given = parser.parse_args()
+    if given.dump:
+        print(dump(result(given.dump[0], int(given.dump[1]))))
+    elif given.record is not None:
+        record(given.record or [*PRESETS])
+    elif given.stats is not None:
+        presets = given.stats or PRESETS
+        print(
+            table({p: Counter(e for r in results(p, given.requests) for e in events_of(r)) for p in presets})
+        )
+    elif given.check is not None:
+        return 1 if check(given.check or [*PRESETS], given.requests) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
