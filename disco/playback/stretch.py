@@ -30,6 +30,15 @@ from disco.playback.buffer import (
 __all__ = ["Asking", "Pieces", "Stretch", "play_stretch"]
 
 
+_PLAIN, _CLOSING = 1, 2
+
+
+def _kind(item: _Item) -> int:
+    if item.weight != 1.0 or item.open == item.glued:
+        return 0
+    return _PLAIN if item.open else _CLOSING
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """A text in pieces, and what playback makes of each. Columns of equal length; not to be written to.
@@ -42,8 +51,8 @@ class Pieces:
         chars: of each.
         glued: whether it goes on with the word of the piece before it.
         open: whether what follows may go on with its last word.
-        plain: an open word of its own that counts one token, which most pieces are.
-        closing: the end of a word, of one token: most marks are.
+        kinds: `_PLAIN` for an open word of its own that counts one token, which most pieces are; `_CLOSING` for the end of
+            a word, of one token, which most marks are; 0 for others.
         runs: how many characters the word that it belongs to has so far.
     """
 
@@ -54,8 +63,7 @@ class Pieces:
     chars: list[int]
     glued: list[bool]
     open: list[bool]
-    plain: list[bool]
-    closing: list[bool]
+    kinds: list[int]
     runs: list[int]
 
     @classmethod
@@ -79,8 +87,7 @@ class Pieces:
             chars=[item.chars for item in items],
             glued=[item.glued for item in items],
             open=[item.open for item in items],
-            plain=[item.open and not item.glued and item.weight == 1.0 for item in items],
-            closing=[not item.open and item.glued and item.weight == 1.0 for item in items],
+            kinds=[_kind(item) for item in items],
             runs=runs,
         )
 
@@ -122,7 +129,6 @@ def play_stretch(
     pieces: Pieces,
     first: int,
     times: list[float],
-    until: float,
     asking: Asking | None = None,
 ) -> Stretch | None:
     """Push the pieces from `first` on at their times, and release whenever `next_at` says so.
@@ -132,7 +138,6 @@ def play_stretch(
         pieces: the text.
         first: the first piece to push; it begins a word.
         times: when to push it and those after it, s, not decreasing, none before the playback's last call.
-        until: pieces of that time or later are not taken, nor what falls due behind the last that is.
         asking: who may have the stretch end before a piece; None: nobody.
 
     Returns:
@@ -161,7 +166,7 @@ def play_stretch(
     weights += pieces.weights[first:end]
     glued += pieces.glued[first:end]
     open_ += pieces.open[first:end]
-    plain, closing = pieces.plain, pieces.closing
+    kinds = pieces.kinds
     shift = first - waiting  # piece `j + shift` of the text is column j here
 
     tps, hold_s, floor_tps, token_s = pace.tps, pace.max_hold_s, pace.floor_tps, playback._token_s
@@ -176,6 +181,7 @@ def play_stretch(
     next_at = inf if soonest is None else soonest
     known_until = playback._nothing_before_at
 
+    memory_s = _EWMA_SPAN_S
     least_tps = tps if tps > floor_tps else floor_tps
     free = not banking and asking is None
     head, tail, stop = 0, waiting, len(arrived)
@@ -185,24 +191,22 @@ def play_stretch(
         if tail == stop:
             break
         now = arrived[tail]
-        if now >= until:
-            break
         if free and (head == tail or (tail - head == 1 and open_[head] and weights[head] == 1.0)):
             # Nothing waits, or one word that may go on: what a source settles down to that is faster than the
             # reader (each word leaves when the next comes) or slower (each leaves as it comes).
             while True:
-                piece = tail + shift
+                kind = kinds[tail + shift]
                 due_at = due_from_at + due_tokens / rate_tps
                 if head == tail:
-                    if not plain[piece]:
+                    if kind != _PLAIN:
                         break
                     due_tokens = (due_at - now) * rate_tps if due_at > now else 0.0
-                elif next_at < now or frame_at > now or due_at > now or not (plain[piece] or closing[piece]):
+                elif due_at > now or next_at < now or frame_at > now or not kind:
                     break
                 # push
                 pushed += 1.0
                 span_s = now - last_push_at
-                kept = exp(-span_s / _EWMA_SPAN_S)
+                kept = exp(-span_s / memory_s)
                 span_sum_s = span_sum_s * kept + span_s
                 tokens_sum = tokens_sum * kept + 1.0
                 last_push_at = due_from_at = now
@@ -221,11 +225,9 @@ def play_stretch(
                     head = tail
                 tail += 1
                 next_at = begun_at + gone * token_s - _LEAD_S
-                held_at = (unbanked_at if unbanked_at > now else now) + hold_s
-                if held_at < next_at:
-                    next_at = held_at
-                closes = closing[piece]
-                if closes or next_at <= now:  # it ends the word that has left, or the reader waits for it
+                if now + hold_s < next_at:
+                    next_at = now + hold_s
+                if next_at <= now or kind == _CLOSING:  # it ends the word that has left, or the reader waits for it
                     due_at = due_from_at + due_tokens / rate_tps
                     if next_at < now:
                         next_at = now
@@ -239,12 +241,10 @@ def play_stretch(
                 if tail == stop:
                     break
                 now = arrived[tail]
-                if now >= until:
-                    break
             if last_push_at > seen_at:
                 seen_at = last_push_at
             known_until = _UNKNOWN if head == tail else next_at
-            if tail == stop or now >= until:
+            if tail == stop:
                 break
         if next_at < now:
             now = next_at
@@ -261,10 +261,10 @@ def play_stretch(
             # push
             if head == tail:
                 idle = True
-            elif tail - head > 1 and not glued[head + 1]:
-                idle = False
+            elif tail - head == 1:
+                idle = open_[head]
             else:
-                idle = open_[tail - 1] and all(glued[head + 1 : tail])
+                idle = glued[head + 1] and open_[tail - 1] and all(glued[head + 1 : tail])
             if idle:
                 burst_tps = 0.0
             pushed += weight
@@ -315,10 +315,10 @@ def play_stretch(
             if due_at > latest_at:
                 due_at = latest_at
             if latest_at > now and not inside_word:
-                if tail - head > 1:
-                    whole = not glued[head + 1] or not open_[tail - 1] or not all(glued[head + 1 : tail])
-                else:
+                if tail - head == 1:
                     whole = not open_[head]
+                else:
+                    whole = not (glued[head + 1] and open_[tail - 1] and all(glued[head + 1 : tail]))
                 if wait_for_frame or due_at > now or not whole:
                     if whole:
                         if due_at < frame_at:

@@ -9,7 +9,8 @@ verdict would change anything is left to the session. Both leave a session as it
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from math import inf
 from typing import Any
 
@@ -85,11 +86,12 @@ class KnownPackets:
     Mutable: `taken`, how many packets have been. Iterating takes them one by one.
     """
 
-    __slots__ = ("_ended", "_packets", "_times_s", "first", "pieces", "taken")
+    __slots__ = ("_ended", "_first_at", "_gaps", "_known_s", "_packets", "first", "pieces", "taken")
 
     def __init__(
         self,
-        times_s: list[float],
+        first_at: float,
+        gaps: Iterator[float],
         packets: Sequence[list[Delta]],
         pieces: Pieces,
         first: int,
@@ -98,13 +100,16 @@ class KnownPackets:
         """Take over what is given.
 
         Args:
-            times_s: of the packets since the attempt's beginning; where there is none, of the end.
+            first_at: when the first packet comes, s since the attempt's beginning; where there is none, the end.
+            gaps: seconds between each packet and the next; as many are taken as are needed.
             packets: what is written; of one token each.
             pieces: of the text that they are a part of.
             first: the piece that the first packet is.
             ended: comes with the last packet.
         """
-        self._times_s = times_s
+        self._first_at = first_at
+        self._gaps = gaps
+        self._known_s: list[float] | None = None  # most attempts that lose a race are asked for no more than the first
         self._packets = packets
         self._ended: Ended | None = ended
         self.pieces = pieces
@@ -114,8 +119,19 @@ class KnownPackets:
     def __iter__(self) -> KnownPackets:
         return self
 
+    @property
+    def _times_s(self) -> list[float]:
+        times_s = self._known_s
+        if times_s is None:
+            every = accumulate(chain((self._first_at,), self._gaps))
+            times_s = self._known_s = list(islice(every, max(len(self._packets), 1)))
+        return times_s
+
     def __next__(self) -> Scripted:
         taken = self.taken
+        if not taken and self._packets:
+            self.taken = 1
+            return self._first_at, self._packets[0]
         if taken < len(self._packets):
             self.taken = taken + 1
             return self._times_s[taken], self._packets[taken]
@@ -171,7 +187,7 @@ def take_stretch(
     if considered is not None:
         asking = Asking(considered.leaves_all_as_it_is, RECONSIDER_S, considered.ask_at)
     pieces, first = known.pieces, known.first + known.taken
-    played = play_stretch(playback, pieces, first, times, until, asking)
+    played = play_stretch(playback, pieces, first, times, asking)
     if played is None:
         return 0
     taken, queued = played.taken, played.queued

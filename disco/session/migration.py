@@ -245,8 +245,9 @@ class _Money:
     source_cost_out: float
 
     def price(self, n: int, remaining_tokens: float) -> float:
-        wasted = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
-        return move_price(n, prompt_tokens=self.prompt_tokens, cost_in=self.cost_in, fixed=wasted)
+        wasted = self.wasted_tokens if self.wasted_tokens < remaining_tokens else remaining_tokens
+        fixed = wasted * self.source_cost_out
+        return fixed + self.cost_in * (self.prompt_tokens + n)  # as `move_price`, which costs a call
 
     def gain(self, n: int) -> float:
         return self.gain_with(n, self.lengths.expected_remaining(n))
@@ -300,7 +301,7 @@ class Rule:
             if used + math.ceil(expected) > target.context_tokens:
                 return Decision(Verdict.NEVER, Reason.CONTEXT)
 
-        t_m_s = handover_time_s(target, self._prompt_tokens + n)
+        t_m_s = target.time_to_first_token_s(self._prompt_tokens + n)
         money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
         price = money.price(n, expected)
         now = expected * money.saving - price

@@ -62,8 +62,8 @@ class Reader:
             self.playback.banking = asked
         self.release(now)
 
-    def stretch(self, which, first, times, until, asking=None):
-        played = play_stretch(self.playback, PIECES[which], first, times, until, asking)
+    def stretch(self, which, first, times, asking=None):
+        played = play_stretch(self.playback, PIECES[which], first, times, asking)
         if played is None:
             return 0
         left = [*played.queued, *TEXTS[which][first:]]
@@ -83,8 +83,8 @@ class Reader:
     st.booleans(),
     st.data(),
 )
-def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, untils, asks, data):
-    """Drawn times, texts, paces, switches of banking and ends; the stretch ends at each switch and each `until`."""
+def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, ends, asks, data):
+    """Drawn times, texts, paces, switches of banking and ends; the stretch ends at each switch and each drawn end."""
     text = TEXTS[which]
     first = min(first, len(text) - len(gaps) - 1)
     times, now = [], 3.0
@@ -92,7 +92,7 @@ def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, untils, as
         now += gap
         times.append(now)
     banking_from = dict(switches)
-    cuts = sorted({*banking_from, *untils, len(times)})
+    cuts = sorted({*banking_from, *ends, len(times)})
     every_s = data.draw(st.sampled_from([0.0, 0.01, 0.1])) if asks else 0.0
     refused = data.draw(st.integers(0, len(times))) if asks else None
 
@@ -102,7 +102,6 @@ def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, untils, as
     for number, at in enumerate(times):
         if number in banking_from:
             plain.playback.banking = banking_from[number]
-            plain.release(max(at, plain.playback._seen_at)) if False else None
         asked = None
         plain.wake(at)
         if asks and at >= ask_at:
@@ -130,8 +129,7 @@ def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, untils, as
     for cut in cuts:
         while number < min(cut, len(times)):
             begun[0] = number
-            until = times[cut] if cut < len(times) else inf
-            taken = fast.stretch(which, first + number, times[number:cut], until, asking)
+            taken = fast.stretch(which, first + number, times[number:cut], asking)
             taken_fast += taken
             number += taken
             if not taken:  # it does not serve here: packet by packet
@@ -168,7 +166,7 @@ def test_what_does_not_serve_is_left_alone():
     over.end(0.1)
     for playback in (unpaced, fresh, over):
         before = state(playback)
-        assert play_stretch(playback, pieces, 1, [1.0, 2.0], inf) is None
+        assert play_stretch(playback, pieces, 1, [1.0, 2.0]) is None
         assert state(playback) == before
 
 
