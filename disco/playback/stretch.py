@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import exp, inf
 
 from disco.events import Delta, DeltaKind
@@ -53,6 +54,7 @@ class Pieces:
         open: whether what follows may go on with its last word.
         kinds: `_PLAIN` for an open word of its own that counts one token, which most pieces are; `_CLOSING` for the end of
             a word, of one token, which most marks are; 0 for others.
+        ends: how many characters there are up to the end of each, after a 0.
         runs: how many characters the word that it belongs to has so far.
     """
 
@@ -64,6 +66,7 @@ class Pieces:
     glued: list[bool]
     open: list[bool]
     kinds: list[int]
+    ends: list[int]
     runs: list[int]
 
     @classmethod
@@ -88,8 +91,22 @@ class Pieces:
             glued=[item.glued for item in items],
             open=[item.open for item in items],
             kinds=[_kind(item) for item in items],
+            ends=list(accumulate((item.chars for item in items), initial=0)),
             runs=runs,
         )
+
+
+def _item(pieces: Pieces, piece: int, arrived_at: float) -> _Item:
+    """The piece in a queue; what `_Item` would find out about its text is known."""
+    item = _Item.__new__(_Item)
+    item.delta = pieces.deltas[piece]
+    item.arrived_at = arrived_at
+    item.chars = item.cut = pieces.chars[piece]
+    item.weight = pieces.weights[piece]
+    item.glued = pieces.glued[piece]
+    item.offset = 0
+    item.open = pieces.open[piece]
+    return item
 
 
 @dataclass(slots=True)
@@ -183,6 +200,9 @@ def play_stretch(
 
     memory_s = _EWMA_SPAN_S
     least_tps = tps if tps > floor_tps else floor_tps
+    one_tps, two_tps = 1.0 / hold_s, 2.0 / hold_s  # what one and two tokens that wait make of the rate
+    least_of_one_tps = one_tps if one_tps > least_tps else least_tps
+    least_of_two_tps = two_tps if two_tps > least_tps else least_tps
     free = not banking and asking is None
     head, tail, stop = 0, waiting, len(arrived)
     out: list[float] = []
@@ -191,59 +211,60 @@ def play_stretch(
         if tail == stop:
             break
         now = arrived[tail]
-        if free and (head == tail or (tail - head == 1 and open_[head] and weights[head] == 1.0)):
+        if free and (
+            head == tail or (tail - head == 1 and open_[head] and pushed - gone == 1.0 and gone % 1.0 == 0.0)
+        ):
             # Nothing waits, or one word that may go on: what a source settles down to that is faster than the
             # reader (each word leaves when the next comes) or slower (each leaves as it comes).
             while True:
                 kind = kinds[tail + shift]
                 due_at = due_from_at + due_tokens / rate_tps
-                if head == tail:
-                    if kind != _PLAIN:
+                if head < tail:
+                    if due_at > now or next_at < now or frame_at > now or not kind:
                         break
+                    gone += 1.0
+                    leave(now)
+                    due_tokens = 1.0
+                    frame_at = now + _FRAME_S
+                    head = tail
+                    burst_tps, lowest_tps = two_tps, least_of_two_tps
+                elif kind == _PLAIN and gone % 1.0 == 0.0:
                     due_tokens = (due_at - now) * rate_tps if due_at > now else 0.0
-                elif due_at > now or next_at < now or frame_at > now or not kind:
+                    burst_tps, lowest_tps = one_tps, least_of_one_tps
+                else:
                     break
-                # push
-                pushed += 1.0
+                tail += 1
                 span_s = now - last_push_at
                 kept = exp(-span_s / memory_s)
                 span_sum_s = span_sum_s * kept + span_s
                 tokens_sum = tokens_sum * kept + 1.0
                 last_push_at = due_from_at = now
                 rate_tps = _AHEAD * tokens_sum / span_sum_s
-                burst_tps = (pushed - gone) / hold_s
-                if burst_tps > rate_tps:
-                    rate_tps = burst_tps
-                if least_tps > rate_tps:
-                    rate_tps = least_tps
-                # release
-                if head < tail:
-                    gone += 1.0
-                    leave(now)
-                    due_tokens = 1.0
-                    frame_at = now + _FRAME_S
-                    head = tail
-                tail += 1
+                if rate_tps < lowest_tps:
+                    rate_tps = lowest_tps
                 next_at = begun_at + gone * token_s - _LEAD_S
                 if now + hold_s < next_at:
                     next_at = now + hold_s
                 if next_at <= now or kind == _CLOSING:  # it ends the word that has left, or the reader waits for it
-                    due_at = due_from_at + due_tokens / rate_tps
+                    due_at = now + due_tokens / rate_tps
                     if next_at < now:
                         next_at = now
                     due_from_at = due_at if due_at < next_at else next_at
                     due_tokens = 1.0
+                    gone += 1.0
                     leave(now)
                     frame_at = now + _FRAME_S
                     head = tail
-                    gone = pushed
                     next_at = inf
                 if tail == stop:
                     break
                 now = arrived[tail]
             if last_push_at > seen_at:
                 seen_at = last_push_at
-            known_until = _UNKNOWN if head == tail else next_at
+            if head == tail:
+                pushed, known_until = gone, _UNKNOWN
+            else:
+                pushed, known_until = gone + 1.0, next_at
             if tail == stop:
                 break
         if next_at < now:
@@ -343,14 +364,11 @@ def play_stretch(
     queued = [queue.popleft().delta for _ in range(min(head, waiting))]
     playback.released_chars += sum([len(delta.text) for delta in queued])
     if head > waiting:
-        playback.released_chars += sum(pieces.chars[first : head + shift])
+        playback.released_chars += pieces.ends[head + shift] - pieces.ends[first]
     if taken:
-        playback.pushed_chars += sum(pieces.chars[first : first + taken])
+        playback.pushed_chars += pieces.ends[first + taken] - pieces.ends[first]
         for column in range(max(head, waiting), tail):
-            piece = column + shift
-            queue.append(
-                _Item(pieces.deltas[piece], arrived[column], pieces.chars[piece], weights[column], glued[column])
-            )
+            queue.append(_item(pieces, column + shift, arrived[column]))
         # The word that the last piece belongs to, or all of it that is looked at.
         last = start = tail - 1 + shift
         while pieces.glued[start]:

@@ -59,7 +59,7 @@ class ConsideredMove:
     def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
         """Whether nothing would happen when so much more is written, and the playback's slack is this."""
         slack_s = _usable_slack_s(slack_s, self.pace_tps)
-        return self.rule.decide(self.written_tokens + more_tokens, slack_s).verdict in self.unchanging
+        return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
 class Mover:

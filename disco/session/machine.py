@@ -212,7 +212,9 @@ class Session:
             if release_at is not None:
                 at = release_at
         if not ending.ended:
-            at = min(at, self._attempts.deadlines.next_at)
+            silence_at = self._attempts.deadlines.next_at
+            if silence_at < at:
+                at = silence_at
             if self._race.pending:
                 at = min(at, self._race.next_at)
             if self.mover.moving is not None:

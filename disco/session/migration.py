@@ -104,7 +104,7 @@ class Snapshot:
             raise ValueError(f"margin must be at least 1, not {self.margin}")
 
 
-@dataclass(slots=True)  # not frozen, which is slow to make: one is made for every token while a move is considered
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What `decide` says, with the numbers behind it for the route record.
 
@@ -261,6 +261,14 @@ def decide(snapshot: Snapshot) -> Decision:
     return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
 
 
+_Fields = tuple[Verdict, Reason | None, float, float, float]
+"""Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
+
+# Looking a member up on its enum class runs Python code (3.11).
+_GO, _BANK, _LATER, _NEVER = Verdict.GO, Verdict.BANK, Verdict.LATER, Verdict.NEVER
+_SLACK = Reason.SLACK
+
+
 class Rule:
     """`decide` for one source and one target, for whoever asks again and again while the source writes.
 
@@ -291,15 +299,22 @@ class Rule:
 
     def decide(self, written_tokens: int, slack_s: float) -> Decision:
         """What to do when the source has written so much and the reader has so much to read."""
+        return Decision(*self._decide(written_tokens, slack_s))
+
+    def verdict(self, written_tokens: int, slack_s: float) -> Verdict:
+        """The same without the numbers behind it, for half the price."""
+        return self._decide(written_tokens, slack_s)[0]
+
+    def _decide(self, written_tokens: int, slack_s: float) -> _Fields:
         snapshot, money, n = self._snapshot, self._money, written_tokens
         source, target = snapshot.source, snapshot.target
         if not target.continues:
-            return Decision(Verdict.NEVER, Reason.CANNOT_CONTINUE)
+            return _NEVER, Reason.CANNOT_CONTINUE, 0.0, 0.0, 0.0
         expected = money.lengths.expected_remaining(n)
         if target.context_tokens is not None:
             used = snapshot.prompt_tokens + n
             if used + math.ceil(expected) > target.context_tokens:
-                return Decision(Verdict.NEVER, Reason.CONTEXT)
+                return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
         t_m_s = target.time_to_first_token_s(self._prompt_tokens + n)
         money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
@@ -309,16 +324,16 @@ class Rule:
             return _not_worth_it(money, n, expected, now)
         h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
         if not _now_beats_next(h, money.saving, price, money.cost_in):
-            return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
+            return _LATER, Reason.ENDS_SOON, 0.0, 0.0, now
         if math.isinf(slack_s):
-            return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
+            return _GO, None, 0.0, t_m_s, now
         if snapshot.pace_tps is None:
             if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
-                return Decision(Verdict.GO, handover_s=t_m_s, gain=now)
-            return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=now)
+                return _GO, None, 0.0, t_m_s, now
+            return _NEVER, Reason.NO_BUFFER, 0.0, t_m_s, now
         return self._in_time(n, slack_s, t_m_s, now, snapshot.pace_tps)
 
-    def _in_time(self, n: int, slack_s: float, t_m_s: float, now: float, r_c: float) -> Decision:
+    def _in_time(self, n: int, slack_s: float, t_m_s: float, now: float, r_c: float) -> _Fields:
         """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
         margin, money, r_t = self._snapshot.margin, self._money, self._snapshot.target.decode_tps
         needed_s = t_m_s * margin
@@ -328,20 +343,20 @@ class Rule:
             needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
         missing_s = needed_s - slack_s
         if missing_s <= _ROUNDING:
-            return Decision(Verdict.GO, None, 0.0, t_m_s, now)
+            return _GO, None, 0.0, t_m_s, now
         per_token_s = self._per_token_s
         if per_token_s <= 0:
-            return Decision(Verdict.NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now)
+            return _NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now
         then = n + math.ceil(missing_s / per_token_s)
         if money.gain(then) <= 0:
-            return Decision(Verdict.NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now)
-        return Decision(Verdict.BANK, Reason.SLACK, missing_s, t_m_s, now)
+            return _NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now
+        return _BANK, _SLACK, missing_s, t_m_s, now
 
 
-def _not_worth_it(money: _Money, n: int, expected: float, now: float) -> Decision:
+def _not_worth_it(money: _Money, n: int, expected: float, now: float) -> _Fields:
     # Where a long answer promises an even longer one, the same move may pay further on.
     may_pay = money.saving > 0 and expected > 0 and money.gain_with(n, money.lengths.most_remaining(n)) >= 0
-    return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
+    return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
 
 
 def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:

@@ -51,8 +51,13 @@ class Reader:
         at = self.playback.next_at
         self.wake_at = inf if at is None else at
 
-    def wake(self, until, *, at_it=False):
-        while self.wake_at < until or (at_it and self.wake_at == until):
+    def switch(self, banking):
+        self.playback.banking = banking
+        at = self.playback.next_at
+        self.wake_at = inf if at is None else at
+
+    def wake(self, until):
+        while self.wake_at < until:
             self.release(self.wake_at)
 
     def push(self, now, delta, asked=None):
@@ -101,7 +106,7 @@ def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, ends, asks
     ask_at = 0.0
     for number, at in enumerate(times):
         if number in banking_from:
-            plain.playback.banking = banking_from[number]
+            plain.switch(banking_from[number])
         asked = None
         plain.wake(at)
         if asks and at >= ask_at:
@@ -144,7 +149,7 @@ def test_a_stretch_is_its_packets(pace, gaps, switches, which, first, ends, asks
                     fast_asked.append((number, fast.playback.slack_s(at)))
                 number += 1
         if cut in banking_from and cut < len(times):
-            fast.playback.banking = banking_from[cut]
+            fast.switch(banking_from[cut])
     event("most at once" if taken_fast > len(times) // 2 else "most one by one")
     assert fast.released == plain.released
     assert fast_asked == plain_asked
