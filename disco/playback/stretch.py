@@ -1,12 +1,13 @@
 """Playback of packets that are known beforehand: the arithmetic of `Playback`, without its objects.
 
-Where a driver in virtual time knows what an endpoint will write, and nothing but the reader's pace stands between the
-packets, `play_stretch` takes many of them at once. It leaves the playback as it would be after `push` and `release`
-packet by packet, to the last bit (a property test compares them). What depends on the text (which pieces glue to the one
-before, which leave a word open) is found out once per text, by `Playback` itself.
+Where a driver in virtual time knows what an endpoint will write, and nothing but the reader's pace stands between
+the packets, `play_stretch` takes many of them at once. It leaves the playback as it would be after `push` and `release`
+packet by packet, to the last bit (a property test compares them). What depends on the text (which pieces glue to the
+one before, which leave a word open) is found out once per text, by `Playback` itself.
 """
 
 # ruff: noqa: FURB136, PLR1730 - as in `buffer`: done for every token
+# ruff: noqa: SLF001 - the other half of `Playback`
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class Pieces:
         chars: of each.
         glued: whether it goes on with the word of the piece before it.
         open: whether what follows may go on with its last word.
-        kinds: `_PLAIN` for an open word of its own that counts one token, which most pieces are; `_CLOSING` for the end of
-            a word, of one token, which most marks are; 0 for others.
+        kinds: `_PLAIN` for an open word of its own that counts one token, which most pieces are; `_CLOSING` for the end
+            of a word, of one token, which most marks are; 0 for others.
         ends: how many characters there are up to the end of each, after a 0.
         runs: how many characters the word that it belongs to has so far.
     """
@@ -165,7 +166,9 @@ def play_stretch(
     if pace is None or playback._ended or playback.released_chars == 0 or pieces.glued[first]:
         return None
     text, before = pieces.texts[first], playback._last_text
-    if text[0] != " " and before and continues(before, text):  # something else stands before it than in `pieces`
+    if (
+        text[0] != " " and before and continues(before, text)
+    ):  # something else stands before it than in `pieces`
         return None
     queue = playback._queue
     for item in queue:
@@ -245,7 +248,9 @@ def play_stretch(
                 next_at = begun_at + gone * token_s - _LEAD_S
                 if now + hold_s < next_at:
                     next_at = now + hold_s
-                if next_at <= now or kind == _CLOSING:  # it ends the word that has left, or the reader waits for it
+                if (
+                    next_at <= now or kind == _CLOSING
+                ):  # it ends the word that has left, or the reader waits for it
                     due_at = now + due_tokens / rate_tps
                     if next_at < now:
                         next_at = now

@@ -1,9 +1,9 @@
 """Playing a stretch in which nothing but the reader's pace stands between one packet and the next.
 
 What `Session.deltas` and `Session.woken` would do, packet by packet, for a driver that knows what comes: one by one
-(`flow`), or, where the text and the times of an attempt are known beforehand, many at once (`take_stretch`). A move that
-is only considered does not end a stretch: the rule is asked at the same times as live, and the first packet at which its
-verdict would change anything is left to the session. Both leave a session as it would be, to the last bit.
+(`flow`), or, where the text and the times of an attempt are known beforehand, many at once (`take_stretch`). A move
+that is only considered does not end a stretch: the rule is asked at the same times as live, and the first packet at
+which its verdict would change anything is left to the session. Both leave a session as it would be, to the last bit.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class KnownPackets:
         """
         self._first_at = first_at
         self._gaps = gaps
-        self._known_s: list[float] | None = None  # most attempts that lose a race are asked for no more than the first
+        self._known_s: list[float] | None = (
+            None  # most attempts that lose a race are asked for no more than the first
+        )
         self._packets = packets
         self._ended: Ended | None = ended
         self.pieces = pieces
@@ -211,7 +213,7 @@ def take_stretch(
 def _take_beyond(
     session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
 ) -> int:
-    """What the source of a move writes behind the cut only piles up, until `wake_at`; the last is left to the session."""
+    """What the source of a move writes behind the cut piles up until `wake_at`; the last is left to the session."""
     mover = session.mover
     beyond = mover.beyond
     if not beyond or not mover.is_source(state):

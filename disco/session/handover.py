@@ -29,12 +29,14 @@ _SLOWER_THAN_READER = 1.2  # a target below so many times the reader's pace live
 
 
 def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
-    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens before the end."""
+    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens."""
     return max(0.0, slack_s - 2 / pace_tps)
 
 
 _WHILE_BANKING = frozenset({Verdict.BANK})
-_WHILE_THE_TARGET_READS = frozenset({Verdict.BANK, Verdict.GO})  # it still prefills the prompt for this answer
+_WHILE_THE_TARGET_READS = frozenset(
+    {Verdict.BANK, Verdict.GO}
+)  # it still prefills the prompt for this answer
 _NOT_YET = frozenset({Verdict.LATER})
 
 

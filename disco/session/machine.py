@@ -212,9 +212,7 @@ class Session:
             if release_at is not None:
                 at = release_at
         if not ending.ended:
-            silence_at = self._attempts.deadlines.next_at
-            if silence_at < at:
-                at = silence_at
+            at = min(at, self._attempts.deadlines.next_at)
             if self._race.pending:
                 at = min(at, self._race.next_at)
             if self.mover.moving is not None:

@@ -245,8 +245,7 @@ class _Money:
     source_cost_out: float
 
     def price(self, n: int, remaining_tokens: float) -> float:
-        wasted = self.wasted_tokens if self.wasted_tokens < remaining_tokens else remaining_tokens
-        fixed = wasted * self.source_cost_out
+        fixed = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
         return fixed + self.cost_in * (self.prompt_tokens + n)  # as `move_price`, which costs a call
 
     def gain(self, n: int) -> float:

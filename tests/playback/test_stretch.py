@@ -11,7 +11,10 @@ from disco.playback import Pace, Playback
 from disco.playback.stretch import Asking, Pieces, play_stretch
 
 PROSE = [delta for packet in prose(512) for delta in packet]
-OWN = [Delta(t, tokens=n) for t, n in ((" one", 1), (" two", 3), (",", 1), ("-", 1), ("x", 2), ("\n", 1), ("模", 2))] * 40
+OWN = [
+    Delta(t, tokens=n)
+    for t, n in ((" one", 1), (" two", 3), (",", 1), ("-", 1), ("x", 2), ("\n", 1), ("模", 2))
+] * 40
 TEXTS = [PROSE, OWN]
 PIECES = [Pieces.of(text) for text in TEXTS]
 
