@@ -14,7 +14,7 @@ from disco.dispatch.health import Watch
 from disco.errors import FailureKind
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session
-from disco.session.record import make_record
+from disco.session.recording import make_record
 from disco.telemetry.lines import LOG
 from disco.telemetry.reporter import Report
 

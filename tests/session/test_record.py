@@ -19,7 +19,8 @@ from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
+from disco.session.recording import make_record
 
 CANARY = "canary-7f3a"
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})
@@ -39,8 +40,8 @@ def record_of_a_race(
         "server": SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=100),
     }
     candidates = {
-        "device": Candidate("device", "device", load_s=load_s, continues=True),
-        "server": Candidate("server", "any"),
+        "device": Candidate("device", "device", Rates(4e-9, 5e-9, 0.0), load_s=load_s, continues=True),
+        "server": Candidate("server", "any", Rates(1.5e-7, 6e-7), rank=1),
     }
     plan = Plan((Start("device"), Start("server", 0.05)), rested=rested)
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
@@ -63,6 +64,8 @@ def test_it_knows_when_where_and_at_what_price():
             "cost_out": 5e-9,
             "cached_share": 0.0,
             "continues": True,
+            "reach": "device",
+            "rank": 0,
         },
         {
             "name": "server",
@@ -71,6 +74,8 @@ def test_it_knows_when_where_and_at_what_price():
             "cost_out": 6e-7,
             "cached_share": 1.0,
             "continues": False,
+            "reach": "any",
+            "rank": 1,
         },
     ]
 
