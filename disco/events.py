@@ -138,10 +138,12 @@ class SeamReport:
 
     Attributes:
         verdict: "continued" (all that it wrote went on), "echo" (it repeated what it was sent first, and that was
-            swallowed), "unproved" (what it wrote could be either, and nothing was swallowed).
+            swallowed), "unproved" (what it wrote can be read either way: text may stand there twice, or be missing
+            where a repetition was swallowed).
         sent_chars: characters of the answer that it was sent.
         written_chars: characters that it wrote, all of them.
-        swallowed_chars: of these, not passed on.
+        swallowed_chars: of these, not passed on, because they repeat what the reader has: the withheld text, and
+            an echo.
     """
 
     verdict: Literal["continued", "echo", "unproved"]

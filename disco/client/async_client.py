@@ -142,7 +142,7 @@ class AsyncDisco(AsyncOpenAI):
             **more,
         )
         self._owns_router = _router is None
-        self.timeouts = timeouts if timeouts is not None else self._timeouts_from_sdk()
+        self.timeouts = clocks_of(timeout, Timeouts()) if timeouts is None else timeouts
         if backups and not has_server:
             raise ConfigurationError(
                 "backups stand behind a first server, and there is none: pass api_key=... (and base_url=...) for it."
@@ -197,12 +197,6 @@ class AsyncDisco(AsyncOpenAI):
             **more,
         )
 
-    def _timeouts_from_sdk(self) -> Timeouts:
-        given = self.timeout
-        if isinstance(given, (int, float)):
-            return Timeouts(first_content_s=given, gap_s=given)
-        return Timeouts()
-
     @cached_property
     def chat(self) -> DiscoChat:
         """`client.chat`, with routed completions."""
@@ -255,23 +249,8 @@ class AsyncDisco(AsyncOpenAI):
     with_options = copy
 
     def clocks(self, timeout: Any) -> Timeouts:
-        """The four clocks of one request. The SDK's `timeout` bounds the silence on the line: it sets those."""
-        base = self.timeouts
-        if isinstance(timeout, (openai.NotGiven, openai.Omit)):
-            return base
-        if isinstance(timeout, httpx2.Timeout):
-            return Timeouts(
-                connect_s=timeout.connect,
-                first_content_s=timeout.read,
-                gap_s=timeout.read,
-                total_s=base.total_s,
-            )
-        return Timeouts(
-            connect_s=timeout if timeout is None or base.connect_s is None else min(timeout, base.connect_s),
-            first_content_s=timeout,
-            gap_s=timeout,
-            total_s=base.total_s,
-        )
+        """The four clocks of one request."""
+        return clocks_of(timeout, self.timeouts)
 
     async def request(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
@@ -403,6 +382,24 @@ class AsyncDisco(AsyncOpenAI):
             if self.server is not None:
                 await self.server.aclose()
             await super().close()
+
+
+def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
+    """The four clocks under the SDK's `timeout`, which bounds the silence on the line: it sets those for silence.
+
+    Args:
+        timeout: seconds, an `httpx2.Timeout`, None for no limit, or one of the SDK's marks for "not given".
+        base: what holds where nothing is given; its clock for the whole answer holds in any case.
+    """
+    if isinstance(timeout, (openai.NotGiven, openai.Omit)):
+        return base
+    if isinstance(timeout, httpx2.Timeout):
+        connect_s, silence_s = timeout.connect, timeout.read
+    else:
+        connect_s = silence_s = timeout
+        if timeout is not None and base.connect_s is not None:
+            connect_s = min(timeout, base.connect_s)
+    return Timeouts(connect_s, silence_s, silence_s, base.total_s)
 
 
 def hide(

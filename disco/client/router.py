@@ -1,4 +1,4 @@
-"""What stands behind a client: the local endpoint, what is known, and the way from request to session."""
+"""The way from a request to its session: endpoints, presets, budgets and what is known, put together."""
 
 from __future__ import annotations
 
@@ -6,36 +6,32 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import numpy as np
 
+from disco.client.accounting import Accounting
+from disco.client.catalog import EndpointCatalog, Member, price_of
 from disco.client.driver import LiveSession
-from disco.client.estimates import Estimates, make_room
 from disco.client.host import Host
-from disco.client.knowledge import Speeds
 from disco.client.options import NO_OPTIONS, RequestOptions
+from disco.client.planning import View, prepare
+from disco.client.statistics import EndpointStatistics, make_room
 from disco.cost.bounds import most_prompt_tokens
 from disco.cost.governor import Governor
 from disco.cost.purse import Purse
-from disco.dispatch import Dispatcher, Features, Plan, Preset, features_of, load_preset
-from disco.dispatch.health import Health, Watch
+from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
+from disco.dispatch.health import Health
 from disco.dispatch.presets import with_limits
-from disco.dispatch.within_budget import within_budget
 from disco.endpoints.base import Endpoint
-from disco.errors import ConfigurationError, FailureKind
-from disco.plan import Candidate, Payer
-from disco.playback import Pace, Playback
+from disco.errors import ConfigurationError
+from disco.plan import Candidate
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
-from disco.session.billing import settle_accounts
-from disco.session.machine import Session, Terms
-from disco.session.record import make_record
 from disco.telemetry import Asked, OnRoute, Reporter
-from disco.telemetry.lines import LOG, log_plan, log_probe
+from disco.telemetry.lines import log_plan, log_probe
 
 if TYPE_CHECKING:
     from disco.client.backup_server import BackupServer
@@ -43,13 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-CONNECT_S = 1.5  # to connect, while somebody else may serve; one lost packet is sent again after 1 s
-
 
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `local` (made on first use where it was given by name), `knowledge`, `health`, the two caches,
+    Mutable: `local` (made on first use where it was given by name), `catalog`, `health`, the two caches,
     `governor`, `_refused` (servers whose refusal of the key was logged).
     """
 
@@ -72,23 +66,36 @@ class Router:
         self.governor = Governor()
         self._owns_local = not isinstance(local, Endpoint)
         self.local = None if local is None else _local_endpoint(local, isolation)
-        self._estimates = Estimates(
-            local=self.local,
-            backups=backups,
-            device_profile=device_profile,
-            server_profile=server_profile,
-            price=price,
+        self.catalog = EndpointCatalog(
+            local=self.local, device_profile=device_profile, server_profile=server_profile, price=price
         )
-        self.knowledge = self._estimates.knowledge
+        self.statistics = self.catalog.statistics
         self._reporter = Reporter(on_route)
         self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
+        self._standby = tuple(Member(b, b.model, price_of(b.price), standby=True) for b in backups)
         self.health = Health()
         self._refused: set[object] = set()
-        # By the preset's identity, the server's name and its model.
-        self._dispatchers: dict[tuple[int, str | None, str], Dispatcher] = {}
+        self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = Host()
+
+    def members(self, server: Endpoint | None) -> tuple[Member, ...]:
+        """The endpoints of the client whose own server this is, in the user's order.
+
+        Raises:
+            ConfigurationError: two of them have one name.
+        """
+        members = [Member(e) for e in (self.local, server) if e is not None]
+        if server is not None:  # what stands by stands behind a server
+            members.extend(self._standby)
+        names = [member.name for member in members]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"Two endpoints are called {name!r}; give the local one another name."
+                )
+        return tuple(members)
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.
@@ -145,52 +152,48 @@ class Router:
     ) -> LiveSession:
         """Plan a request and start its session in the background.
 
+        Args:
+            request: what is asked.
+            server: of the copy of the client that asks; None where it has none.
+            stream: whether a reader gets the text as it is written.
+            options: disco's, of this request.
+            max_retries: how often the only endpoint left is tried again.
+
         Raises:
             NoEndpointError: nothing configured may serve it (a ContextLengthError where only that is why).
             ConfigurationError: an unknown preset in the options, or a budget in USD and no price.
             BudgetExceededError: a budget leaves nothing for the only endpoints that may serve it.
         """
-        created_s = time.time()
+        created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
         if options.deadline_s is not None:
             request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
         local_only = self.is_local_only(options) or (
-            self.local is not None and request.model == self.local_model  # asked for by its name
+            self.local is not None and model == self.local_model  # asked for by its name
         )
         features = features_of(request, stream=stream, local_only=local_only)
-        endpoints, speeds, candidates = self._field(request.model, server, preset)
-        served = {name: e.capabilities(request.model).features for name, e in endpoints.items()}
-        dispatcher = self._dispatcher(preset, None if server is None else server.name, request.model, speeds)
-        watch, now = self._watch(endpoints, request.model), anyio.current_time()
-        resting, probing = watch.look(now, [name for name, e in endpoints.items() if not e.has_route])
-        plan = dispatcher.plan(
-            features,
-            list(candidates.values()),
-            served,
-            budget_class=options.budget_class or "standard",
-            resting=resting,
-            probing=probing,
+        members = self.members(server)
+        endpoints = {m.name: m.endpoint for m in members}
+        known = {m.name: self.catalog.known(m, model) for m in members}
+        candidates = [self.catalog.candidate(i, m, model, preset) for i, m in enumerate(members)]
+        watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
+        purse = self._purse(preset, request, features, members, candidates, created_s - now)
+        view = View(
+            candidates=candidates,
+            served={m.name: m.endpoint.capabilities(model).features for m in members},
+            known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
+            offline=[m.name for m in members if not m.endpoint.has_route],
+            dispatcher=self._dispatcher(preset, members, known, model),
+            watch=watch,
+            purse=purse,
+            lengths=self.statistics.answer_lengths(),
+            now=now,
         )
-        purse = self._purse(preset, request, features, speeds, created_s - now)
-        if purse is not None:
-            plan = within_budget(
-                plan,
-                candidates,
-                purse,
-                now,
-                known=[name for name, s in speeds.items() if self._estimates.knows(s)],
-                prompt_tokens=features.prompt_tokens,
-                urgent=options.budget_class == "urgent",
-            )
-        watch.claim(plan, now)
-        request = _hurried(request, plan)
-        log_plan(plan, policy=preset.name, model=request.model, prompt_tokens=features.prompt_tokens)
-        session = self._session(
-            plan, candidates, features, preset, request, options, max_retries, watch, purse
-        )
+        planned = prepare(request, features, preset, options, view, max_retries=max_retries)
+        log_plan(planned.plan, policy=preset.name, model=model, prompt_tokens=features.prompt_tokens)
         report = self._reporter.begin(
             Asked(
-                model=request.model,
+                model=model,
                 stream=stream,
                 params=request.params,
                 created_s=created_s,
@@ -198,26 +201,18 @@ class Router:
                 address=getattr(server, "address", None),
             )
         )
-
-        def done(finished: Session) -> None:
-            watch.close()
-            if purse is not None:
-                purse.close(anyio.current_time())
-            self._tell_of_refused_keys(finished, watch)
-            ledger = settle_accounts(finished)
-            # The session has closed and changes no more, so the record may be written when it is asked for; only
-            # the budgets that it reports go on changing.
-            live.written = cache(
-                partial(make_record, finished, ledger, policy=preset.name, created_s=created_s)
-            )
-            if purse is not None:
-                live.written()
-            if self.knowledge.learn(finished, speeds):
-                self._refit()
-            if report.listens:
-                report.finish(live.written(), live.error)
-
-        live = LiveSession(session, endpoints, request, on_done=done)
+        accounting = Accounting(
+            watch=watch,
+            purse=purse,
+            report=report,
+            statistics=self.statistics,
+            endpoints=known,
+            refused=self._refused,
+            policy=preset.name,
+            created_s=created_s,
+            on_refit=self._refit,
+        )
+        live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
         with report.current():
             await self._host.start(live.run)
         return live
@@ -253,83 +248,15 @@ class Router:
         if self.local is not None and self._owns_local:
             await self.local.aclose()
 
-    # ------------------------------------------------------------------ one request
-
-    def _field(
-        self, model: str, server: Endpoint | None, preset: Preset
-    ) -> tuple[dict[str, Endpoint], dict[str, Speeds], dict[str, Candidate]]:
-        """Endpoints, what is known of them, and how dispatch sees them, each by endpoint name."""
-        endpoints: dict[str, Endpoint] = {}
-        if self.local is not None:
-            endpoints[self.local.name] = self.local
-        if server is not None:
-            if server.name in endpoints:
-                raise ConfigurationError(
-                    f"Two endpoints are called {server.name!r}; give the local one another name."
-                )
-            endpoints[server.name] = server
-            for backup in self._backups:
-                endpoints[backup.name] = backup
-        speeds = {name: self._estimates.speeds(e, model, preset) for name, e in endpoints.items()}
-        candidates = {
-            name: speeds[name].candidate(name, e.capabilities(model), standby=e in self._backups)
-            for name, e in endpoints.items()
-        }
-        return endpoints, speeds, candidates
-
-    def _watch(self, endpoints: Mapping[str, Endpoint], model: str) -> Watch:
-        """How the endpoints stand, for one request. A server at another address is another one."""
-        return self.health.watch(
-            {name: (name, getattr(e, "address", None)) for name, e in endpoints.items()}, model
-        )
-
-    def _tell_of_refused_keys(self, session: Session, watch: Watch) -> None:
-        """Warn once for each server: the answer came from somebody else, and nobody would ever know."""
-        for state in session.attempts:
-            if state.failure is FailureKind.AUTHENTICATION:
-                key, _ = watch.keys[state.candidate.name]
-                if key not in self._refused:
-                    self._refused.add(key)
-                    LOG.warning(
-                        "Endpoint %r refuses its key (401 or 403); others answer in its place where there are any. "
-                        "Check api_key and base_url.",
-                        state.candidate.name,
-                    )
-
-    def _session(
-        self,
-        plan: Plan,
-        candidates: Mapping[str, Candidate],
-        features: Features,
-        preset: Preset,
-        request: Request,
-        options: RequestOptions,
-        max_retries: int,
-        watch: Watch,
-        purse: Purse | None,
-    ) -> Session:
-        wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
-        # Pacing is for people who read: not for programs that wait for tool calls or a JSON document.
-        paced = wanted != "off" and features.stream and features.needs.isdisjoint({"tools", "json_schema"})
-        pace = Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3) if paced else None
-        terms = Terms(
-            prompt_tokens=features.prompt_tokens,
-            max_tokens=features.max_tokens,
-            streams=features.stream,
-            may_migrate=options.migrate is not False,
-            may_continue=features.may_migrate,
-            pace_tps=None if pace is None else pace.tps,
-            timeouts=request.timeouts,
-            max_retries=max_retries,
-        )
-        return Session(plan, candidates, terms, Playback(pace), self.knowledge.answer_lengths(), watch, purse)
+    # ------------------------------------------------------------------ budgets, presets and plans
 
     def _purse(
         self,
         preset: Preset,
         request: Request,
         features: Features,
-        speeds: Mapping[str, Speeds],
+        members: Sequence[Member],
+        candidates: Sequence[Candidate],
         offset_s: float,
     ) -> Purse | None:
         """The request's way to its budgets; None where there are none.
@@ -342,9 +269,8 @@ class Router:
         limits = tuple(dict.fromkeys((*self.preset.limits.budgets, *preset.limits.budgets)))
         if not limits:
             return None
-        models = [request.model, *(backup.model for backup in self._backups)]
         if not features.local_only and any(limit.unit == "usd" for limit in limits):
-            for model in self._estimates.unpriced.intersection(models):
+            for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in members):
                 raise ConfigurationError(
                     f"server_usd needs the price of the server's model {model!r}, which is in no price table: pass "
                     "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
@@ -354,15 +280,13 @@ class Router:
         return Purse(
             self.governor,
             limits,
-            {name: (Payer(name, s.place, s.rates),) for name, s in speeds.items()},
+            {c.name: c.payers for c in candidates},
             most_prompt_tokens(request),
             max_tokens=features.max_tokens,
             choices=choices if isinstance(choices, int) and choices > 0 else 1,
             unreported="reserved" if strict else "estimated",
             offset_s=offset_s,
         )
-
-    # ------------------------------------------------------------------ presets and plans
 
     def _preset(self, options: RequestOptions) -> Preset:
         if options.policy is None:
@@ -372,33 +296,30 @@ class Router:
         return self._presets[options.policy]
 
     def _dispatcher(
-        self, preset: Preset, server: str | None, model: str, speeds: Mapping[str, Speeds]
+        self,
+        preset: Preset,
+        members: Sequence[Member],
+        known: Mapping[str, EndpointStatistics],
+        model: str,
     ) -> Dispatcher:
-        key = (id(preset), server, model)  # presets are kept here, and two may have one name
-        dispatcher = self._dispatchers.get(key)
-        if dispatcher is None:
-            seen = None if server is None else speeds[server].ttft
-            ttft = self._estimates.server.ttft() if seen is None else seen.snapshot()
+        """The one that plans under this preset, on the TTFT of the first endpoint that has one."""
+        timed = next((m for m in members if known[m.name].ttft is not None), None)
+        where = None if timed is None else (timed.name, timed.address)
+        key = (id(preset), where, model)  # presets are kept here, and two may have one name
+        found = self._dispatchers.get(key)
+        if found is None:
+            statistics = None if timed is None else known[timed.name]
+            seen = None if statistics is None else statistics.ttft
+            ttft = self.catalog.server.ttft() if seen is None else seen.snapshot()
             make_room(self._dispatchers)
-            dispatcher = self._dispatchers[key] = Dispatcher(
-                preset, lengths=self.knowledge.prompts, ttft=ttft, rng=self._rng
-            )
-        return dispatcher
+            dispatcher = Dispatcher(preset, lengths=self.statistics.prompts, ttft=ttft, rng=self._rng)
+            found = self._dispatchers[key] = dispatcher, statistics
+        return found[0]
 
     def _refit(self) -> None:
-        for (_, server, model), dispatcher in self._dispatchers.items():
-            speeds = None if server is None else self.knowledge.speeds.get((server, model))
-            if speeds is not None and speeds.ttft is not None:
-                dispatcher.refit(self.knowledge.prompts, speeds.ttft.snapshot())
-
-
-def _hurried(request: Request, plan: Plan) -> Request:
-    """While somebody else may serve, nobody waits out the connect clock at a server that is not there."""
-    others = len(plan.starts) + len(plan.fallbacks) - len(plan.rested) > 1
-    limit = request.timeouts.connect_s
-    if not others or (limit is not None and limit <= CONNECT_S):
-        return request
-    return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
+        for dispatcher, statistics in self._dispatchers.values():
+            if statistics is not None and statistics.ttft is not None:
+                dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
 
 
 def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "process"]) -> Endpoint:

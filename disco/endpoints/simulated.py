@@ -15,10 +15,16 @@ import anyio.lowlevel
 import numpy as np
 
 from disco.endpoints.base import Attempt, Capabilities, Endpoint
-from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script, swallowed_tokens
+from disco.endpoints.simulated_script import (
+    Scripted,
+    SimulatedProfile,
+    script,
+    seam_report,
+    swallowed_tokens,
+)
 from disco.endpoints.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
@@ -245,6 +251,10 @@ class SimulatedAttempt(Attempt):
         self._parked = True
         self.look_again()
         return True
+
+    @property
+    def seam(self) -> SeamReport | None:
+        return seam_report(self._profile, self._prefix, sum(map(len, self._written)))
 
     @property
     def usage(self) -> Usage:

@@ -33,7 +33,7 @@ from disco.errors import (
     IncompleteAnswerError,
     LocalModelError,
 )
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "play",
     "prose",
     "script",
+    "seam_report",
     "simulated_failure",
     "swallowed_tokens",
 ]
@@ -113,8 +114,9 @@ class SimulatedProfile:
         vocabulary: see `Capabilities`.
         role_at_s: when an empty role chunk arrives, before the first token; None: never.
         seam: what it makes of a prefix. "exact": goes on. "echoes": writes the prefix again first, which is
-            swallowed and charged. "restarts": starts anew, which fails as SEAM. "leaks": echoes and lets it
-            through, against the contract, to test those who must notice.
+            swallowed and charged. "restarts": starts anew, which fails as SEAM. "doubts": echoes, does not know it,
+            passes it on and reports the seam as unproved. "leaks": the same, but reports that it continued, against
+            the contract, to test those who must notice.
         fault: what goes wrong.
     """
 
@@ -132,7 +134,7 @@ class SimulatedProfile:
     features: frozenset[str] | None = frozenset()
     vocabulary: str | None = None
     role_at_s: float | None = None
-    seam: Literal["exact", "echoes", "restarts", "leaks"] = "exact"
+    seam: Literal["exact", "echoes", "restarts", "doubts", "leaks"] = "exact"
     fault: Fault | None = None
 
 
@@ -285,6 +287,21 @@ def swallowed_tokens(profile: SimulatedProfile, prefix: Prefix) -> int:
     return echo + len(tokenise(prefix.withheld))
 
 
+def seam_report(profile: SimulatedProfile, prefix: Prefix, passed_chars: int) -> SeamReport | None:
+    """What an attempt says of its seam after `passed_chars` characters of text; None without a prefix."""
+    if not prefix:
+        return None
+    sent_chars, withheld_chars = len(prefix.sent), len(prefix.withheld)
+    verdict: Literal["continued", "echo", "unproved"] = "continued"
+    swallowed_chars = withheld_chars if passed_chars else 0
+    if passed_chars and sent_chars and profile.seam == "echoes":
+        verdict = "echo"
+        swallowed_chars += sent_chars
+    elif passed_chars and profile.seam == "doubts":
+        verdict = "unproved"
+    return SeamReport(verdict, sent_chars, passed_chars + swallowed_chars, swallowed_chars)
+
+
 def script(
     profile: SimulatedProfile,
     request: Request,
@@ -330,7 +347,7 @@ def script(
 
     swallowed = swallowed_tokens(profile, prefix)
     pieces = _continuation(profile, request, prefix, answer_tokens)
-    if profile.seam == "leaks":
+    if profile.seam in ("doubts", "leaks"):
         pieces = tokenise(prefix.sent) + pieces
     limit = min(
         room - swallowed, math.inf if request.max_tokens is None else request.max_tokens - prefix.tokens

@@ -1,7 +1,7 @@
 """What is known about endpoints and workloads: distributions, fits, and the files they are kept in."""
 
 from disco.profiles.distributions import Empirical
-from disco.profiles.fit import LinearFit, fit_line
+from disco.profiles.fit import LinearFit, RollingLine, fit_line
 from disco.profiles.lengths import Lengths
 from disco.profiles.model import (
     DeviceProfile,
@@ -39,6 +39,7 @@ __all__ = [
     "Profile",
     "QuantileTable",
     "Rolling",
+    "RollingLine",
     "ServerProfile",
     "available_profiles",
     "fit_line",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LinearFit", "fit_line"]
+__all__ = ["LinearFit", "RollingLine", "fit_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,65 @@ class LinearFit:
     def ttft_s(self, prompt_tokens: float) -> float:
         """The line at `prompt_tokens`, in seconds."""
         return self.k_s_per_token * prompt_tokens + self.c_s
+
+
+_KEPT = 0.97  # of the weight of earlier observations, with each new one: half is forgotten after 23
+_PRIOR_WEIGHT = 4.0  # observations that the line it starts from is worth
+_PRIOR_TOKENS = (64, 1024)
+_SPREAD = 0.1  # of the mean length: prompts that differ less say nothing about the slope
+_SHORTEST_S = 1e-3
+_STEEPEST_TPS = 1e6
+
+
+class RollingLine:
+    """A device's `T_d(l) = k·l + c`, kept up to date: weighted least squares with exponential forgetting.
+
+    Observations are weighted by the inverse square of their time, so that relative errors count: short prompts are
+    to be predicted as well as long ones. While all prompts are about equally long the slope stays as it is.
+
+    Mutable: every field.
+
+    Attributes:
+        k_s_per_token: slope, seconds per prompt token; above 0.
+        c_s: intercept, seconds; not negative.
+    """
+
+    __slots__ = ("_w", "_x", "_xx", "_xy", "_y", "c_s", "k_s_per_token")
+
+    def __init__(self, k_s_per_token: float, c_s: float) -> None:
+        """Start from a profile's line, which is forgotten like observations made before the first."""
+        self.k_s_per_token = max(k_s_per_token, 1.0 / _STEEPEST_TPS)
+        self.c_s = max(c_s, 0.0)
+        self._w = self._x = self._y = self._xx = self._xy = 0.0
+        for tokens in _PRIOR_TOKENS:
+            self._add(tokens, self.k_s_per_token * tokens + self.c_s, _PRIOR_WEIGHT / len(_PRIOR_TOKENS))
+
+    def observe(self, prompt_tokens: int, ttft_s: float) -> None:
+        """One warm start: tokens that were computed, and seconds until its first token."""
+        if prompt_tokens < 1 or not ttft_s > 0:
+            return
+        for name in ("_w", "_x", "_y", "_xx", "_xy"):
+            setattr(self, name, _KEPT * getattr(self, name))
+        self._add(prompt_tokens, ttft_s, 1.0)
+        mean_x, mean_y = self._x / self._w, self._y / self._w
+        spread = self._xx / self._w - mean_x**2
+        k = self.k_s_per_token
+        if spread > (_SPREAD * mean_x) ** 2:
+            k = (self._xy / self._w - mean_x * mean_y) / spread
+        # Neither may fall below zero: then the best line is one through the origin, or a flat one.
+        if k <= 0:
+            k = 1.0 / _STEEPEST_TPS
+        elif mean_y - k * mean_x < 0:
+            k = mean_y / mean_x
+        self.k_s_per_token, self.c_s = k, max(mean_y - k * mean_x, 0.0)
+
+    def _add(self, tokens: float, ttft_s: float, weight: float) -> None:
+        w = weight / max(ttft_s, _SHORTEST_S) ** 2
+        self._w += w
+        self._x += w * tokens
+        self._y += w * ttft_s
+        self._xx += w * tokens * tokens
+        self._xy += w * tokens * ttft_s
 
 
 def fit_line(prompt_tokens: ArrayLike, ttft_s: ArrayLike, *, non_negative: bool = False) -> LinearFit:

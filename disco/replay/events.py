@@ -36,7 +36,8 @@ from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import Role
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
+from disco.session.recording import make_record
 
 __all__ = ["answer_lengths", "simulate"]
 

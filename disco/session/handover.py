@@ -221,8 +221,7 @@ class Mover:
         target = self._attempts.states[moving.target]
         if target.active:
             self._attempts.stop(target, Outcome.ABANDONED, now, out)
-        for delta in moving.beyond:
-            self._transcript.push(delta, now)
+        self._transcript.give_back(source, moving.beyond, now)
         moving.beyond = []
         self._margin *= 2
         self._reconsider_at = now + RECONSIDER_S

@@ -139,6 +139,13 @@ class Transcript:
             else:
                 self._ids.append((self.playback.pushed_chars, delta.ids))
 
+    def give_back(self, writer: AttemptState, beyond: list[Delta], now: float) -> None:
+        """What was taken back for a move that is given up, and written since: its writer goes on after all."""
+        if self.segments[-1].writer is not writer:  # all that it had written was behind the cut
+            self.hand_to(writer)
+        for delta in beyond:
+            self.push(delta, now)
+
     def release(self, now: float) -> list[Delta]:
         """What the reader gets now, noted as given."""
         deltas = self.playback.release(now)

@@ -198,7 +198,7 @@ async def test_made_up_models_are_forgotten():
             await client.chat.completions.create(**{**ASKED, "stream": False, "model": f"made-up-{number}"})
         router = client.router
         assert len(router._dispatchers) <= 257
-        assert len(router.knowledge.speeds) <= 257
+        assert len(router.statistics.endpoints) <= 257
 
 
 # ---------------------------------------------------------------------- long answers

@@ -240,7 +240,7 @@ async def test_leaving_the_stream_helper_stops_the_answer(device):
         async with c.chat.completions.stream(model="m", messages=SEA, max_tokens=400) as stream:
             async for _ in stream:
                 break
-        assert c.router.knowledge.seen == 1  # it has been charged and learnt from: nothing of it runs
+        assert c.router.statistics.seen == 1  # it has been charged and learnt from: nothing of it runs
 
 
 async def test_options_do_not_reach_the_server_with_a_request_that_passes_through(device):

@@ -17,7 +17,7 @@ from watched import ask, endpoint, preset, virtually
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
 from disco.cli.local_server import LocalServer
-from disco.client import router as routing
+from disco.client import planning as routing
 from disco.client.options import RequestOptions
 from disco.client.router import Router
 from disco.dispatch import Preset

@@ -103,10 +103,10 @@ def test_routed_requests_go_through_the_http_client_of_the_application(llama_ser
 
 
 def test_leaving_a_stream_stops_the_answer(client):
-    seen = client.routed.router.knowledge.seen
+    seen = client.routed.router.statistics.seen
     with client.chat.completions.create(**{**ASKED, "stream": True, "max_tokens": 400}) as stream:
         next(iter(stream))
-    assert client.routed.router.knowledge.seen == seen + 1  # it has been charged: nothing of it runs
+    assert client.routed.router.statistics.seen == seen + 1  # it has been charged: nothing of it runs
     assert stream.route.finish_reason == "cancelled"
 
 

@@ -22,7 +22,7 @@ from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
 
 try:
     from disco.plan import Candidate, Move, Plan, Start
@@ -32,6 +32,11 @@ try:
     from disco.events import Delta, DeltaKind, Ended, Usage
 except ImportError:
     from disco.session.events import Delta, DeltaKind, Ended, Usage
+
+try:
+    from disco.session.recording import make_record
+except ImportError:
+    from disco.session.record import make_record  # type: ignore[no-redef]
 
 __all__ = [
     "Candidate",
@@ -162,4 +167,5 @@ class CustomEndpoint(Endpoint):
         self.name = name
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        return Capabilities(continues=True, features=None)
+        parks = {"parks": True} if "parks" in {field.name for field in fields(Capabilities)} else {}
+        return Capabilities(continues=True, features=None, **parks)

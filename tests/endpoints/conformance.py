@@ -492,7 +492,8 @@ PREFIXES = [
 async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
     if not endpoint.capabilities().continues:
         pytest.skip("does not continue")
-    restart, _, _, _ = await complete(endpoint, ask(max_tokens=20))
+    restart, _, _, whole = await complete(endpoint, ask(max_tokens=20))
+    assert whole.seam is None, "an answer from its beginning has no seam"
     for prefix in PREFIXES:
         try:
             text, tokens, ended, attempt = await complete(endpoint, ask(max_tokens=24), prefix)
@@ -512,6 +513,19 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
         assert not (len(restart) >= 20 and text.lstrip().startswith(restart[:20])), f"a restart: {text!r}"
         assert "\ufffd" not in text
         text.encode("utf-8", errors="strict")
+        its_seam_adds_up(attempt, prefix, text)
+
+
+def its_seam_adds_up(attempt: Attempt, prefix: Prefix, text: str) -> None:
+    """What became of the seam is told, and missing is what repeats the prefix and nothing else."""
+    seam = attempt.seam
+    assert seam is not None
+    assert seam.verdict in ("continued", "echo")
+    assert seam.sent_chars == len(prefix.sent)
+    assert seam.written_chars - seam.swallowed_chars == len(text)
+    if text:
+        echo_chars = seam.sent_chars if seam.verdict == "echo" else 0
+        assert seam.swallowed_chars == echo_chars + len(prefix.withheld)
 
 
 @check

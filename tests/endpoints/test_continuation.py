@@ -78,8 +78,30 @@ class TestCalls:
         assert call.body["messages"] == [*MESSAGES, {"role": "assistant", "content": "Well then", **message}]
         assert call.body["max_completion_tokens"] == 8
         assert fields.items() <= call.body.items()
-        assert call.may_echo
+        assert call.echoes is (False if method == "flags" else None)
         assert MESSAGES == [{"role": "user", "content": "Hi"}], "the caller's messages stay as they were"
+
+    @pytest.mark.parametrize(
+        ("continuation", "echoes"),
+        [
+            (Continuation("flags"), False),
+            (Continuation("completions", template=CHATML), False),
+            (Continuation("prefix"), None),
+            (Continuation("trailing"), None),
+            (Continuation("flags", echoes=True), True),
+            (Continuation("completions", template=CHATML, echoes=True), True),
+            (Continuation("prefix", echoes=True), True),
+            (Continuation("trailing", echoes=False), False),
+        ],
+    )
+    def test_whether_a_server_echoes_is_configured_or_its_methods_specification(self, continuation, echoes):
+        make = completions_call if continuation.method == "completions" else continue_call
+        assert make(ask(), Prefix("Well then"), continuation).echoes is echoes
+
+    def test_an_echo_that_the_caller_asks_for_is_expected(self):
+        prefix = Prefix("Well then")
+        assert continue_call(ask(echo=True), prefix, Continuation("flags")).echoes is True
+        assert continue_call(ask(echo=True), prefix, Continuation("flags", echoes=False)).echoes is False
 
     @pytest.mark.parametrize("method", ["flags", "prefix", "trailing"])
     def test_empty_prefix_is_never_sent(self, method):
@@ -267,7 +289,8 @@ class TestProbe:
         assert all(body.get("max_tokens", 8) == 8 for _, _, body in server.requests)
         assert json.loads(json.dumps(verdict.to_dict())) == verdict.to_dict()
         assert Verdict.from_dict(verdict.to_dict()) == verdict
-        assert verdict.applied_to(Continuation("auto")) == Continuation("prefix")
+        assert verdict.applied_to(Continuation("auto")) == Continuation("prefix", echoes=False)
+        assert Verdict("prefix", {"prefix": "echoes"}).applied_to(Continuation("auto")).known_to_echo
 
     @pytest.mark.anyio
     async def test_server_that_renders(self):

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile, script, simulated_failure
+from disco.endpoints.simulated_script import Fault, SimulatedProfile, script, seam_report, simulated_failure
 from disco.endpoints.simulated_text import canonical, tokenise
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.profiles.distributions import Empirical
 from disco.request import Prefix, Request
 
@@ -204,7 +204,24 @@ def test_seams_that_go_wrong():
     prefix = Prefix("Blue because", tokens=2)
     events = play(SimulatedProfile(seam="restarts"), ask(), prefix)
     assert [e.kind for _, e in events] == [FailureKind.SEAM]
-    assert text_of(play(SimulatedProfile(seam="leaks"), ask(), prefix)).startswith("Blue because ")
+    for seam in ("leaks", "doubts"):
+        assert text_of(play(SimulatedProfile(seam=seam), ask(), prefix)).startswith("Blue because ")
+
+
+@pytest.mark.parametrize(
+    ("seam", "report"),
+    [
+        ("exact", SeamReport("continued", 4, 18, 8)),
+        ("echoes", SeamReport("echo", 4, 22, 12)),
+        ("doubts", SeamReport("unproved", 4, 18, 8)),
+        ("leaks", SeamReport("continued", 4, 18, 8)),
+    ],
+)
+def test_it_says_what_became_of_the_seam(seam, report):
+    profile, prefix = SimulatedProfile(seam=seam), Prefix("Blue because", tokens=2, withheld=" because")
+    assert seam_report(profile, prefix, 10) == report
+    assert seam_report(profile, prefix, 0) == SeamReport("continued", 4, 0, 0)
+    assert seam_report(profile, Prefix(), 10) is None
 
 
 def test_faults():

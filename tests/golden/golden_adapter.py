@@ -32,7 +32,7 @@ from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import make_record
+from disco.session.recording import make_record
 
 # The fields of record schema 2, and of the parts of a record: those that are added later change no digest.
 CHARGE = "attempt endpoint phase prompt_tokens completion_tokens cached_tokens cost"

@@ -21,7 +21,7 @@ from disco.request import Request, Timeouts
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import make_record
+from disco.session.recording import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 NAMES = ("device", "server", "edge")

@@ -297,6 +297,7 @@ def moved_record() -> RouteRecord:
         duration_s=1.5,
         generated=generated,
         released=tuple((0.1 + 0.14 * i, 1) for i in range(10)),
+        winner="device",
     )
 
 

@@ -27,7 +27,8 @@ from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
+from disco.session.recording import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}

@@ -75,10 +75,10 @@ def raw(served: Served, data: bytes) -> bytes:
 def test_a_page_elsewhere_starts_no_work(served, recorder, path, headers):
     """Nothing runs on this machine, and nothing is sent on, whatever kind of body the page can send unasked."""
     for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
-        before = len(served.routes), served.client.router.knowledge.seen
+        before = len(served.routes), served.client.router.statistics.seen
         answer = served.ask(path, CHAT, headers={**KEYED, **headers, "Content-Type": kind})
         assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
-        assert (len(served.routes), served.client.router.knowledge.seen) == before
+        assert (len(served.routes), served.client.router.statistics.seen) == before
         assert list(found_in(answer.body, {"prompt": PROMPT_CANARY})) == []
 
 
@@ -120,7 +120,7 @@ def test_without_the_key_not_even_the_body_is_waited_for(served):
     with socket.create_connection(served.address, timeout=10) as connection:
         connection.sendall(head)
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
-    assert served.client.router.knowledge.seen == len(served.routes)
+    assert served.client.router.statistics.seen == len(served.routes)
 
 
 @pytest.mark.parametrize("arguments", [["--key", CALLERS_KEY], [f"--key={CALLERS_KEY}"]])

@@ -126,7 +126,7 @@ def test_without_the_key_nothing_is_answered(keyed, path, given):
     assert answer.error["code"] == "invalid_api_key"
     assert answer.headers["www-authenticate"] == "Bearer"
     assert KEY[:8] not in str(answer.error)
-    assert keyed.client.router.knowledge.seen == 0 or path != "/v1/chat/completions"
+    assert keyed.client.router.statistics.seen == 0 or path != "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
@@ -428,5 +428,5 @@ async def test_the_application_runs_on_any_event_loop():
         gone = pieces(part(body, more=False), {"type": "http.disconnect"})
         with anyio.fail_after(5):
             await app(scope, gone, send)
-        assert client.router.knowledge.seen == 2
+        assert client.router.statistics.seen == 2
         assert app.state.desk.busy == 0

@@ -158,7 +158,7 @@ def test_events_look_as_the_real_api_sends_them(local):
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 def test_hanging_up_stops_the_model(local, stream, path):
     """The session ends, is charged for what it did, and the model is free for the next one."""
-    seen = local.client.router.knowledge.seen
+    seen = local.client.router.statistics.seen
     if path == "/v1/responses":
         # Greedy, for some stories are short.
         body = {
@@ -176,7 +176,7 @@ def test_hanging_up_stops_the_model(local, stream, path):
     else:
         time.sleep(0.5)
     raw.close()
-    local.until(lambda: local.client.router.knowledge.seen == seen + 1)
+    local.until(lambda: local.client.router.statistics.seen == seen + 1)
     route = local.routes[-1]
     assert route.finish_reason == "cancelled"
     assert [t.outcome for t in route.tries] == ["cancelled"]

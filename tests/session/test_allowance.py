@@ -25,7 +25,7 @@ from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import Outcome
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import make_record
+from disco.session.recording import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 PROMPT = 20

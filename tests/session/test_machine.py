@@ -20,7 +20,7 @@ from disco.session.attempts import Outcome
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import make_record
+from disco.session.recording import make_record
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)

@@ -64,7 +64,7 @@ def check(run, costs=None) -> None:
 
     # Every token once and in order: what the reader got is, piece by piece, what the writers wrote.
     assert record.seamless
-    assert run.text == session.text
+    assert run.text == getattr(session, "transcript", session).text
     ends = [0]
     for piece in record.pieces:
         assert piece.start_char == ends[-1]
@@ -133,9 +133,12 @@ def test_an_answer_is_handed_over_along_a_chain(count, streams, pace, order):
     check(run, costs)
     record = record_of(run, costs)
     assert run.finished == "stop"
-    hops = list(itertools.pairwise(NAMES))
+    hops = list(itertools.pairwise(NAMES[:count]))
     assert [(t.source, t.target) for t in record.transfers if t.outcome == "switched"] == hops
-    assert [piece.endpoint for piece in record.pieces] == list(NAMES[:count])
+    writers = [piece.endpoint for piece in record.pieces]
+    assert (writers[0], writers[-1]) == (NAMES[0], NAMES[count - 1])
+    # An endpoint whose only word is cut off again, because the next one is cheaper still, has no piece.
+    assert writers == (sorted(writers) if not streams else list(NAMES[:count]))
     alone = play({"alder": profiles["alder"]}, Plan((Start("alder"),)), streams=streams)
     assert run.text == alone.text  # they hold the same text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import RouteRecord, make_record
+from disco.session.record import RouteRecord
+from disco.session.recording import make_record
 
 CANARY = "canary-7f3a"
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})
@@ -38,8 +40,8 @@ def record_of_a_race(
         "server": SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=100),
     }
     candidates = {
-        "device": Candidate("device", "device", load_s=load_s, continues=True),
-        "server": Candidate("server", "any"),
+        "device": Candidate("device", "device", Rates(4e-9, 5e-9, 0.0), load_s=load_s, continues=True),
+        "server": Candidate("server", "any", Rates(1.5e-7, 6e-7), rank=1),
     }
     plan = Plan((Start("device"), Start("server", 0.05)), rested=rested)
     terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
@@ -62,6 +64,8 @@ def test_it_knows_when_where_and_at_what_price():
             "cost_out": 5e-9,
             "cached_share": 0.0,
             "continues": True,
+            "reach": "device",
+            "rank": 0,
         },
         {
             "name": "server",
@@ -70,6 +74,8 @@ def test_it_knows_when_where_and_at_what_price():
             "cost_out": 6e-7,
             "cached_share": 1.0,
             "continues": False,
+            "reach": "any",
+            "rank": 1,
         },
     ]
 
@@ -152,6 +158,41 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
     ]
     longest = max(map(len, texts(written)))
     assert longest <= 20, "nothing but names of endpoints, phases and outcomes is that long"
+
+
+@pytest.mark.parametrize(
+    ("facts", "joins"),
+    [
+        ({"seam": None}, True),  # it began the answer, or its endpoint does not say
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 100}, True),
+        ({"seam": "echo", "written_chars": 125, "swallowed_chars": 25, "text_chars": 100}, True),
+        ({"seam": "unproved", "written_chars": 105, "swallowed_chars": 5, "text_chars": 100}, False),
+        # More or less is missing than what repeats the answer so far.
+        ({"seam": "continued", "written_chars": 125, "swallowed_chars": 25, "text_chars": 100}, False),
+        ({"seam": "echo", "written_chars": 124, "swallowed_chars": 24, "text_chars": 100}, False),
+        ({"seam": "continued", "written_chars": 100, "swallowed_chars": 0, "text_chars": 100}, False),
+        # Not all that was passed on arrived, which only one that was stopped may leave so.
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 99}, False),
+        ({"seam": "continued", "written_chars": 105, "swallowed_chars": 5, "text_chars": 101}, False),
+        (
+            {
+                "seam": "continued",
+                "written_chars": 105,
+                "swallowed_chars": 5,
+                "text_chars": 99,
+                "outcome": "handed_over",
+            },
+            True,
+        ),
+    ],
+)
+def test_an_answer_is_seamless_when_all_that_a_target_wrote_arrived_but_what_repeats(facts, joins):
+    """The answer so far was 25 characters, of which the target was sent 20."""
+    record = record_of_a_race()
+    winner, loser = record.tries
+    target = replace(winner, **{"prefix_chars": 25, "sent_chars": 20, **facts})
+    assert target.joins is joins
+    assert replace(record, tries=(target, loser)).seamless is joins
 
 
 def texts(item: object) -> list[str]:

@@ -31,7 +31,7 @@ from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths
-from disco.session.record import make_record
+from disco.session.recording import make_record
 from disco.telemetry import Asked
 from disco.telemetry.facts import facts, failovers
 from disco.telemetry.otel import Traced

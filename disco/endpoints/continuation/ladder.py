@@ -47,14 +47,15 @@ class Continuation:
             GGUF file that holds it (ends in `.gguf`), or "apply-template" to let llama-server render.
         bos_token, eos_token: the template's variables. Leave `bos_token` empty where the server adds it to
             every prompt itself, as nearly all do.
-        echoes: the server repeats the sent text first (Mistral does); "auto" finds out.
+        echoes: whether the server repeats the sent text first (Mistral does). None: as the method's specification
+            says, see `known_to_echo`; "auto" finds out.
     """
 
     method: Method = "none"
     template: str | None = field(default=None, repr=False)
     bos_token: str = ""
     eos_token: str = ""
-    echoes: bool = False
+    echoes: bool | None = None
 
     def __post_init__(self) -> None:
         methods = ("none", *LADDER, "auto")
@@ -72,6 +73,17 @@ class Continuation:
                 f"Continuation method {self.method!r} uses no `template`. Leave it out, or choose "
                 '"completions" or "auto".'
             )
+
+    @property
+    def known_to_echo(self) -> bool | None:
+        """Whether the reply begins with the sent text; None when that is not known.
+
+        "flags" and "completions" do not echo by their specification. For "prefix" and "trailing" it depends on
+        the server, which only `echoes` or a probe tells.
+        """
+        if self.echoes is None and self.method in ("flags", "completions"):
+            return False
+        return self.echoes
 
     @property
     def server_renders(self) -> bool:
@@ -99,14 +111,12 @@ class Call:
     Attributes:
         path: below the client's base_url.
         body: JSON object.
-        may_echo: the reply may begin with the sent text.
-        echoes: it is known to.
+        echoes: whether the reply begins with the sent text; None: not known.
     """
 
     path: str
     body: dict[str, Any] = field(repr=False)
-    may_echo: bool = False
-    echoes: bool = False
+    echoes: bool | None = False
 
 
 def chat_call(request: Request) -> Call:
@@ -136,14 +146,19 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
     if not prefix.sent:
         return Call("/chat/completions", _streamed(body, request))
     message: dict[str, Any] = {"role": "assistant", "content": prefix.sent}
+    echoes = continuation.known_to_echo
     if continuation.method == "flags":
+        if continuation.echoes is None and request.params.get(
+            "echo"
+        ):  # vLLM's parameter, where the caller set it
+            echoes = True
         body |= {"continue_final_message": True, "add_generation_prompt": False}
     elif continuation.method == "prefix":
         message["prefix"] = True
     elif continuation.method != "trailing":
         raise CannotContinueError("the endpoint has no known way to continue an answer")
     body["messages"].append(message)
-    return Call("/chat/completions", _streamed(body, request), may_echo=True, echoes=continuation.echoes)
+    return Call("/chat/completions", _streamed(body, request), echoes=echoes)
 
 
 # Parameters of a chat request that mean the same to `/completions`; the second half is what local servers
@@ -205,7 +220,7 @@ def completions_call(
     _lower_limit(body, request, prefix)
     if stops:
         body["stop"] = stops
-    return Call("/completions", _streamed(body, request))
+    return Call("/completions", _streamed(body, request), echoes=continuation.known_to_echo)
 
 
 def _given(request: Request) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Verdict:
             configured,
             method=self.method,
             template=template,
-            echoes=self.outcomes.get(self.method) == "echoes",
+            echoes=self.outcomes.get(self.method) == "echoes",  # known from here on
         )
 
     def to_dict(self) -> dict[str, Any]:

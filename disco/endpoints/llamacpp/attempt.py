@@ -15,7 +15,7 @@ from disco.endpoints.llamacpp.params import read_params
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, Usage
+from disco.events import Delta, Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
@@ -26,7 +26,7 @@ STOP_WITHIN_S = 10.0  # a bound for shielded waits; stopping takes milliseconds
 class LlamaCppAttempt(Attempt):
     """One answer from the model on this machine, or the rest of one.
 
-    Mutable: `_job` and `_mail` (None until it is iterated), `_ready`, `_over`, `_parking`.
+    Mutable: `_job` and `_mail` (None until it is iterated), `_ready`, `_over`, `_parking`, `_text_chars`.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class LlamaCppAttempt(Attempt):
         self._ready: deque[Delta | Ended | EndpointFailure] = deque()
         self._over = False
         self._parking = False
+        self._text_chars = 0
 
     async def __anext__(self) -> list[Delta] | Ended:
         if self._over:
@@ -75,6 +76,7 @@ class LlamaCppAttempt(Attempt):
             if not isinstance(item, Delta):
                 break
             deltas.append(item)
+            self._text_chars += len(item.text)
             self._ready.popleft()
         return deltas
 
@@ -116,6 +118,15 @@ class LlamaCppAttempt(Attempt):
     @property
     def usage(self) -> Usage:
         return Usage() if self._job is None else self._job.usage
+
+    @property
+    def seam(self) -> SeamReport | None:
+        # The sampler spells the withheld text before anything else, and a prompt never comes back as an answer.
+        prefix = self._prefix
+        if not prefix:
+            return None
+        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
+        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
 
     def park(self) -> bool:
         if self._over:

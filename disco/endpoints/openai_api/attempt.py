@@ -26,7 +26,7 @@ from disco.endpoints.openai_api.plain import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -137,6 +137,10 @@ class ServerAttempt(Attempt):
             return exact
         return Usage(exact.prompt_tokens, seen, exact.cached_tokens)
 
+    @property
+    def seam(self) -> SeamReport | None:
+        return None if self._seam is None else self._seam.report
+
     async def _next(self) -> list[Delta] | Ended:
         if self._response is None:
             if used_up(self._request, self._prefix):
@@ -186,7 +190,7 @@ class ServerAttempt(Attempt):
         """Send the request and wait for the response's headers."""
         call = await self._prepare()
         if self._prefix:
-            self._seam = Seam(self._prefix, may_echo=call.may_echo, echoes=call.echoes)
+            self._seam = Seam(self._prefix, echoes=call.echoes)
         request = self._request
         choices = request.params.get("n")
         if call.path == "/completions":
@@ -268,8 +272,6 @@ class ServerAttempt(Attempt):
                 passed.append(Delta(text, tokens))
             if text:
                 self._seam_held = 0
-        if seam.passed:
-            self._seam = None
         return passed
 
     def _end(self) -> list[Delta] | Ended:
@@ -281,7 +283,6 @@ class ServerAttempt(Attempt):
             raise ServerReportedError(None)
         if self._seam is not None:
             text = self._seam.end()
-            self._seam = None
             if text:
                 return [Delta(text, self._seam_held)]
         self._ended = self._stopped = True

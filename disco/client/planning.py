@@ -1,0 +1,133 @@
+"""From a request to a session that is ready to start: the one place where an answer is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from disco.client.options import RequestOptions
+from disco.cost.purse import Purse
+from disco.dispatch import Dispatcher, Features, Preset
+from disco.dispatch.health import Watch
+from disco.dispatch.within_budget import within_budget
+from disco.plan import Candidate, Plan
+from disco.playback import Pace, Playback
+from disco.request import Request
+from disco.session.answer_lengths import AnswerLengths
+from disco.session.machine import Session, Terms
+
+__all__ = ["PlannedAnswer", "View", "prepare"]
+
+CONNECT_S = 1.5  # to connect, while another endpoint may serve; one lost packet is sent again after 1 s
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that preparing an answer looks at besides the request.
+
+    Attributes:
+        candidates: every endpoint, as it stands now.
+        served: by endpoint name, the request features it serves; see `eligible`.
+        known: names of endpoints of which it is known how soon they write.
+        offline: names of endpoints that this machine has no route to.
+        dispatcher: plans under the preset.
+        watch: who rests, and whom the session tells how attempts go.
+        purse: the way to the budgets; None where there are none.
+        lengths: of answers.
+        now: on the session's clock.
+    """
+
+    candidates: Sequence[Candidate]
+    served: Mapping[str, frozenset[str] | None]
+    known: Sequence[str]
+    offline: Sequence[str]
+    dispatcher: Dispatcher
+    watch: Watch
+    purse: Purse | None
+    lengths: AnswerLengths
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAnswer:
+    """What starts an answer.
+
+    Attributes:
+        request: what its attempts are asked.
+        plan: which of them start when.
+        session: not started.
+    """
+
+    request: Request
+    plan: Plan
+    session: Session
+
+
+def prepare(
+    request: Request,
+    features: Features,
+    preset: Preset,
+    options: RequestOptions,
+    view: View,
+    *,
+    max_retries: int,
+) -> PlannedAnswer:
+    """Plan a request within its budget, and make its session.
+
+    Raises:
+        NoEndpointError: no configured endpoint may serve it (a ContextLengthError where only that is why).
+        BudgetExceededError: a budget leaves nothing for the only endpoints that may serve it.
+    """
+    by_name = {c.name: c for c in view.candidates}
+    resting, probing = view.watch.look(view.now, view.offline)
+    plan = view.dispatcher.plan(
+        features,
+        view.candidates,
+        view.served,
+        budget_class=options.budget_class or "standard",
+        resting=resting,
+        probing=probing,
+    )
+    if view.purse is not None:
+        plan = within_budget(
+            plan,
+            by_name,
+            view.purse,
+            view.now,
+            known=view.known,
+            prompt_tokens=features.prompt_tokens,
+            urgent=options.budget_class == "urgent",
+        )
+    view.watch.claim(plan, view.now)
+    request = with_short_connect(request, plan)
+    pace = _pace(features, preset, options)
+    terms = Terms(
+        prompt_tokens=features.prompt_tokens,
+        max_tokens=features.max_tokens,
+        streams=features.stream,
+        may_migrate=options.migrate is not False,
+        may_continue=features.may_migrate,
+        pace_tps=None if pace is None else pace.tps,
+        timeouts=request.timeouts,
+        max_retries=max_retries,
+    )
+    session = Session(plan, by_name, terms, Playback(pace), view.lengths, view.watch, view.purse)
+    return PlannedAnswer(request, plan, session)
+
+
+def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
+    """Pacing is for people who read: not for programs that wait for tool calls or a JSON document."""
+    wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
+    is_read = features.stream and features.needs.isdisjoint({"tools", "json_schema"})
+    if wanted == "off" or not is_read:
+        return None
+    return Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3)
+
+
+def with_short_connect(request: Request, plan: Plan) -> Request:
+    """While another endpoint may serve, a server that is not there is not waited for."""
+    others = len(plan.starts) + len(plan.fallbacks) - len(plan.rested) > 1
+    limit = request.timeouts.connect_s
+    if not others or (limit is not None and limit <= CONNECT_S):
+        return request
+    return replace(request, timeouts=replace(request.timeouts, connect_s=CONNECT_S))
