@@ -131,6 +131,10 @@ def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0
     return fixed + cost_in * (prompt_tokens + n)
 
 
+def _now_beats_next(h: float, saving_per_token: float, price: float, cost_in: float) -> bool:
+    return h * price - (1 - h) * cost_in <= saving_per_token
+
+
 @dataclass(slots=True)  # not frozen, which is slow to make, and one is made for every question
 class _Money:
     """What one move costs and saves; the source writes up to `wasted_tokens` behind the cut."""
@@ -197,7 +201,7 @@ def _worth_now(money: _Money, n: int, expected: float, now: float) -> Decision |
         may_pay = money.gain_with(n, money.lengths.most_remaining(n)) >= 0
         return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
     h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
-    if h * money.price(n, expected) - (1 - h) * money.cost_in > money.saving:
+    if not _now_beats_next(h, money.saving, money.price(n, expected), money.cost_in):
         return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
     return None
 
