@@ -188,7 +188,8 @@ class LiveSession:
                 await self._poke.wait()
             self._poke = anyio.Event()
             now = anyio.current_time()
-            if now - self._timer_at > STOOD_STILL_S:
+            # The timer may have been set before the session wanted to be woken sooner.
+            if now - min(self._timer_at, session.wake_at) > STOOD_STILL_S:
                 session.resumed(now)
             for number in self._held:
                 session.waits(number, now)
