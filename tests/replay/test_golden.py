@@ -10,13 +10,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from playing import Run, run_session
 
 from disco.cost import Rates
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
