@@ -16,7 +16,7 @@ from typing import Any
 
 from disco.endpoints.simulated_script import Scripted
 from disco.events import Delta, Ended
-from disco.playback.stretch import Asking, Pieces, play_stretch
+from disco.replay.stretch import Asking, Pieces, play_stretch
 from disco.session.attempts import AttemptState
 from disco.session.handover import RECONSIDER_S
 from disco.session.machine import Session

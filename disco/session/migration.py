@@ -7,8 +7,8 @@ until the reader needs the next token.
 
 Money: with `Δc = c_s − c_t` saved per token and `C(n) = C_0 + c_in·(p + n)` the price of moving, move when
 `E[R_n]·Δc >= C(n)` (moving beats staying) and `h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the
-next token). For hazards that do not fall with length both together are the optimal stopping rule
-(`value_table`, and its test); otherwise both are necessary.
+next token). For hazards that do not fall with length both together are the optimal stopping rule (the tests compare
+it with the exact table); otherwise both are necessary.
 
 Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
 """
@@ -29,16 +29,10 @@ __all__ = [
     "Rule",
     "Snapshot",
     "Verdict",
-    "bank_needed_tokens",
     "decide",
-    "feasible",
-    "fewest_source_tokens",
-    "gain",
     "handover_time_s",
     "move_price",
     "slack_needed_s",
-    "value_table",
-    "worth_it",
 ]
 
 _HAZARD_WINDOW_TOKENS = 16
@@ -133,104 +127,13 @@ def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float
     return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
 
 
-def bank_needed_tokens(slack_s: float, r_c: float) -> float:
-    """Tokens in the buffer that are worth `slack_s`: `b = r_c·S`. One less is needed at least."""
-    return r_c * slack_s
-
-
-def feasible(source: Candidate, target: Candidate, r_c: float) -> bool:
-    """True when waiting ever helps: `1/r_c > 1/r_s + 1/v_t`, each token banked buys more than it costs."""
-    return 1 / r_c > 1 / source.decode_tps + 1 / target.prefill_tps
-
-
-def fewest_source_tokens(
-    source: Candidate, target: Candidate, prompt_tokens: int, r_c: float, *, target_has_prompt: bool = False
-) -> int | None:
-    """n*, the fewest tokens the source must write before a hand-over makes none late (`r_t >= r_c`).
-
-    `n* = ⌈r_c·(t_0 + p/v_t − 1/r_s) / (1 − r_c/r_s − r_c/v_t)⌉`, at least 1; None when there is no such n.
-    """
-    prefill_tokens = 0 if target_has_prompt else prompt_tokens
-    needed = r_c * (handover_time_s(target, prefill_tokens) - 1 / source.decode_tps)
-    per_token = 1 - r_c / source.decode_tps - r_c / target.prefill_tps
-    if needed <= per_token + _ROUNDING:  # n = 1 is enough
-        return 1
-    if per_token <= 0:
-        return None
-    return math.ceil(needed / per_token - _ROUNDING)
-
-
 def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0) -> float:
     """`C(n) = C_0 + c_in·(p + n)`; `prompt_tokens` 0 when the target holds the prompt."""
     return fixed + cost_in * (prompt_tokens + n)
 
 
-def gain(lengths: AnswerLengths, n: int, *, saving_per_token: float, price: float) -> float:
-    """Expected saving of moving at n over staying: `E[R_n]·Δc − C(n)`."""
-    return lengths.expected_remaining(n) * saving_per_token - price
-
-
-def worth_it(
-    lengths: AnswerLengths,
-    n: int,
-    *,
-    saving_per_token: float,
-    price: float,
-    cost_in: float,
-    hazard_window: int = 1,
-) -> bool:
-    """Both conditions: `E[R_n]·Δc >= C(n)`, and `h·C(n) − (1−h)·c_in <= Δc`.
-
-    Args:
-        lengths: distribution of answer lengths.
-        n: tokens written.
-        saving_per_token: Δc.
-        price: C(n).
-        cost_in: what the price grows by with each further token, c_in.
-        hazard_window: tokens over which the hazard is averaged.
-    """
-    if saving_per_token <= 0 or gain(lengths, n, saving_per_token=saving_per_token, price=price) < 0:
-        return False
-    return _now_beats_next(lengths.hazard(n, window=hazard_window), saving_per_token, price, cost_in)
-
-
 def _now_beats_next(h: float, saving_per_token: float, price: float, cost_in: float) -> bool:
     return h * price - (1 - h) * cost_in <= saving_per_token
-
-
-def value_table(
-    lengths: AnswerLengths,
-    horizon: int,
-    *,
-    prompt_tokens: int,
-    cost_in: float,
-    source_cost_out: float,
-    target_cost_out: float,
-    fixed: float = 0.0,
-) -> tuple[list[float], list[bool]]:
-    """Exact expected cost of the rest of an answer that may move once, and where moving is optimal. O(N).
-
-    `V(n) = min{C(n) + c_t·E[R_n], c_s + (1−h(n))·V(n+1)}` for n = 0 … horizon; at the horizon the
-    choice is to move there or never.
-
-    Returns:
-        V and the flags "moving now is optimal", each of length `horizon + 1`.
-    """
-
-    def move_cost(n: int) -> float:
-        price = move_price(n, prompt_tokens=prompt_tokens, cost_in=cost_in, fixed=fixed)
-        return price + target_cost_out * lengths.expected_remaining(n)
-
-    value = [0.0] * (horizon + 1)
-    moves = [False] * (horizon + 1)
-    stay = source_cost_out * lengths.expected_remaining(horizon)
-    for n in range(horizon, -1, -1):
-        if n < horizon:
-            stay = source_cost_out + (1 - lengths.hazard(n)) * value[n + 1]
-        move = move_cost(n)
-        moves[n] = move <= stay and lengths.expected_remaining(n) > 0
-        value[n] = move if moves[n] else stay
-    return value, moves
 
 
 @dataclass(slots=True)  # not frozen, which is slow to make, and one is made for every question

@@ -11,11 +11,11 @@ import numpy as np
 
 from disco.endpoints.simulated_script import Fault, Scripted, play, prose
 from disco.events import Delta, Ended, Usage
-from disco.playback.stretch import Pieces
 from disco.profiles import LinearFit
 from disco.replay.flow import KnownPackets
 from disco.replay.stations.station import Station
 from disco.replay.stations.workload import StationWorkload
+from disco.replay.stretch import Pieces
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
 

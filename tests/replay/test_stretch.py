@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from disco.endpoints.simulated_script import prose
 from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
-from disco.playback.stretch import Asking, Pieces, play_stretch
+from disco.replay.stretch import Asking, Pieces, play_stretch
 
 PROSE = [delta for packet in prose(512) for delta in packet]
 OWN = [
@@ -22,8 +22,6 @@ paces = st.builds(
     Pace,
     tps=st.sampled_from([0.7, 4.8, 12.0, 25.0, 60.0]),
     max_hold_s=st.sampled_from([0.05, 0.3, 1.0, 5.0]),
-    floor_tps=st.sampled_from([0.0, 0.0, 20.0]),
-    drain_s=st.sampled_from([0.0, 0.5]),
 )
 # Steady sources, jittery ones, bursts, stalls.
 gaps = st.one_of(

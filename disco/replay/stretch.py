@@ -24,10 +24,10 @@ from disco.playback.buffer import (
     _FRAME_S,
     _LEAD_S,
     _UNKNOWN,
-    Pace,
     Playback,
-    _Item,
 )
+from disco.playback.items import Item
+from disco.playback.pace import Pace
 
 __all__ = ["Asking", "Pieces", "Stretch", "play_stretch"]
 
@@ -35,7 +35,7 @@ __all__ = ["Asking", "Pieces", "Stretch", "play_stretch"]
 _PLAIN, _CLOSING = 1, 2
 
 
-def _kind(item: _Item) -> int:
+def _kind(item: Item) -> int:
     if item.weight != 1.0 or item.open == item.glued:
         return 0
     return _PLAIN if item.open else _CLOSING
@@ -97,9 +97,9 @@ class Pieces:
         )
 
 
-def _item(pieces: Pieces, piece: int, arrived_at: float) -> _Item:
-    """The piece in a queue; what `_Item` would find out about its text is known."""
-    item = _Item.__new__(_Item)
+def _item(pieces: Pieces, piece: int, arrived_at: float) -> Item:
+    """The piece in a queue; what `Item` would find out about its text is known."""
+    item = Item.__new__(Item)
     item.delta = pieces.deltas[piece]
     item.arrived_at = arrived_at
     item.chars = item.cut = pieces.chars[piece]
@@ -189,7 +189,7 @@ def play_stretch(
     kinds = pieces.kinds
     shift = first - waiting  # piece `j + shift` of the text is column j here
 
-    tps, hold_s, floor_tps, token_s = pace.tps, pace.max_hold_s, pace.floor_tps, playback._token_s
+    tps, hold_s, token_s = pace.tps, pace.max_hold_s, playback._token_s
     banking = playback._banking
     pushed, gone = playback._tokens_pushed, playback._tokens_released
     begun_at, unbanked_at = playback._text_started_at, playback._unbanked_at
@@ -202,10 +202,9 @@ def play_stretch(
     known_until = playback._nothing_before_at
 
     memory_s = _EWMA_SPAN_S
-    least_tps = tps if tps > floor_tps else floor_tps
     one_tps, two_tps = 1.0 / hold_s, 2.0 / hold_s  # what one and two tokens that wait make of the rate
-    least_of_one_tps = one_tps if one_tps > least_tps else least_tps
-    least_of_two_tps = two_tps if two_tps > least_tps else least_tps
+    least_of_one_tps = one_tps if one_tps > tps else tps
+    least_of_two_tps = two_tps if two_tps > tps else tps
     free = not banking and asking is None
     head, tail, stop = 0, waiting, len(arrived)
     out: list[float] = []
@@ -311,7 +310,7 @@ def play_stretch(
                 due_from_at, due_tokens = (now if idle else due_at), 0.0
             rate_tps = tps
             if not banking:
-                rate_tps = least_tps
+                rate_tps = tps
                 arrivals_tps = _AHEAD * tokens_sum / span_sum_s
                 if arrivals_tps > rate_tps:
                     rate_tps = arrivals_tps
