@@ -211,6 +211,33 @@ def test_the_table_in_the_docs_is_this_map():
     assert table_in_the_docs() == ALLOWED
 
 
+# Where a number or a name of endpoints may be known: configuration, which gives names, and the one adapter.
+CONFIGURATION = (
+    "client.async_client",
+    "client.sync_client",
+    "client.router",
+    "client.backup_server",
+    "client.backups",
+)
+
+
+@pytest.mark.parametrize("room", ["session", "playback", "cost", "client"])
+def test_no_room_of_the_core_asks_for_an_endpoint_by_name(room):
+    """A comparison with, or a look-up of, "device" or "server" would be the name of one, unless it is a place."""
+    found = []
+    for module, tree in SOURCES.items():
+        if module.split(".")[0] != room or module in CONFIGURATION:
+            continue
+        for node in ast.walk(tree):
+            kind = "available_profiles" in ast.unparse(node)  # of profiles, not an endpoint
+            about_place = isinstance(node, ast.Compare) and "place" in ast.unparse(node.left)
+            if isinstance(node, ast.Compare | ast.Subscript) and not (about_place or kind):
+                names = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
+                if {"device", "server", "backup"} & {n for n in names if isinstance(n, str)}:
+                    found.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
 def test_every_module_says_what_it_is():
     silent = [f"disco.{module}" for module, tree in SOURCES.items() if not ast.get_docstring(tree)]
     # A subpackage without anything to re-export is an empty file.

@@ -155,6 +155,8 @@ class _Replay:
             self.device = Device(
                 slots=scenario.device_slots, load_s=load_s or 0.0, idle_unload_s=scenario.idle_unload_s
             )
+            # Its answers wait for their turn, and say when that has come.
+            self.warm = (replace(self.warm[0], announces=True), self.warm[1])
             self.cold = (replace(self.warm[0], load_s=self.device.load_s), self.warm[1])
         self.pace = None if scenario.pace_tps is None else Pace(scenario.pace_tps)
         fails = scenario.device_fault is not None or scenario.server_fault is not None

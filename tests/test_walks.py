@@ -1,0 +1,44 @@
+"""The walks in docs/architecture.md: every hop is a file and a function that exist, and no file is entered twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+HOP = re.compile(r"^\|[^|]+\| `(disco/[\w/]+\.py)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
+
+
+def walk(title: str) -> list[tuple[str, list[str]]]:
+    section = PAGE.split(f"### {title}\n")[1].split("\n#")[0]
+    return [(path, re.findall(r"`(\w+)`", names)) for path, names in HOP.findall(section)]
+
+
+def functions_of(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize(
+    "title", ["The way of a prompt", "The way of a token", "The way of a loser's charge"]
+)
+def test_every_hop_is_a_function_and_none_goes_back(title):
+    hops = walk(title)
+    assert len(hops) >= 6
+    for path, names in hops:
+        assert set(names) <= functions_of(path), path
+    files = [path for path, _ in hops]
+    assert len(files) == len(set(files)), "a hop goes back to a file that was left"
+
+
+def test_no_rule_takes_more_than_two_files():
+    rows = PAGE.split("### Where a rule is\n")[1].split("\n## ")[0].splitlines()
+    rules = [re.findall(r"`(disco/[\w/]+\.py)`", row) for row in rows if "`disco/" in row]
+    assert len(rules) == 5
+    for files in rules:
+        assert 1 <= len(files) <= 2
+        assert all((ROOT / file).is_file() for file in files)
