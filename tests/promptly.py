@@ -10,8 +10,8 @@ from pathlib import Path
 
 __all__ = ["CPU_S", "WITHIN_S", "Since", "cpu_s", "promptly"]
 
-# Stopping takes milliseconds of work. What was not stopped shows in its work, a wait for one of disco's own bounds (10 s)
-# in the time.
+# Stopping takes milliseconds of work. What was not stopped shows in its work, a wait for one of disco's own bounds
+# (10 s) in the time.
 CPU_S = 2.0
 WITHIN_S = 8.0
 
