@@ -34,6 +34,7 @@ class ScriptedServer:
         asked: set when a whole request has been read.
         closed: set when the client has closed the connection of a `WAIT_FOR_CLOSE` step.
         open: connections that are open.
+        bytes_in, bytes_out: received and sent so far.
     """
 
     base_url: str
@@ -42,6 +43,8 @@ class ScriptedServer:
     asked: anyio.Event = field(default_factory=anyio.Event)
     connections: int = 0
     open: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 def sse(*bodies: Any, done: bool = True) -> bytes:
@@ -124,7 +127,7 @@ async def _serve(
         async with connection:
             buffer = b""
             while True:
-                request, buffer = await _read_request(connection, buffer)
+                request, buffer = await _read_request(connection, buffer, server)
                 server.requests.append(request)
                 server.asked.set()
                 script = left.pop(0) if len(left) > 1 else left[0]
@@ -133,16 +136,21 @@ async def _serve(
 
 
 async def _read_request(
-    connection: anyio.abc.SocketStream, buffer: bytes
+    connection: anyio.abc.SocketStream, buffer: bytes, server: ScriptedServer
 ) -> tuple[tuple[str, dict[str, str], Any], bytes]:
+    async def more() -> bytes:
+        data = await connection.receive()
+        server.bytes_in += len(data)
+        return data
+
     while b"\r\n\r\n" not in buffer:
-        buffer += await connection.receive()
+        buffer += await more()
     head, _, rest = buffer.partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (f.partition(":") for f in fields)}
     length = int(headers.get("content-length", 0))
     while len(rest) < length:
-        rest += await connection.receive()
+        rest += await more()
     body = json.loads(rest[:length]) if length else None
     return (line, headers, body), rest[length:]
 
@@ -153,6 +161,7 @@ async def _play(connection: anyio.abc.SocketStream, script: Sequence[Step], serv
     for step in script:
         if isinstance(step, bytes):
             sent += step
+            server.bytes_out += len(step)
             await connection.send(step)
         elif step == WAIT_FOR_CLOSE:
             with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):

@@ -11,11 +11,15 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
-from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.chat.chat_completion_chunk import (
+    ChoiceDelta,
+    ChoiceDeltaToolCall,
+    ChoiceDeltaToolCallFunction,
+)
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
 from disco.endpoints.openai_api.mold import MoldedChunk, remade
-from disco.events import Delta
+from disco.events import Delta, ToolCallDelta
 
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
@@ -61,7 +65,11 @@ class Chunks:
             self._role_sent = True
             return raw
         self._first = False
-        made = _like(_DELTA, content=delta.text, role=None if self._role_sent else "assistant")
+        role = None if self._role_sent else "assistant"
+        if delta.reasoning or delta.tool_calls:
+            made = _typed(delta, role)
+        else:
+            made = _like(_DELTA, content=delta.text, role=role)
         self._role_sent = True
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
@@ -97,6 +105,28 @@ class Chunks:
             system_fingerprint=self.fingerprint,
         )
         return made
+
+
+def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
+    """The delta of a chunk with reasoning or calls, as servers write it."""
+    fields: dict[str, Any] = {"role": role, "content": None} if role else {}
+    if delta.text:
+        fields["content"] = delta.text
+    if delta.reasoning:
+        fields["reasoning_content"] = delta.reasoning
+    if delta.tool_calls:
+        fields["tool_calls"] = [_call(call) for call in delta.tool_calls]
+    return ChoiceDelta.construct(**fields)
+
+
+def _call(call: ToolCallDelta) -> ChoiceDeltaToolCall:
+    function = ChoiceDeltaToolCallFunction.construct(arguments=call.arguments)
+    made = ChoiceDeltaToolCall.construct(index=call.index, function=function)
+    if call.id is not None:
+        made.id = call.id
+    if call.name is not None:
+        made.type, function.name = "function", call.name
+    return made
 
 
 class _Later:
@@ -172,7 +202,7 @@ def assemble(
         choice = chunk.choices[0]
         if choice.delta.content is not None:
             texts.append(choice.delta.content)
-        if not choice.delta.model_fields_set <= _TEXT_FIELDS:
+        if choice.delta.model_extra or not choice.delta.model_fields_set <= _TEXT_FIELDS:
             _merge(message, choice.delta.model_dump(exclude_none=True, exclude=_TEXT_FIELDS))
         if choice.logprobs is not None:
             logprobs.extend(choice.logprobs.content or [])

@@ -16,9 +16,8 @@ from pydantic import BaseModel
 from disco.client.chunks import Chunks, RoutedChatCompletion, assemble
 from disco.client.helper_events import QuickManager
 from disco.client.options import take_options
-from disco.client.stream import DiscoStream, answer_usage
-from disco.client.wire import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed, stop
-from disco.errors import attach_evidence
+from disco.client.stream import DiscoStream, answer_usage, read
+from disco.client.wire import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed
 from disco.request import Request
 
 if TYPE_CHECKING:
@@ -90,21 +89,14 @@ class DiscoCompletions(AsyncCompletions):
             max_retries=self._client.max_retries,
         )
         chunks = Chunks(request.model)
-        try:
-            first = await live.read()
-            if stream:
-                wants_usage = bool(stream_options.get("include_usage"))
-                return DiscoStream(live, first, chunks, include_usage=wants_usage)
-            deltas = first
-            while first:
-                first = await live.read()
-                deltas.extend(first)
-        except Exception as error:
-            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-            raise
-        except BaseException:  # cancelled: leave nothing running behind
-            await stop(live)
-            raise
+        first = await read(live)
+        if stream:
+            wants_usage = bool(stream_options.get("include_usage"))
+            return DiscoStream(live, first, chunks, include_usage=wants_usage)
+        deltas = first
+        while first:
+            first = await read(live)
+            deltas.extend(first)
         reason = live.session.finish_reason or "stop"
         return assemble(chunks, deltas, reason, answer_usage(live), live.written)
 

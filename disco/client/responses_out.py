@@ -35,7 +35,6 @@ _ECHOED: Mapping[str, Any] = {
 }
 _TEXT = DeltaKind.TEXT
 _TEXT_DELTA = "response.output_text.delta"
-_THINKING = ("reasoning_content", "reasoning")  # vendors' names for the same field of a delta
 
 
 class ResponsesEncoder:
@@ -137,28 +136,17 @@ class ResponsesEncoder:
     # ------------------------------------------------------------------ deltas
 
     def _take(self, delta: Delta) -> None:
-        if delta.kind is DeltaKind.TEXT and (delta.raw is None or delta.text):
-            if delta.text:
-                self._write("message", delta.text, logprobs=delta.logprobs)
-            return
-        if delta.raw is None or not delta.raw.choices:
-            return
-        fields = delta.raw.choices[0].delta
-        if fields.content:
-            self._write("message", fields.content, logprobs=delta.logprobs)
-        for name in _THINKING:
-            thought = (fields.model_extra or {}).get(name)
-            if isinstance(thought, str) and thought:
-                self._write("reasoning", thought)
-                break
-        for call in fields.tool_calls or ():
+        if delta.text:
+            self._write("message", delta.text, logprobs=delta.logprobs)
+        if delta.reasoning:
+            self._write("reasoning", delta.reasoning)
+        for call in delta.tool_calls:
             if call.index != self._call or self._kind != "function_call":
                 self._close()
                 self._call = call.index
-                tool = call.function.name if call.function is not None else None
-                self._open("function_call", {"call_id": call.id, "name": tool, "arguments": ""})
-            if call.function is not None and call.function.arguments:
-                self._write("function_call", call.function.arguments)
+                self._open("function_call", {"call_id": call.id, "name": call.name, "arguments": ""})
+            if call.arguments:
+                self._write("function_call", call.arguments)
 
     def _write(self, kind: str, text: str, *, logprobs: Mapping[str, Any] | None = None) -> None:
         if self._kind != kind:

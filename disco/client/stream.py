@@ -21,7 +21,7 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.record import RouteRecord
 
-__all__ = ["DiscoStream", "answer_usage", "stop"]
+__all__ = ["DiscoStream", "answer_usage", "read", "stop"]
 
 CLOSE_S = 5.0
 
@@ -118,15 +118,11 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             return []
         batch: list[Delta]
         try:
-            batch = self._first or await live.read()
+            batch = self._first or await read(live)
             self._first = []
-        except Exception as error:
+        except BaseException:
             self._complete = True
             self._close_response()
-            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-            raise
-        except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
-            await self.close()
             raise
         if batch:
             return batch
@@ -172,6 +168,22 @@ class _Closes(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await stop(self._live)
+
+
+async def read(live: LiveSession) -> list[Delta]:
+    """What was released of an answer, at least one delta; empty at its end. A read that is broken off ends it.
+
+    Raises:
+        Exception: what ended the answer, with `partial_text` and `route` on it.
+    """
+    try:
+        return await live.read()
+    except Exception as error:
+        attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
+        raise
+    except BaseException:  # cancelled: as with the SDK's own stream; nothing is left running behind
+        await stop(live)
+        raise
 
 
 async def stop(live: LiveSession) -> None:

@@ -16,9 +16,9 @@ from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chunks import Chunks, assemble
 from disco.client.driver import LiveSession
-from disco.client.stream import answer_usage, stop
-from disco.errors import NoEndpointError, attach_evidence
-from disco.events import Delta
+from disco.client.stream import answer_usage, read, stop
+from disco.errors import NoEndpointError
+from disco.events import Delta, DeltaKind
 from disco.request import Request, Timeouts
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
 NOT_ROUTED = ("n", "audio", "modalities")
 # Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want an HTTP response.
 RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
+_TEXT = DeltaKind.TEXT
 
 
 def is_routed(body: Mapping[str, Any]) -> bool:
@@ -129,15 +130,8 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
         Exception: what ended the answer, with `partial_text` and `route` on it.
     """
     deltas: list[Delta] = []
-    try:
-        while batch := await live.read():
-            deltas.extend(batch)
-    except Exception as error:
-        attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-        raise
-    except BaseException:  # cancelled: leave nothing running behind
-        await stop(live)
-        raise
+    while batch := await read(live):
+        deltas.extend(batch)
     return encoder.document(deltas, live)
 
 
@@ -154,14 +148,7 @@ class EventStream(httpx2.AsyncByteStream):
     @classmethod
     async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
         """Wait for the first text: an error that comes before it is raised here, not inside the stream."""
-        try:
-            first = await live.read()
-        except Exception as error:
-            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-            raise
-        except BaseException:
-            await stop(live)
-            raise
+        first = await read(live)
         return cls(live, encoder, first)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -169,12 +156,9 @@ class EventStream(httpx2.AsyncByteStream):
         try:
             while self._batch:
                 yield encoder.batch(self._batch)
-                self._batch = await live.read()
+                self._batch = await read(live)
             if live.session.finish_reason != "cancelled":
                 yield encoder.end(live)
-        except Exception as error:
-            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-            raise
         finally:
             live.cancel()
 
@@ -188,7 +172,7 @@ class EventStream(httpx2.AsyncByteStream):
         made: list[Any] = []
         try:
             while not made and not self._complete:
-                deltas = self._batch or await live.read()
+                deltas = self._batch or await read(live)
                 self._batch = []
                 if deltas:
                     made = encoder.objects(deltas)
@@ -196,13 +180,8 @@ class EventStream(httpx2.AsyncByteStream):
                     self._complete = True
                     if live.session.finish_reason != "cancelled":
                         made = encoder.last_objects(live)
-        except Exception as error:
+        except BaseException:
             self._complete = True
-            attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
-            raise
-        except BaseException:  # cancelled: as with the SDK's own stream, a read that is broken off ends it
-            self._complete = True
-            await stop(live)
             raise
         return made
 
@@ -232,7 +211,7 @@ class ChatEncoder:
         """A `data:` line for each delta."""
         chunks, out = self._chunks, []
         for delta in deltas:
-            if self._frame is not None and delta.raw is None and delta.logprobs is None:
+            if self._frame and delta.raw is None and delta.kind is _TEXT and delta.logprobs is None:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue

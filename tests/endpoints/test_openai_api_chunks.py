@@ -11,7 +11,7 @@ from scripted_server import chunk, usage
 from disco.endpoints.openai_api.chunks import ChatReader, CompletionReader
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import ErrorData
-from disco.events import DeltaKind, Usage
+from disco.events import DeltaKind, ToolCallDelta, Usage
 
 
 def data(*bodies) -> list[bytes]:
@@ -60,6 +60,50 @@ def test_several_kinds_in_one_chunk_become_several_deltas_without_doubling_anyth
     assert reader.tokens == 1
 
 
+CALL = {"index": 1, "id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": ""}}
+
+
+@pytest.mark.parametrize(
+    ("delta", "calls"),
+    [
+        ({"tool_calls": [CALL]}, [ToolCallDelta(1, "", "call_1", "look_up")]),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, [ToolCallDelta(0, "{")]),
+        (
+            {"tool_calls": [CALL, {"index": 2, "function": {"arguments": "{}"}}]},
+            [ToolCallDelta(1, "", "call_1", "look_up"), ToolCallDelta(2, "{}")],
+        ),
+        ({"tool_calls": [{"function": {"arguments": "{"}}]}, [ToolCallDelta(0, "{")]),  # no index given
+        ({"tool_calls": [{"index": 0, "function": {"name": 5, "arguments": 7}}]}, [ToolCallDelta(0)]),
+        ({"function_call": {"name": "look_up", "arguments": "{"}}, [ToolCallDelta(0, "{", None, "look_up")]),
+        ({"tool_calls": "look_up"}, []),
+        ({"tool_calls": [5]}, []),
+        ({"audio": {"data": "AA"}}, []),
+    ],
+)
+def test_calls_are_typed_and_keep_the_vendors_chunk(delta, calls):
+    _, (got,) = read(chunk(**delta))
+    assert (got.kind, list(got.tool_calls)) == (DeltaKind.TOOL, calls)
+    assert got.raw is not None
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        ({"reasoning_content": "hm"}, "hm"),
+        ({"reasoning": "hm"}, "hm"),
+        ({"reasoning": "hm", "reasoning_content": "hm"}, "hm"),
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "h"}, {"text": "m"}, 5]}, "hm"),
+        ({"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, ""),
+        ({"reasoning": {"effort": 1}}, ""),
+        ({"reasoning": "a\ud83db"}, "a\N{REPLACEMENT CHARACTER}b"),
+    ],
+)
+def test_reasoning_is_typed_and_keeps_the_vendors_chunk(delta, text):
+    _, (got,) = read(chunk(**delta))
+    assert (got.kind, got.reasoning, got.text) == (DeltaKind.REASONING, text, "")
+    assert got.raw is not None
+
+
 def test_finish_reason_and_usage_are_kept_for_the_end():
     reader, deltas = read(chunk("a"), chunk(finish="stop"), usage(7, 1))
     assert [d.text for d in deltas] == ["a"]
@@ -84,6 +128,89 @@ def test_logprobs_count_tokens():
     reader, (delta,) = read(body)
     assert delta.tokens == reader.tokens == 3
     assert len(delta.logprobs["content"]) == 3
+
+
+def with_logprobs(text: str, *values, **delta):
+    body = chunk(text, **delta)
+    entries = [{"token": "a", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
+    body["choices"][0]["logprobs"] = {"content": entries, "refusal": None}
+    return body
+
+
+def test_log_probabilities_that_the_application_asked_for_are_read_and_stay():
+    body = with_logprobs("abc", -1.0, 0, -0.5)
+    _, (delta,) = read(body)
+    assert delta.logp == (-1.0, 0.0, -0.5)
+    assert delta.raw == ChatCompletionChunk.model_validate(body)
+
+
+def test_log_probabilities_for_our_own_use_are_not_in_the_chunk():
+    reader = ChatReader(hides_logprobs=True)
+    end = with_logprobs("", -0.1)
+    end["choices"][0]["finish_reason"] = "stop"
+    first, second, whole = reader.read(
+        data(
+            with_logprobs("ab", -1.0, -2.0), with_logprobs("c", -3.0), with_logprobs("d", -4.0, refusal="no")
+        )
+    )[:3]
+    assert (first.tokens, first.logp, first.logprobs) == (2, (-1.0, -2.0), None)
+    assert second.logp == (-3.0,)
+    assert first.raw == ChatCompletionChunk.model_validate(chunk("ab"))
+    assert whole.raw.choices[0].logprobs is None
+    assert reader.read(data(end)) == []
+    assert reader.finish_raw.choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("values", [["x"], [None], [-1.0, float("nan")], [float("-inf")], []])
+def test_log_probabilities_that_are_no_numbers_are_none(values):
+    _, (delta,) = read(with_logprobs("a", *values))
+    assert delta.logp is None
+    assert delta.text == "a"
+
+
+@pytest.mark.parametrize("logprobs", ["x", [1], {"content": 5}, {"content": [5]}])
+def test_log_probabilities_of_another_shape_harm_nothing(logprobs):
+    body = chunk("a")
+    body["choices"][0]["logprobs"] = logprobs
+    _, (delta,) = read(body)
+    assert (delta.text, delta.logp, delta.raw.choices[0].delta.content) == ("a", None, "a")
+
+
+# Not here: digits in quotes and truth values, which the vendor's own model reads as integers.
+NONSENSE = [-5, "many", 1.5, float("nan"), float("inf"), None, 10**30, [1], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=repr)
+@pytest.mark.parametrize("reader", [ChatReader, CompletionReader])
+def test_a_count_that_makes_no_sense_counts_as_not_given(value, reader):
+    counts = {
+        "prompt_tokens": value,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": value},
+    }
+    one = reader()
+    one.read(data({**chunk(), "choices": [], "usage": counts}))
+    assert one.usage == Usage(0, 4, 0)
+
+
+@pytest.mark.parametrize("usage", [*NONSENSE, {}, {"prompt_tokens": -1, "completion_tokens": "x"}], ids=repr)
+def test_usage_that_makes_no_sense_is_none_at_all(usage):
+    for reader in (ChatReader(), CompletionReader()):
+        reader.read(data({**chunk(), "choices": [], "usage": usage}))
+        assert reader.usage is None
+
+
+def test_a_count_longer_than_python_reads_is_none_and_the_answer_goes_on():
+    event = (
+        data(chunk("a"))[0][:-1]
+        + b', "usage": {"prompt_tokens": 1'
+        + b"0" * 5000
+        + b', "completion_tokens": 2}}'
+    )
+    reader = ChatReader()
+    (delta,) = reader.read([event])
+    assert delta.text == "a"
+    assert reader.usage == Usage(0, 2)
 
 
 def test_more_than_one_choice_is_opaque_and_ends_with_the_last():
@@ -180,3 +307,20 @@ def test_completions_become_deltas_without_raw():
     (delta,) = reader.read([*data(body, end, counts), b"[DONE]"])
     assert (delta.text, delta.raw) == (" b", None)
     assert (reader.finish_reason, reader.usage, reader.done) == ("stop", Usage(3, 1), True)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "logp", "tokens"),
+    [
+        ({"tokens": ["a", "b"], "token_logprobs": [-1, -2.5], "top_logprobs": None}, (-1.0, -2.5), 2),
+        ({"content": [{"token": "ab", "logprob": -0.5}]}, (-0.5,), 1),  # llama-server
+        ({"token_logprobs": [None]}, None, 1),
+        ({"content": [5]}, None, 1),
+        ("x", None, 1),
+        (None, None, 1),
+    ],
+)
+def test_log_probabilities_of_a_completion(logprobs, logp, tokens):
+    reader = CompletionReader()
+    (delta,) = reader.read(data({"choices": [{"index": 0, "text": "ab", "logprobs": logprobs}]}))
+    assert (delta.logp, delta.tokens, reader.tokens) == (logp, tokens, tokens)

@@ -24,9 +24,9 @@ from disco.endpoints.openai_api.chunks import (
 from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.plain import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
-from disco.endpoints.openai_api.transport import estimated_tokens, exhaust, pieces
+from disco.endpoints.openai_api.transport import TrafficCounter, estimated_tokens, exhaust, pieces
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -46,14 +46,15 @@ class ServerAttempt(Attempt):
         name: the endpoint's.
         request, prefix: what to answer, and the beginning of the answer.
         prepare: makes the call; may itself ask the server, and raises `CannotContinueError`.
+        hides_logprobs: the application did not ask for the log probabilities that the call asks for.
         on_close: called once when the attempt is over.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
+        *("_client", "_hides_logprobs", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
         *("_body", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
-        *("_running", "_seam", "_seam_held", "_sent", "_stopped"),
+        *("_running", "_seam", "_seam_held", "_sent", "_stopped", "_wire"),
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class ServerAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         prepare: Callable[[], Awaitable[Call]],
+        hides_logprobs: bool = False,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
         self._client = client
@@ -71,10 +73,12 @@ class ServerAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._prepare = prepare
+        self._hides_logprobs = hides_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
-        self._reader: ChunkReader = ChatReader()
+        self._wire = TrafficCounter()
+        self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
         self._seam: Seam | None = None
         self._seam_held = 0  # tokens whose text the seam holds back
         self._response: httpx2.Response | None = None
@@ -127,15 +131,18 @@ class ServerAttempt(Attempt):
 
     @property
     def usage(self) -> Usage:
-        exact, seen = self._reader.usage, self._reader.tokens
-        if exact is None:
-            return Usage(
-                prompt_tokens=estimated_tokens(self._request, self._prefix) if self._sent else 0,
-                completion_tokens=seen,
-            )
-        if self._ended or exact.completion_tokens >= seen:
-            return exact
-        return Usage(exact.prompt_tokens, seen, exact.cached_tokens)
+        given, seen = self._reader.usage or Usage(), self._reader.tokens
+        prompt_tokens, written = given.prompt_tokens, given.completion_tokens
+        if not prompt_tokens and self._sent:
+            prompt_tokens = estimated_tokens(self._request, self._prefix)
+        if not written or (written < seen and not self._ended):
+            written = seen
+        return Usage(prompt_tokens, written, min(given.cached_tokens, prompt_tokens))
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes on the wire so far; what is counted, and what only nearly, `TrafficCounter` says."""
+        return self._wire.traffic
 
     @property
     def seam(self) -> SeamReport | None:
@@ -146,11 +153,12 @@ class ServerAttempt(Attempt):
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            with self._opening:
+            with self._opening, self._wire:
                 await self._open()
             if self._opening.cancelled_caught:
                 raise StopAsyncIteration
         body, reader, splitter = cast("Any", self._body), self._reader, self._splitter
+        received = self._wire.received
         while not self._over:
             if reader.broken is not None:
                 raise reader.broken
@@ -164,8 +172,10 @@ class ServerAttempt(Attempt):
                     if not data:
                         self._over = True
                         break
+                received(data)
                 events = splitter.feed(data)
             except StopAsyncIteration:
+                self._wire.ended()
                 self._over = self._eof = True
                 events = self._last_event()
             except httpx2.HTTPError:
@@ -196,7 +206,7 @@ class ServerAttempt(Attempt):
         if call.path == "/completions":
             self._reader = CompletionReader()
         elif isinstance(choices, int) and choices > 1:
-            self._reader = ChatReader(choices)
+            self._reader = ChatReader(choices, hides_logprobs=self._hides_logprobs)
         # Only connecting is on the transport's clock; the session keeps the others, for all endpoints alike.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
@@ -222,6 +232,7 @@ class ServerAttempt(Attempt):
             self._sent = False
             raise
         self._response = cast("httpx2.Response", response)
+        self._wire.streams(self._response)
         await self._check_content_type(self._response)
         self._body = pieces(self._response)
 
@@ -286,7 +297,8 @@ class ServerAttempt(Attempt):
             if text:
                 return [Delta(text, self._seam_held)]
         self._ended = self._stopped = True
-        return Ended(reader.finish_reason, reader.usage, reader.finish_raw)
+        usage = None if reader.usage is None else self.usage
+        return Ended(reader.finish_reason, usage, reader.finish_raw)
 
     def _failure(self, error: Exception) -> EndpointFailure:
         if isinstance(error, EndpointFailure):
@@ -312,7 +324,9 @@ class ServerAttempt(Attempt):
         self._body = None
         if body is not None and not self._eof and self._reader.done:
             with anyio.move_on_after(_DRAIN_S, shield=True):
-                self._eof = await exhaust(body)
+                self._eof = await exhaust(body, note=self._wire.received)
+            if self._eof:
+                self._wire.ended()
         if body is not None and not self._eof:
             # The transport's generators leave their inner ones to the garbage collector when they are
             # closed between two pieces. A read that is cancelled unwinds them all, and closes the

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
@@ -21,6 +20,8 @@ from disco.endpoints.openai_api.payload import (
     finish_only,
     is_bare,
     json_object,
+    log_probabilities,
+    logprob_entries,
     mended_choice,
     only,
     parts_of,
@@ -95,14 +96,16 @@ class ChatReader(ChunkReader):
 
     Args:
         choices: how many answers were asked for (`n`).
+        hides_logprobs: the application did not ask for log probabilities: they go into `Delta.logp` only.
     """
 
     # Mutable: all of it, by `read`.
-    __slots__ = ("_choices", "_mold", "_molded_at", "_molds", "_unfinished")
+    __slots__ = ("_choices", "_hides_logprobs", "_mold", "_molded_at", "_molds", "_unfinished")
 
-    def __init__(self, choices: int = 1) -> None:
+    def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
         super().__init__()
         self._choices = choices
+        self._hides_logprobs = hides_logprobs
         self._unfinished = choices
         self._mold: ChunkMold | None = None
         self._molds = _MOLDS if choices == 1 else 0  # that may still be made in vain
@@ -134,13 +137,16 @@ class ChatReader(ChunkReader):
                 self._read_opaque(chunk, deltas)
                 continue
             choice = choices[0]
+            logprobs = choice.logprobs
+            if logprobs is not None and self._hides_logprobs:
+                choice.logprobs = None
             if choice.finish_reason is not None:
                 chunk = self._finish(chunk, choice.finish_reason)
                 choice = chunk.choices[0]
                 if is_bare(choice.delta):
                     continue
-            if choice.logprobs is not None:
-                self._read_counted(chunk, deltas)
+            if logprobs is not None:
+                self._read_counted(chunk, logprobs, deltas)
                 continue
             delta = choice.delta
             text = delta.content
@@ -163,25 +169,24 @@ class ChatReader(ChunkReader):
     def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         """Everything but plain text: reasoning, tools, refusals, roles, and several of them at once."""
         parts = parts_of(chunk)
-        for index, (kind, text, fields) in enumerate(parts):
-            raw = chunk if len(parts) == 1 else only(chunk, fields, with_usage=index == len(parts) - 1)
-            # A chunk is one token unless the server says more; its further parts do not count again.
-            tokens = 0 if kind is DeltaKind.ROLE or index else 1
-            self.tokens += tokens
-            deltas.append(Delta(text, tokens, kind, None, raw))
+        for index, (delta, fields) in enumerate(parts):
+            last = index == len(parts) - 1
+            delta.raw = chunk if len(parts) == 1 else only(chunk, fields, with_usage=last)
+            self.tokens += delta.tokens
+            deltas.append(delta)
 
-    def _read_counted(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
+    def _read_counted(self, chunk: ChatCompletionChunk, logprobs: Any, deltas: list[Delta]) -> None:
         """A chunk with log probabilities: they tell how many tokens it is."""
-        logprobs = chunk.choices[0].logprobs
-        before = len(deltas)
+        first_at = len(deltas)
         self._read_other(chunk, deltas)
-        entries = (logprobs.content or logprobs.refusal or []) if logprobs is not None else []
-        first = deltas[before] if len(deltas) > before else None
-        if first is None or logprobs is None or not entries:
+        first, entries = deltas[first_at], logprob_entries(logprobs)
+        if not entries:
             return
         self.tokens += len(entries) - first.tokens
         first.tokens = len(entries)
-        first.logprobs = logprobs.model_dump()
+        first.logp = log_probabilities([getattr(entry, "logprob", None) for entry in entries])
+        if not self._hides_logprobs:
+            first.logprobs = logprobs.model_dump(warnings=False)
 
     def _read_opaque(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         finished = [c for c in chunk.choices if c.finish_reason is not None]
@@ -211,7 +216,7 @@ class ChatReader(ChunkReader):
         usage = chunk.usage
         if usage is None:
             return
-        self.usage = usage_from(usage)
+        self.usage = usage_from(usage) or self.usage
         if self.finish_raw is not None:
             self.finish_raw.usage = usage
 
@@ -252,13 +257,26 @@ class CompletionReader(ChunkReader):
                 self.done = True
                 break
             if isinstance(body.get("usage"), dict):
-                self.usage = usage_from(CompletionUsage.construct(**body["usage"]))
+                self.usage = usage_from(body["usage"]) or self.usage
             choices = body.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 continue
             text = choices[0].get("text")
             if isinstance(text, str) and text:
-                self.tokens += 1
-                deltas.append(Delta(well_formed(text)))
+                logp = log_probabilities(_token_logprobs(choices[0].get("logprobs")))
+                tokens = len(logp) if logp else 1
+                self.tokens += tokens
+                deltas.append(Delta(well_formed(text), tokens, logp=logp))
             if choices[0].get("finish_reason") is not None:
                 self.finish_reason = str(choices[0]["finish_reason"])
+
+
+def _token_logprobs(logprobs: object) -> list[Any]:
+    """Of the tokens of a completion: as the API has it, or as llama-server writes it."""
+    if not isinstance(logprobs, dict):
+        return []
+    values, entries = logprobs.get("token_logprobs"), logprobs.get("content")
+    if isinstance(values, list):
+        return values
+    listed = entries if isinstance(entries, list) else []
+    return [entry.get("logprob") if isinstance(entry, dict) else None for entry in listed]

@@ -46,6 +46,8 @@ class OpenAIEndpoint(Endpoint):
         name: unique within one disco client.
         continuation: how this server continues an answer; see `Continuation`.
         context_tokens: the model's context, prompt and answer together, where known.
+        logp: the server is known to give log probabilities of what it writes (`logprobs` without alternatives), to
+            every model and request; some refuse requests that ask for them.
         verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
             shared, stored and given again.
     """
@@ -60,6 +62,7 @@ class OpenAIEndpoint(Endpoint):
         name: str = "server",
         continuation: Continuation = Continuation(),  # noqa: B008 - frozen
         context_tokens: int | None = None,
+        logp: bool = False,
         verdicts: MutableMapping[tuple[str, str], Verdict] | None = None,
     ) -> None:
         self.name = name
@@ -67,12 +70,15 @@ class OpenAIEndpoint(Endpoint):
         self._client = client
         self._continuation = continuation
         self._context_tokens = context_tokens
+        self._logp = logp
         self._attempts: set[ServerAttempt] = set()
         self._spelled = client.base_url, str(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         continues = self.continuation(model).method != "none"
-        return Capabilities(continues=continues, context_tokens=self._context_tokens, features=None)
+        return Capabilities(
+            continues=continues, context_tokens=self._context_tokens, features=None, logp=self._logp
+        )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -116,16 +122,16 @@ class OpenAIEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> ServerAttempt:
-        del wants  # nothing is offered yet
+        given = request.params
+        asked = given.get("logprobs") or given.get("top_logprobs")  # by the application, which gets them then
+        hides_logprobs = self._logp and "logp" in wants and not asked and given.get("n") in (None, 1)
 
         async def prepare() -> Call:
-            if not prefix:
-                return chat_call(request)
-            continuation = self.continuation(request.model)
-            if continuation.method != "completions" or not prefix.sent:
-                return continue_call(request, prefix, continuation)
-            head = await rendered_head(self._client, request) if continuation.server_renders else None
-            return completions_call(request, prefix, continuation, head=head)
+            call = await self._call(request, prefix)
+            if hides_logprobs:
+                # The older API asks for a number of alternatives, and some servers take 0 for none at all.
+                call.body["logprobs"] = 1 if call.path == "/completions" else True
+            return call
 
         attempt = ServerAttempt(
             client=self._client,
@@ -133,10 +139,20 @@ class OpenAIEndpoint(Endpoint):
             request=request,
             prefix=prefix,
             prepare=prepare,
+            hides_logprobs=hides_logprobs,
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)
         return attempt
+
+    async def _call(self, request: Request, prefix: Prefix) -> Call:
+        if not prefix:
+            return chat_call(request)
+        continuation = self.continuation(request.model)
+        if continuation.method != "completions" or not prefix.sent:
+            return continue_call(request, prefix, continuation)
+        head = await rendered_head(self._client, request) if continuation.server_renders else None
+        return completions_call(request, prefix, continuation, head=head)
 
     async def warm_up(self) -> None:
         """Open a connection, and probe how a server with a single model continues ("auto").

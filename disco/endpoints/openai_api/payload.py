@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from disco.endpoints.openai_api.sse import ErrorData
-from disco.events import DeltaKind, Usage
+from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = [
     "MalformedChunkError",
@@ -18,6 +18,8 @@ __all__ = [
     "finish_only",
     "is_bare",
     "json_object",
+    "log_probabilities",
+    "logprob_entries",
     "mended_choice",
     "only",
     "parts_of",
@@ -48,7 +50,7 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     if data.startswith(b"[DONE]"):
         return None
     try:
-        body = json.loads(data)
+        body = json.loads(data, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise MalformedChunkError("data that is not JSON") from error
     if isinstance(data, ErrorData):
@@ -58,6 +60,14 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     if body.get("error"):
         raise ServerReportedError(body["error"])
     return body
+
+
+def _integer(digits: str) -> int | float:
+    """An integer; infinity for one that is longer than Python reads."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else math.inf
+
+
+_MOST_DIGITS = 640  # the least that `sys.set_int_max_str_digits` takes
 
 
 def mended_choice(choice: dict[str, Any], index: int) -> dict[str, Any]:
@@ -88,22 +98,73 @@ def well_formed(text: str) -> str:
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def parts_of(chunk: ChatCompletionChunk) -> list[tuple[DeltaKind, str, tuple[str, ...]]]:
-    """What a delta carries, in the order it is to be shown: (kind, text, fields)."""
+def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
+    """What a chunk carries, in the order it is to be shown: a delta without `raw`, and its fields in the chunk.
+
+    A chunk is one token unless the server says more; its further parts do not count again.
+    """
     delta = chunk.choices[0].delta
     extra = delta.model_extra or {}
-    parts: list[tuple[DeltaKind, str, tuple[str, ...]]] = []
-    reasoning = tuple(name for name in _REASONING if extra.get(name))
+    parts: list[tuple[Delta, tuple[str, ...]]] = []
+    reasoning = {name: extra[name] for name in _REASONING if extra.get(name)}
     if reasoning:
-        parts.append((DeltaKind.REASONING, "", reasoning))
-    if delta.content:
-        parts.append((DeltaKind.TEXT, delta.content, ("content",)))
-    if delta.refusal:
-        parts.append((DeltaKind.TEXT, delta.refusal, ("refusal",)))
+        part = Delta("", 1, DeltaKind.REASONING, reasoning=_reasoning_text(reasoning))
+        parts.append((part, tuple(reasoning)))
+    for name in ("content", "refusal"):
+        text = getattr(delta, name)
+        if text and isinstance(text, str):
+            parts.append((Delta(text, 0 if parts else 1), (name,)))
     opaque = tuple(name for name in ("tool_calls", "function_call", "audio") if getattr(delta, name, None))
     if opaque:
-        parts.append((DeltaKind.TOOL, "", opaque))
-    return parts or [(DeltaKind.ROLE, "", ())]
+        part = Delta("", 0 if parts else 1, DeltaKind.TOOL, tool_calls=_tool_calls(delta))
+        parts.append((part, opaque))
+    return parts or [(Delta("", 0, DeltaKind.ROLE), ())]
+
+
+def _reasoning_text(given: Mapping[str, Any]) -> str:
+    """The thoughts of a delta; servers that give them under several names give the same ones."""
+    for value in given.values():
+        if isinstance(value, str):
+            return well_formed(value)
+    details = given.get("reasoning_details")
+    parts = details if isinstance(details, list) else []
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+
+
+def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
+    """The pieces of a delta's calls; the one function call of the older API is the first call."""
+    calls = delta.tool_calls if isinstance(delta.tool_calls, list) else []
+    pieces = [
+        _call_piece(
+            index if type(index := getattr(call, "index", None)) is int else place, call.function, call
+        )
+        for place, call in enumerate(calls)
+        if getattr(call, "function", None) is not None
+    ]
+    if not pieces and delta.function_call is not None:
+        pieces.append(_call_piece(0, delta.function_call, None))
+    return tuple(pieces)
+
+
+def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
+    given = (getattr(function, "arguments", None), getattr(call, "id", None), getattr(function, "name", None))
+    arguments, call_id, name = (value if isinstance(value, str) else None for value in given)
+    return ToolCallDelta(index, arguments or "", call_id, name)
+
+
+def logprob_entries(logprobs: Any) -> list[Any]:
+    """The tokens that a choice's `logprobs` tell about, of its content or of its refusal."""
+    for name in ("content", "refusal"):
+        entries = getattr(logprobs, name, None)
+        if entries and isinstance(entries, list):
+            return entries
+    return []
+
+
+def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
+    """The log probabilities as numbers; None where one of them is none, or there are none."""
+    known = values and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    return tuple(map(float, values)) if known else None
 
 
 _CONTENT = ("content", "refusal", "tool_calls", "function_call", "audio", *_REASONING)
@@ -142,11 +203,27 @@ def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
     return _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
 
 
-def usage_from(usage: CompletionUsage) -> Usage:
-    """The vendor's counts as ours; counts it leaves out are 0."""
-    details = getattr(usage, "prompt_tokens_details", None)
-    return Usage(
-        prompt_tokens=int(getattr(usage, "prompt_tokens", None) or 0),
-        completion_tokens=int(getattr(usage, "completion_tokens", None) or 0),
-        cached_tokens=int(getattr(details, "cached_tokens", None) or 0),
-    )
+_MOST_TOKENS = 10**9  # no context is as long; what counts more is no count
+
+
+def usage_from(usage: object) -> Usage | None:
+    """The vendor's counts as ours; None where there is none of prompt or answer.
+
+    A count that is left out is 0, and so is one that makes no sense: servers send negative numbers, text and worse.
+    """
+    prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if not (prompt_tokens or completion_tokens):
+        return None
+    cached_tokens = _count(_field(usage, "prompt_tokens_details"), "cached_tokens")
+    return Usage(prompt_tokens, completion_tokens, cached_tokens)
+
+
+def _field(model: object, name: str) -> Any:
+    return model.get(name) if isinstance(model, Mapping) else getattr(model, name, None)
+
+
+def _count(model: object, name: str) -> int:
+    value = _field(model, name)
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 < value <= _MOST_TOKENS else 0

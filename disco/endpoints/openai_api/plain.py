@@ -1,7 +1,8 @@
 """The SDK's own client, which server endpoints talk through: as it is, but for two things.
 
 A request that differs from an earlier one in nothing but its body is not put together anew, which would take the SDK
-longer than all the rest of a request takes disco. And of an error's body no more is read than an error can need.
+longer (0.17 ms) than all the rest of a request takes disco. And of an error's body no more is read than an error can
+need. A `TrafficCounter` that is entered is told what is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import anyio
 import httpx2
 from openai import AsyncOpenAI, NotGiven
 
-from disco.endpoints.openai_api.transport import exhaust
+from disco.endpoints.openai_api.transport import TrafficCounter, exhaust
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
@@ -74,7 +75,17 @@ class PlainClient(AsyncOpenAI):
         return options.url, self.api_key, clocks, tuple(options.security.items()), tuple(http.headers.raw)
 
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
-        response = await super()._send_request(request, stream=stream, **more)
+        counter = TrafficCounter.current()
+        if counter is None:
+            response = await super()._send_request(request, stream=stream, **more)
+        else:
+            counter.sending(request)
+            try:
+                response = await super()._send_request(request, stream=stream, **more)
+            except Exception as error:
+                counter.failed(error)
+                raise
+            counter.answered(response)
         if stream and response.is_error:
             capped(response)
         return response

@@ -4,20 +4,138 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextvars import ContextVar
+from typing import Final, Self
 
 import httpx2
 
+from disco.events import Traffic
 from disco.request import Prefix, Request
 
-__all__ = ["estimated_tokens", "exhaust", "pieces"]
+__all__ = ["TrafficCounter", "estimated_tokens", "exhaust", "pieces"]
+
+_NEVER_SENT = (
+    *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
+    *(httpx2.ProxyError, httpx2.UnsupportedProtocol),
+)
+_LAST_CHUNK_BYTES = len(b"0\r\n\r\n")
 
 
-async def exhaust(body: AsyncIterator[bytes]) -> bool:
-    """Read a body to its end, whatever end that is; returns whether it was the proper one."""
+class TrafficCounter:
+    """Counts the bytes of an attempt's requests and responses, as HTTP/1.1 writes them.
+
+    While it is entered as a context manager, `PlainClient` tells it what is sent in this context. With another client
+    it knows a request once its response has come.
+
+    The heads are computed from the request and response objects, bodies are counted as they come. What is exact: a
+    request, a response's head, the body of one that is read to its end. What is not:
+
+    - A piece of a chunked body counts as one chunk. The HTTP library cuts a chunk that comes in several reads;
+      then a few bytes too many are counted.
+    - A request that is cancelled before its response counts as sent, whole.
+    - Bytes that nobody has read when a response is closed do not count.
+    - TLS, TCP, a proxy's `CONNECT`, responses like "100 Continue" and trailers do not count; HTTP/2 counts as if it
+      were HTTP/1.1.
+
+    Mutable: the exchanges so far, and what came of the body that is read as a stream.
+    """
+
+    __slots__ = ("_body_bytes", "_exchanges", "_framing_bytes", "_streamed")
+
+    def __init__(self) -> None:
+        self._exchanges: list[tuple[httpx2.Request, httpx2.Response | None]] = []
+        self._streamed: httpx2.Response | None = None
+        self._body_bytes = self._framing_bytes = 0
+
+    def __enter__(self) -> Self:
+        _WATCHED_BY.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _WATCHED_BY.set(None)
+
+    @staticmethod
+    def current() -> TrafficCounter | None:
+        """The one that is entered in this context."""
+        return _WATCHED_BY.get()
+
+    def sending(self, request: httpx2.Request) -> None:
+        """A request goes out."""
+        self._exchanges.append((request, None))
+
+    def failed(self, error: BaseException) -> None:
+        """No response came to the last request."""
+        if isinstance(error, _NEVER_SENT):
+            self._exchanges.pop()
+
+    def answered(self, response: httpx2.Response) -> None:
+        """The response to the last request begins, or to one that was not announced."""
+        if self._exchanges and self._exchanges[-1][1] is None:
+            self._exchanges.pop()
+        for each in (*response.history, response):
+            self._exchanges.append((each.request, each))
+
+    def streams(self, response: httpx2.Response) -> None:
+        """This response's body is read piece by piece: each goes through `received`."""
+        self._streamed = response
+        if all(response is not each for _, each in self._exchanges):
+            self.answered(response)  # of a client that tells nothing
+
+    def received(self, piece: bytes) -> None:
+        """A piece of the body that is read as a stream came."""
+        size = len(piece)
+        self._body_bytes += size
+        self._framing_bytes += (size.bit_length() + 3 >> 2) + 4  # its size in hexadecimal, and two line ends
+
+    def ended(self) -> None:
+        """The body that is read as a stream came to its end."""
+        self._framing_bytes += _LAST_CHUNK_BYTES
+
+    @property
+    def traffic(self) -> Traffic:
+        """All that was sent and received so far."""
+        up = down = 0
+        for request, response in self._exchanges:
+            up += _request_bytes(request)
+            if response is not None:
+                down += _head_bytes(response) + self._body(response)
+        return Traffic(up, down)
+
+    def _body(self, response: httpx2.Response) -> int:
+        size, framing = response.num_bytes_downloaded, 0
+        if response is self._streamed:
+            size, framing = size or self._body_bytes, self._framing_bytes
+        elif size:
+            framing = len(f"{size:x}") + 4 + _LAST_CHUNK_BYTES
+        return size + framing if "chunked" in response.headers.get("transfer-encoding", "") else size
+
+
+_WATCHED_BY: Final[ContextVar[TrafficCounter | None]] = ContextVar("disco_traffic", default=None)
+
+
+def _request_bytes(request: httpx2.Request) -> int:
+    line = len(request.method) + len(request.url.raw_path) + len(b"  HTTP/1.1\r\n")
+    length = request.headers.get("content-length", "")
+    return line + _fields_bytes(request.headers) + (int(length) if length.isdecimal() else 0)
+
+
+def _head_bytes(response: httpx2.Response) -> int:
+    reason = response.extensions.get("reason_phrase", b"")
+    return len(b"HTTP/1.1 200 \r\n") + len(reason) + _fields_bytes(response.headers)
+
+
+def _fields_bytes(headers: httpx2.Headers) -> int:
+    """The fields of a head, `name: value` and a line end each, and the empty line behind them."""
+    return sum(len(name) + len(value) + 4 for name, value in headers.raw) + 2
+
+
+async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object] | None = None) -> bool:
+    """Read a body to its end, whatever end that is, and `note` its pieces; returns whether it was the proper one."""
     with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
-        async for _ in body:
-            pass
+        async for piece in body:
+            if note is not None:
+                note(piece)
         return True
     return False
 
