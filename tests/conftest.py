@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from servers import LlamaServer, llama_cpp_server, native_llama_server
+
+with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
+    from hypothesis import HealthCheck, settings
+
+    # Its clock of 0.2 s an example, and of 1 s for drawing the first ones, tell of the machine, not of the code.
+    settings.register_profile(
+        "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
+    settings.load_profile("steady")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

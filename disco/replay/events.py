@@ -16,6 +16,7 @@ from disco.dispatch import Dispatcher, Preset
 from disco.dispatch.base import Delays, Policy
 from disco.dispatch.features import Features
 from disco.dispatch.presets import MigrationSection
+from disco.dispatch.two_sided import TwoSided
 from disco.plan import Candidate, Plan, Rest, Start
 from disco.replay.arms import ORACLE, RECORDED, arm_delays, arm_policy
 from disco.replay.outcome import Outcome
@@ -144,22 +145,13 @@ class _DelayedStarts:
         return tuple(Start(c.name, after_s) for c, after_s in sides if c is not None and after_s < math.inf)
 
 
-class _ReplayDispatcher(Dispatcher):
+def _dispatcher(policy: Policy, workload: Workload, scenario: Scenario, arm: Arm) -> Dispatcher:
     """Plans as it does live, under the policy of an arm."""
-
-    __slots__ = ("_policy",)
-
-    def __init__(self, policy: Policy, workload: Workload, scenario: Scenario, arm: Arm) -> None:
-        super().__init__(
-            Preset(migration=MigrationSection(enabled=arm.migrate, order=arm.order)),
-            lengths=scenario.planning_lengths(workload.prompt_tokens),
-            ttft=scenario.ttft,
-            rng=np.random.default_rng(0),  # the policy brings its own
-        )
-        self._policy = policy
-
-    def policy_for(self, device: Candidate, server: Candidate) -> Policy:  # noqa: ARG002 - there is one
-        return self._policy
+    preset = Preset(migration=MigrationSection(enabled=arm.migrate, order=arm.order))
+    lengths, ttft = scenario.planning_lengths(workload.prompt_tokens), scenario.ttft
+    rng = np.random.default_rng(0)  # the policy brings its own
+    arranging = TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng, policy=policy)
+    return Dispatcher(preset, lengths=lengths, ttft=ttft, rng=rng, arranging=arranging)
 
 
 class _ArmPlanner:
@@ -172,7 +164,7 @@ class _ArmPlanner:
             policy = self.delayed = _DelayedStarts(arm_delays(workload, scenario, arm, seed=seed))
         else:
             policy = arm_policy(scenario, arm, workload.prompt_tokens, seed=seed)
-        self.dispatcher = _ReplayDispatcher(policy, workload, scenario, arm)
+        self.dispatcher = _dispatcher(policy, workload, scenario, arm)
 
     def plan_row(
         self,

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.cost import ExchangeRate, Rates, Regime, device_rates, regime, server_rates
+from disco.cost import ExchangeRate, Rates, device_rates, server_rates
 from disco.dispatch.base import Delays
+from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Candidate

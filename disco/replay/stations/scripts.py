@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, islice, repeat
 
 import numpy as np
@@ -11,8 +12,10 @@ import numpy as np
 from disco.endpoints.simulated_script import Fault, Scripted, play, prose
 from disco.events import Delta, Ended, Usage
 from disco.profiles import LinearFit
+from disco.replay.flow import KnownPackets
 from disco.replay.stations.station import Station
 from disco.replay.stations.workload import StationWorkload
+from disco.replay.stretch import Pieces
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
 
@@ -27,7 +30,7 @@ class Answers:
     """
 
     # Read only once made.
-    __slots__ = ("columns", "max_tokens", "prompt_tokens", "prose")
+    __slots__ = ("columns", "max_tokens", "pieces", "prompt_tokens", "prose")
 
     def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
         """Take the columns of a workload; `stations` are those that it was resolved for, in its order."""
@@ -35,6 +38,7 @@ class Answers:
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.max_tokens = workload.max_tokens
         self.prose = prose(int(workload.answer_tokens.max()))
+        self.pieces = _pieces(len(self.prose))
         self.columns = {
             station.name: _Columns(workload, station, column) for column, station in enumerate(stations)
         }
@@ -50,6 +54,12 @@ class Answers:
             tokens += 1
             chars -= len(self.prose[prefix.tokens - tokens][0].text)
         return tokens
+
+
+@lru_cache(maxsize=8)
+def _pieces(tokens: int) -> Pieces | None:
+    """What playback makes of `prose(tokens)`."""
+    return Pieces.of([delta for packet in prose(tokens) for delta in packet])
 
 
 class _Columns:
@@ -154,6 +164,8 @@ class AnswerScripts:
         reason = "stop" if limit is None or total < limit else "length"
         ended = Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
         if fault is None:
+            if answers.pieces is not None:
+                return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
             # As `play` has it, in one go.
             times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
             return chain(zip(times, packets, strict=False), ((times[-1], ended),))

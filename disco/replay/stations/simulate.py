@@ -294,7 +294,11 @@ class _Replay:
         """Write down what became of a request."""
         tallies = self.tallies
         t0 = session.started_at
-        times_s = np.array([at - t0 for at, tokens in session.transcript.released for _ in range(tokens)])
+        released = session.transcript.released
+        times_s = np.array([at for at, _ in released]) - t0
+        tokens = [count for _, count in released]
+        if tokens.count(1) < len(tokens):
+            times_s = np.repeat(times_s, tokens)
         if times_s.size:
             self.ttft_s[row] = times_s[0]
         first = session.transcript.first_writer
