@@ -71,7 +71,7 @@ class Served:
         raw.sendall(head.encode() + data)
         return raw
 
-    def until(self, what: Callable[[], bool], within_s: float = 10.0) -> None:
+    def until(self, what: Callable[[], bool], within_s: float = 60.0) -> None:
         """Wait in the server's loop until `what()` holds."""
 
         async def wait() -> None:
@@ -132,7 +132,7 @@ def serving(make: Callable[..., AsyncDisco], **options: Any) -> Iterator[Served]
             yield Served(url, client, portal, routes)
         finally:
             portal.call(scope.cancel)
-            running.result(timeout=20)
+            running.result(timeout=120)
 
 
 @contextlib.contextmanager

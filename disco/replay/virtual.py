@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from disco.endpoints.simulated_script import Scripted
 from disco.events import Delta, Ended, Started, Usage
 from disco.replay.device import Device
-from disco.replay.flow import flow, flows
+from disco.replay.flow import KnownPackets, flow, flows, take_stretch
 from disco.session.effects import (
     CancelAttempt,
     Effect,
@@ -199,7 +199,14 @@ class Player:
             if heap and heap[0][0] < until:
                 until = heap[0][0]
             state = session.attempts[number]
-            if flows(session, state):
+            if self.out is None and type(playing.events) is KnownPackets:
+                taken = take_stretch(session, state, playing.events, started_at, until)
+                if taken:
+                    playing.written += taken
+                    now = max(now, state.last_at)
+                at, event = next(playing.events)
+                at += started_at
+            elif flows(session, state):
                 before = state.tokens
                 at, event = flow(session, state, playing.events, started_at, until, self.out)
                 playing.written += state.tokens - before

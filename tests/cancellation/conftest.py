@@ -6,12 +6,18 @@ import sys
 from pathlib import Path
 
 import anyio
+import moved_clock
 import pytest
 
 # `leaving.py` is shared with tests/benchmarks/bench_cancel.py.
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leaving
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return moved_clock.backend(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 def only_on_asyncio(way: str, backend: str) -> None:
-    if way == "task" and backend == "trio":
+    if way == "task" and backend[0] == "trio":
         pytest.skip("trio's tasks are cancelled by their scope")
 
 
@@ -19,8 +19,6 @@ def only_on_asyncio(way: str, backend: str) -> None:
 @pytest.mark.parametrize("moment", WAITING)
 async def test_a_call_that_waits(device, anyio_backend, moment, way, stream):
     only_on_asyncio(way, anyio_backend)
-    if moment == "model loads" and way in ("fail_after", "deadline"):
-        pytest.skip("loaded before the time is up")
     before = tasks()
     async with scene(moment, device) as found:
         await break_off(found, way, stream=stream)
@@ -35,6 +33,6 @@ async def test_a_stream_that_is_read(device, anyio_backend, moment, way):
         pytest.skip("the answer may be complete before the time is up")
     before = tasks()
     async with scene(moment, device) as found:
-        with anyio.fail_after(30):
+        with anyio.fail_after(300):
             await leave(found, way)
         assert tasks() == before

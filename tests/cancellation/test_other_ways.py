@@ -14,7 +14,8 @@ import time
 import anyio
 import openai
 import pytest
-from leaving import LIMIT_S, LONG, SCRIPTS, generates, tasks, until
+from leaving import LONG, SCRIPTS, generates, tasks, until
+from promptly import WITHIN_S, Since
 from scripted_server import WAIT_FOR_CLOSE
 from serving import serving, upstream
 
@@ -40,9 +41,9 @@ WORDY = SimulatedProfile(decode_tps=50.0, answer_tokens=100_000, features=FEATUR
 
 def soon(what) -> None:
     """Wait until `what()` holds, in a thread without an event loop."""
-    end_at = time.perf_counter() + LIMIT_S
+    since = Since()
     while not what():
-        assert time.perf_counter() < end_at, "it still runs"
+        since.check()
         time.sleep(0.001)
 
 
@@ -99,7 +100,7 @@ async def test_a_stream_closed_by_one_task_ends_for_another_that_reads_it():
     silent = SimulatedEndpoint("device", SimulatedProfile(gap_s=1000.0, features=FEATURES), place="device")
     async with AsyncDisco(local=silent, policy=HERE) as client:
         stream = await client.chat.completions.create(**ASKED)
-        with anyio.fail_after(LIMIT_S):
+        with anyio.fail_after(WITHIN_S):
             async with anyio.create_task_group() as group:
 
                 async def read() -> None:
@@ -228,7 +229,7 @@ def test_closing_the_synchronous_client_ends_those_who_wait_in_other_threads():
         soon(server.asked.is_set)
         soon(lambda: len(server.requests) == 2)
         client.close()
-        waiting.join(LIMIT_S)
+        waiting.join(WITHIN_S)
         assert len(told) == 1
         soon(lambda: not server.open)
     soon(lambda: not new_threads(before))
@@ -273,7 +274,7 @@ def test_a_client_of_the_http_server_that_hangs_up(moment, stream):
                     got += raw.recv(65536)
             assert server.open
             raw.close()
-            served.until(lambda: not server.open and served.routes, LIMIT_S)
+            served.until(lambda: not server.open and served.routes, WITHIN_S)
             answered = moment == "last token came"
             assert served.routes[0].finish_reason in ("cancelled", *(["stop"] if answered else []))
             assert served.ask("/health").status == 200
@@ -342,10 +343,10 @@ def test_ctrl_c_ends_everything(way, side):
                 assert running.stdout.readline() == "reading\n", running.stderr.read()
             sent_at = time.monotonic()
             running.send_signal(signal.SIGINT)
-            said, errors = running.communicate(timeout=20)
+            said, errors = running.communicate(timeout=60)
         word, threads, at = said.splitlines()[-1].split()
         assert (word, threads) == ("interrupted", "0")
-        assert float(at) - sent_at < LIMIT_S
+        assert float(at) - sent_at < WITHIN_S
         assert running.returncode == 0
         assert errors == ""
         soon(lambda: not server.open)

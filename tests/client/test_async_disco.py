@@ -10,6 +10,7 @@ import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from promptly import promptly
 
 import disco
 from disco import AsyncDisco
@@ -382,7 +383,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, devi
         assert stream.route.finish_reason == "cancelled"
         assert all(t.outcome != "running" for t in stream.route.tries)
         # The model is free again at once.
-        with anyio.fail_after(5):
+        with promptly():
             await c.chat.completions.create(
                 model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
             )
@@ -394,7 +395,7 @@ async def test_a_cancelled_call_leaves_nothing_running(llama_server, device, aft
     async with client(llama_server, device, preset("race")) as c:
         with anyio.move_on_after(after_s):
             await c.chat.completions.create(model="m", messages=SEA, max_tokens=400)
-        with anyio.fail_after(5):
+        with promptly():
             await c.chat.completions.create(
                 model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ import anyio
 import openai
 import pytest
 import sniffio
+from promptly import CPU_S, WITHIN_S, Since, cpu_s
 
 from disco.endpoints.base import Attempt, Endpoint
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, Started, Usage
 from disco.request import Prefix, Request
 
 
@@ -34,7 +34,9 @@ class Subject:
         make: makes a fresh endpoint for one test.
         context_tokens: prompt and answer together.
         exact: the text is the same whatever was cached: no floating-point arithmetic is involved.
-        prompt_s: how long a cancelled attempt may go on, with room for a busy machine.
+        prompt_s: how much work a cancelled attempt may still make, in seconds of processor time.
+        within_s: how long it may go on, with room for a busy machine.
+        work_s: seconds of processor time the endpoint has used so far; with a simulated one, nothing works.
         long_tokens: length of a prompt whose prefill is long enough to be cancelled in the middle.
         limits: what the model's server (not the endpoint) is known to get wrong: "max_completion_tokens" (it
             ignores it), "context" (a prompt too long for it is an empty stream).
@@ -43,7 +45,9 @@ class Subject:
     make: Callable[[], AbstractAsyncContextManager[Endpoint]]
     context_tokens: int
     exact: bool = False
-    prompt_s: float = 2.0
+    prompt_s: float = CPU_S
+    within_s: float = WITHIN_S
+    work_s: Callable[[], float] = cpu_s
     long_tokens: int = 1400
     limits: frozenset[str] = frozenset()
 
@@ -58,6 +62,19 @@ def check(function: Check) -> Check:
 
 
 # ---------------------------------------------------------------- tools
+
+
+def since(subject: Subject) -> Since:
+    """A stopwatch of what the subject does from now on."""
+    return Since(subject.work_s, anyio.current_time)
+
+
+async def soon(subject: Subject, what: Callable[[], Awaitable[object]]) -> None:
+    """It is done soon, or given up."""
+    began = since(subject)
+    with anyio.fail_after(subject.within_s):
+        await what()
+    began.check(subject.prompt_s, subject.within_s)
 
 
 def ask(text="Write a long story about a river and a mill.", max_tokens=12, **params) -> Request:
@@ -77,8 +94,14 @@ async def collect(attempt: Attempt) -> tuple[list[list[Delta]], Ended]:
     """Iterate to the end; the rules of iteration are checked on the way."""
     batches: list[list[Delta]] = []
     ended = None
+    first = True
     async for event in attempt:
         assert ended is None, "something came after Ended"
+        if isinstance(event, Started):
+            assert first, "Started is not the first event"
+            first = False
+            continue
+        first = False
         if isinstance(event, Ended):
             ended = event
             continue
@@ -91,6 +114,13 @@ async def collect(attempt: Attempt) -> tuple[list[list[Delta]], Ended]:
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
     return batches, ended
+
+
+async def next_event(attempt: Attempt):
+    """The next event that is not `Started`."""
+    while isinstance(event := await anext(attempt), Started):
+        pass
+    return event
 
 
 async def complete(endpoint: Endpoint, request: Request, prefix: Prefix | None = None):
@@ -110,6 +140,8 @@ def tokens_of(batches: list[list[Delta]]) -> int:
 async def first_content(attempt: Attempt) -> None:
     while True:
         event = await anext(attempt)
+        if isinstance(event, Started):
+            continue
         assert isinstance(event, list)
         if any(delta.kind is not DeltaKind.ROLE for delta in event):
             return
@@ -141,21 +173,22 @@ def _link(path: Path) -> str:
         return ""
 
 
-async def nothing_left(before: dict[str, int], within_s: float) -> None:
+async def nothing_left(before: dict[str, int], subject: Subject) -> None:
     """Wait until no more is there than before; a closed socket may take the loop a moment."""
-    deadline = time.monotonic() + within_s
+    began = since(subject)
     while any(resources()[kind] > before[kind] for kind in before):
-        assert time.monotonic() < deadline, f"left running: {resources()}, before: {before}"
+        left = f"left running: {resources()}, before: {before}"
+        began.check(subject.prompt_s, subject.within_s, left)
         await anyio.sleep(0.02)
 
 
 async def prompt_next(subject: Subject, endpoint: Endpoint) -> None:
     """The next attempt works, and need not wait for what was cancelled."""
-    began = time.monotonic()
+    began = since(subject)
     _, tokens, ended, _ = await complete(endpoint, ask("Say hello.", max_tokens=2))
     assert tokens <= 2
     assert ended.finish_reason in ("stop", "length")
-    assert time.monotonic() - began < subject.prompt_s + 1.0
+    began.check(subject.prompt_s + 1.0, subject.within_s)
 
 
 # ---------------------------------------------------------------- iteration
@@ -249,14 +282,14 @@ async def usage_grows_and_is_exact_in_the_end(subject, endpoint):
         emitted = last = 0
         async for event in attempt:
             usage = attempt.usage
-            assert usage.prompt_tokens > 0
+            assert usage.prompt_tokens > 0 or isinstance(event, Started)
             assert 0 <= usage.cached_tokens <= usage.prompt_tokens
             assert usage.completion_tokens >= last
             last = usage.completion_tokens
             if isinstance(event, Ended):
                 if event.usage is not None:
                     assert usage == event.usage
-            else:
+            elif isinstance(event, list):
                 emitted += tokens_of([event])
                 assert usage.completion_tokens >= emitted
         assert emitted <= attempt.usage.completion_tokens <= emitted + 1  # the end token counts or not
@@ -314,10 +347,10 @@ async def cancelling_before_the_first_token(subject, endpoint):
         with anyio.move_on_after(0.1) as scope:
             await first_content(attempt)
             pytest.fail("the prompt is too short to be cancelled")
-        cancelled_at = time.monotonic()
+        cancelled = since(subject)
         assert scope.cancelled_caught
-    assert time.monotonic() - cancelled_at < subject.prompt_s
-    await nothing_left(before, subject.prompt_s)
+    cancelled.check(subject.prompt_s, subject.within_s)
+    await nothing_left(before, subject)
     assert attempt.usage.completion_tokens == 0
     with pytest.raises(StopAsyncIteration):
         await anext(attempt)
@@ -335,12 +368,12 @@ async def cancelling_in_mid_answer(subject, endpoint):
             async for _ in attempt:
                 pass
         assert scope.cancelled_caught
-        cancelled_at = time.monotonic()
-    assert time.monotonic() - cancelled_at < subject.prompt_s
+        cancelled = since(subject)
+    cancelled.check(subject.prompt_s, subject.within_s)
     assert attempt.usage.prompt_tokens > 0
     assert attempt.usage.completion_tokens > 0
     charged = attempt.usage
-    await nothing_left(before, subject.prompt_s)
+    await nothing_left(before, subject)
     await prompt_next(subject, endpoint)
     assert attempt.usage == charged
 
@@ -351,10 +384,9 @@ async def closing_in_mid_answer_without_iterating_on(subject, endpoint):
     before = resources()
     attempt = endpoint.open(endless(subject))
     await first_content(attempt)
-    with anyio.fail_after(subject.prompt_s):
-        await attempt.aclose()
-        await attempt.aclose()
-    await nothing_left(before, subject.prompt_s)
+    await soon(subject, attempt.aclose)
+    await attempt.aclose()
+    await nothing_left(before, subject)
     with pytest.raises(StopAsyncIteration):
         await anext(attempt)
     await prompt_next(subject, endpoint)
@@ -377,14 +409,17 @@ async def closing_from_another_task_ends_the_iteration(subject, endpoint):
         async with anyio.create_task_group() as group:
             group.start_soon(consume)
             await anyio.sleep(0.2)
-            with anyio.fail_after(subject.prompt_s):
+
+            async def close(attempt=attempt, finished=finished):
                 async with anyio.create_task_group() as closers:
                     closers.start_soon(attempt.aclose)
                     closers.start_soon(attempt.aclose)
                 await finished.wait()
+
+            await soon(subject, close)
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
-        await nothing_left(before, subject.prompt_s)
+        await nothing_left(before, subject)
     await prompt_next(subject, endpoint)
 
 
@@ -406,9 +441,8 @@ async def closing_under_cancellation_still_closes(subject, endpoint):
     with anyio.CancelScope() as scope:
         scope.cancel()
         await attempt.aclose()
-    with anyio.fail_after(subject.prompt_s):
-        await attempt.aclose()
-    await nothing_left(before, subject.prompt_s)
+    await soon(subject, attempt.aclose)
+    await nothing_left(before, subject)
     await prompt_next(subject, endpoint)
 
 
@@ -417,14 +451,13 @@ async def closing_the_endpoint_stops_its_attempts(subject, endpoint):
     before = resources()
     attempt = endpoint.open(endless(subject))
     await first_content(attempt)
-    with anyio.fail_after(subject.prompt_s + 3):
-        await endpoint.aclose()
-        await endpoint.aclose()
-    with anyio.fail_after(subject.prompt_s), contextlib.suppress(EndpointFailure, anyio.ClosedResourceError):
+    await soon(subject, endpoint.aclose)
+    await endpoint.aclose()
+    with anyio.fail_after(subject.within_s), contextlib.suppress(EndpointFailure, anyio.ClosedResourceError):
         async for event in attempt:
             assert not isinstance(event, Ended)
     await attempt.aclose()
-    await nothing_left(before, subject.prompt_s + 3)
+    await nothing_left(before, subject)
 
 
 # ---------------------------------------------------------------- side by side
@@ -560,14 +593,14 @@ _NUMBERS = itertools.count(1000)
 
 @check
 async def parking(subject, endpoint):
-    if endpoint.place == "server":
+    if not endpoint.capabilities().parks:
         attempt = endpoint.open(ask(max_tokens=3))
         assert not attempt.park()
         await collect(attempt)
         assert not attempt.park()
         return
     # A prompt that no earlier check has left in the cache, so that there is a prefill to be parked in.
-    request = ask(f"{next(_NUMBERS)} " + "river mill water stone " * 30, max_tokens=5)
+    request = ask(f"{next(_NUMBERS)} " + "river mill water stone " * 90, max_tokens=5)
     async with endpoint.open(request) as attempt:
         parked: list[bool] = []
 
@@ -591,7 +624,7 @@ async def parking(subject, endpoint):
 
 @check
 async def a_parked_attempt_can_be_closed(subject, endpoint):
-    if endpoint.place == "server":
+    if not endpoint.capabilities().parks:
         pytest.skip("servers do not park")
     await complete(endpoint, ask(max_tokens=2))
     before = resources()
@@ -599,9 +632,8 @@ async def a_parked_attempt_can_be_closed(subject, endpoint):
     attempt.park()
     with anyio.move_on_after(0.1):
         await collect(attempt)
-    with anyio.fail_after(subject.prompt_s):
-        await attempt.aclose()
-    await nothing_left(before, subject.prompt_s)
+    await soon(subject, attempt.aclose)
+    await nothing_left(before, subject)
     await prompt_next(subject, endpoint)
 
 

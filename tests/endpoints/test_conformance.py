@@ -3,8 +3,10 @@
 from contextlib import asynccontextmanager
 
 import anyio
+import moved_clock
 import openai
 import pytest
+from promptly import cpu_s
 
 from disco.cli.local_server import LocalServer
 from disco.endpoints.continuation import Continuation
@@ -12,7 +14,10 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulated import SimulatedEndpoint
 from disco.endpoints.simulated_script import SimulatedProfile
+from tests.endpoints import conformance_following
 from tests.endpoints.conformance import CHECKS, Subject
+
+assert conformance_following  # it adds its checks
 
 CONTEXT_TOKENS = 2048
 
@@ -29,30 +34,30 @@ def simulated(place, **numbers):
         finally:
             await endpoint.aclose()
 
-    return Subject(make, CONTEXT_TOKENS, exact=True, prompt_s=1.0)
+    return Subject(make, CONTEXT_TOKENS, exact=True, within_s=1.0, work_s=lambda: 0.0)
 
 
 SIMULATED = {
-    "simulated-device": simulated("device"),
+    "simulated-device": simulated("device", mean_logp=-0.7),
     "simulated-server": simulated("server", packet_tokens=3, role_at_s=0.001),
     "simulated-echo": simulated("server", seam="echoes", decode_tps=2000.0),
 }
 
 
-def run(subject, check, backend):
+def run(subject, check, backend, options=None):
     async def main():
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             async with subject.make() as endpoint:
                 await check(subject, endpoint)
 
-    anyio.run(main, backend=backend)
+    anyio.run(main, backend=backend, backend_options=options)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("subject", SIMULATED.values(), ids=SIMULATED)
 def test_simulated(subject, check, backend):
-    run(subject, check, backend)
+    run(subject, check, *moved_clock.virtual(backend))
 
 
 @asynccontextmanager
@@ -83,7 +88,10 @@ def apart():
             )
         yield made[-1]
 
-    yield Subject(make, CONTEXT_TOKENS)
+    def work_s():
+        return cpu_s(*(one.process_id for one in made if one.process_id is not None))
+
+    yield Subject(make, CONTEXT_TOKENS, work_s=work_s)
     for endpoint in made:
         anyio.run(endpoint.aclose)
 
@@ -116,7 +124,16 @@ def test_openai_api(check, backend, server):
 
     # llama-cpp-python's server notices a hang-up between two chunks only: a prefill goes on to its end.
     limits = frozenset({"max_completion_tokens", "context"})
-    run(Subject(make, CONTEXT_TOKENS, prompt_s=15.0, long_tokens=300, limits=limits), check, backend)
+    subject = Subject(
+        make,
+        CONTEXT_TOKENS,
+        prompt_s=15.0,
+        within_s=120.0,
+        work_s=lambda: cpu_s(server.pid),
+        long_tokens=300,
+        limits=limits,
+    )
+    run(subject, check, backend)
 
 
 LEAKY = simulated("server", seam="leaks")
@@ -125,4 +142,4 @@ LEAKY = simulated("server", seam="leaks")
 def test_the_suite_notices_an_echo():
     by_name = {check.__name__: check for check in CHECKS}
     with pytest.raises(AssertionError, match="an echo"):
-        run(LEAKY, by_name["it_continues_exactly_where_the_prefix_ends"], "asyncio")
+        run(LEAKY, by_name["it_continues_exactly_where_the_prefix_ends"], *moved_clock.virtual("asyncio"))

@@ -16,8 +16,9 @@ import pytest
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
-from disco.events import Ended, Usage
+from disco.events import Ended, Started, Usage
 from disco.request import Prefix, Request
+from tests.endpoints.conformance import next_event
 
 pytest.importorskip("llama_cpp")
 
@@ -56,7 +57,8 @@ async def complete(endpoint, request, prefix=NOTHING):
             if isinstance(event, Ended):
                 assert event.usage == attempt.usage
                 return "".join(delta.text for delta in deltas), deltas, event
-            deltas += event
+            if not isinstance(event, Started):
+                deltas += event
     raise AssertionError("no Ended")
 
 
@@ -66,7 +68,7 @@ async def drain(attempt):
 
 
 async def first_delta(attempt):
-    (delta, *_) = await anext(attempt)
+    (delta, *_) = await next_event(attempt)
     return delta
 
 
@@ -267,7 +269,7 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
         await anyio.sleep(0.1)
         assert attempt.usage == usage  # nothing of it runs any more
         with pytest.raises(StopAsyncIteration):
-            await anext(attempt)
+            await next_event(attempt)
     await cold(endpoint)
     assert (await complete(endpoint, ask(max_tokens=10)))[0] == whole
 
@@ -278,7 +280,7 @@ async def test_stopping_while_it_prefills(endpoint, anyio_backend):
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
         with anyio.move_on_after(2.5):
-            await anext(attempt)
+            await next_event(attempt)
         began_at = time.perf_counter()
         await attempt.aclose()
         assert time.perf_counter() - began_at < 1.0
@@ -288,14 +290,14 @@ async def test_stopping_while_it_prefills(endpoint, anyio_backend):
     # Whole batches of it are kept, and the next request is right.
     async with endpoint.open(long) as attempt:
         with anyio.move_on_after(0.1):
-            await anext(attempt)
+            await next_event(attempt)
     assert attempt.usage.cached_tokens == done.prompt_tokens
     await cold(endpoint)
     whole, _, _ = await complete(endpoint, ask(max_tokens=6))
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
         with anyio.move_on_after(0.2):
-            await anext(attempt)
+            await next_event(attempt)
     await cold(endpoint)
     assert (await complete(endpoint, ask(max_tokens=6)))[0] == whole
 
@@ -305,12 +307,12 @@ async def test_what_waits_in_the_queue_is_cancelled_without_touching_the_model(e
         await first_delta(running)
         waiting = endpoint.open(ask("Another question."))
         with anyio.move_on_after(0.2):
-            await anext(waiting)
+            await next_event(waiting)
         began_at = time.perf_counter()
         await waiting.aclose()
         assert time.perf_counter() - began_at < 0.2
         assert waiting.usage == Usage()
-        assert isinstance(await anext(running), list)  # undisturbed
+        assert isinstance(await next_event(running), list)  # undisturbed
         group.cancel_scope.cancel()
 
 
@@ -338,13 +340,13 @@ async def test_a_full_queue_refuses_and_says_so():
             group.start_soon(waiting.__anext__)
             await anyio.lowlevel.checkpoint()
             with pytest.raises(EndpointFailure) as caught:
-                await anext(endpoint.open(ask()))
+                await next_event(endpoint.open(ask()))
             assert caught.value.kind is FailureKind.RATE_LIMIT
             assert "max_queue" in str(caught.value.error)
             group.cancel_scope.cancel()
     # Cancelling freed its place.
     with anyio.move_on_after(0.01) as scope:
-        await anext(endpoint.open(ask()))
+        await next_event(endpoint.open(ask()))
     assert scope.cancelled_caught
 
 
@@ -353,7 +355,7 @@ async def test_parking_keeps_the_prefill_for_the_next_attempt(endpoint):
     request = ask("Tell me about the river Seine, its bridges and its islands.", max_tokens=3)
     attempt = endpoint.open(request)
     assert attempt.park()
-    assert (parked := await anext(attempt)).finish_reason == "parked"
+    assert (parked := await next_event(attempt)).finish_reason == "parked"
     assert parked.usage.completion_tokens == 0
     assert parked.usage.prompt_tokens > 40
     await attempt.aclose()
@@ -371,7 +373,7 @@ async def test_closing_while_it_works_leaves_no_thread():
 
     async def wait():
         with pytest.raises(EndpointFailure) as caught:
-            await anext(waiting)
+            await next_event(waiting)
         errors.append(caught.value)
 
     async with anyio.create_task_group() as group:
@@ -385,7 +387,7 @@ async def test_closing_while_it_works_leaves_no_thread():
     with pytest.raises(EndpointFailure):
         await drain(attempt)
     with pytest.raises(EndpointFailure, match="crashed"):
-        await anext(endpoint.open(ask()))
+        await next_event(endpoint.open(ask()))
     await endpoint.aclose()
     assert not endpoint.capabilities().ready
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import moved_clock
 import pytest
 from faults.fault import Direction, Moment
 from faults.origin import Origin, origin_server
@@ -11,9 +13,12 @@ from faults.proxy import FaultProxy, fault_proxy
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """One event loop is enough for most of the matrix; `test_server_fails` runs all of it on both."""
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """One event loop is enough for most of the matrix; `test_server_fails` runs all of it on both.
+
+    Its clock is moved by `lab.get` while nothing can come.
+    """
+    return moved_clock.backend("asyncio")
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +37,7 @@ def _the_proxy(origin: Origin) -> Iterator[FaultProxy]:
 def proxy(_the_proxy: FaultProxy) -> Iterator[FaultProxy]:
     _the_proxy.arm([])
     _the_proxy.passages.clear()
+    _the_proxy.asked = 0
     yield _the_proxy
     _the_proxy.wait_idle()
     assert not _the_proxy.errors

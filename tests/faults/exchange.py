@@ -16,6 +16,7 @@ __all__ = ["Exchange", "Passage"]
 
 # A reset takes with it what its receiver has not read yet; so long the client has time to read what passed before.
 _READ_S = 0.03
+_SLOW_BYTES_PER_S = 100.0  # an event takes seconds
 _PAGE = b"<!doctype html><title>Sign in</title><p>Please sign in to the network.</p>"
 
 
@@ -30,6 +31,8 @@ class Passage:
         request_bytes: of the request's body, as far as they were read.
         tokens: chunks with content passed on to the client.
         reused: the request came on a connection that had carried one before.
+        sent_bytes: of the response's body, without its framing.
+        silent: nothing of it comes any more before the client goes (or so slowly that its clocks run out first).
         over: nothing of it is left.
     """
 
@@ -39,6 +42,8 @@ class Passage:
     request_bytes: int = 0
     tokens: int = 0
     reused: bool = False
+    sent_bytes: int = 0
+    silent: bool = False
     over: bool = False
 
 
@@ -131,7 +136,7 @@ class Exchange:
         if not head.fields.get("content-type", "").startswith("text/event-stream"):
             self.writer.write(begin)
             async for data in body:
-                await self.send(chunked(data))
+                await self.piece(data)
             await self.send(LAST_CHUNK)
             return
         await self.send(begin)
@@ -139,7 +144,7 @@ class Exchange:
             moment = self.moment_before(event)
             if moment is not None:
                 await self.strike(event)
-            await self.send(chunked(event.data))
+            await self.piece(event.data)
             self.last = event.data
             self.body_bytes += len(event.data)
             if event.content:
@@ -171,7 +176,7 @@ class Exchange:
         self.passage.struck = True
         self.tell()
         if event is not None:
-            await self.send(_first_part(event.data, fault, self.body_bytes))
+            await self.piece(_first_part(event.data, fault, self.body_bytes))
         if fault.direction is Direction.UP and self.upstream is not None:
             await self.strike_upstream(fault)
             return
@@ -187,29 +192,30 @@ class Exchange:
                 await self.gone()
             case Kind.STALL | Kind.DELAY:
                 if fault.seconds == math.inf:
-                    await self.gone()
+                    await self.silence()
                 await asyncio.sleep(fault.seconds)
             case Kind.THROTTLE:
-                self.bytes_per_s = fault.bytes_per_s
+                self.throttle(fault.bytes_per_s)
             case Kind.GARBAGE:
-                await self.send(chunked(fault.body) if event is not None and fault.framed else fault.body)
+                framed = event is not None and fault.framed
+                await (self.piece if framed else self.send)(fault.body)
                 await self.finish(event)
             case Kind.STATUS:
                 await self.plain(fault.status, fault.headers, fault.body)
             case Kind.PAGE:
                 await self.plain(200, (("Content-Type", "text/html"),), _PAGE)
             case Kind.ERROR:
-                await self.send(chunked(b"data: " + fault.body + b"\n\n"))
+                await self.piece(b"data: " + fault.body + b"\n\n")
                 await self.finish(event)
             case Kind.END:
                 await self.finish(event)
             case Kind.REPEAT:
-                await self.send(chunked(self.last))
+                await self.piece(self.last)
             case Kind.EMPTY:
                 empty = (
                     b': ping\n\ndata: {"choices": []}\n\ndata: {"choices": [{"index": 0, "delta": {}}]}\n\n'
                 )
-                await self.send(chunked(empty))
+                await self.piece(empty)
             case _:
                 raise AssertionError(f"{fault.kind} is no fault of a connection")
 
@@ -227,11 +233,11 @@ class Exchange:
                 reset(writer)
                 raise Gone
             case Kind.STALL:
-                await self.gone()
+                await self.silence()
             case Kind.DELAY:
                 await asyncio.sleep(fault.seconds)
             case Kind.THROTTLE:
-                self.bytes_per_s = fault.bytes_per_s
+                self.throttle(fault.bytes_per_s)
             case Kind.GARBAGE:
                 pass  # `forward` spoils what is still to come
             case _:
@@ -261,6 +267,19 @@ class Exchange:
         self.writer.write(data)
         await self.writer.drain()
 
+    async def piece(self, data: bytes) -> None:
+        """A piece of the response's body."""
+        await self.send(chunked(data))
+        self.passage.sent_bytes += len(data)
+
+    def throttle(self, bytes_per_s: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.passage.silent = bytes_per_s < _SLOW_BYTES_PER_S
+
+    async def silence(self) -> None:
+        self.passage.silent = True
+        await self.gone()
+
     async def gone(self) -> None:
         """Wait for the client to go."""
         await self.client.gone.wait()
@@ -268,12 +287,12 @@ class Exchange:
 
 
 def _first_part(data: bytes, fault: Fault, passed: int) -> bytes:
-    """What still gets through of the event in which the fault strikes, as a piece of the body."""
+    """What still gets through of the event in which the fault strikes."""
     if fault.after_bytes is not None and fault.moment is Moment.MIDDLE:
-        return chunked(data[: max(0, fault.after_bytes - passed)])
+        return data[: max(0, fault.after_bytes - passed)]
     if fault.cut is Cut.LINE:
-        return chunked(data[: len(data) // 2])
+        return data[: len(data) // 2]
     if fault.cut is Cut.CHARACTER:
         first = next(i for i, byte in enumerate(data) if byte >= 0x80)
-        return chunked(data[: first + 1])
+        return data[: first + 1]
     return b""

@@ -36,6 +36,7 @@ class FaultProxy:
     Attributes:
         base_url: for an OpenAI client.
         passages: the requests for an answer so far, in the order they came.
+        asked: how many its clients have begun; kept by them.
         errors: what went wrong with the proxy itself; raised when it is closed.
     """
 
@@ -54,6 +55,7 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._open = 0
         self.passages: list[Passage] = []
+        self.asked = 0
         self.errors: list[BaseException] = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -67,7 +69,7 @@ class FaultProxy:
         """
         self._portal.call(self._arm, iter(schedule))
 
-    def wait_idle(self, within_s: float = 5.0) -> None:
+    def wait_idle(self, within_s: float = 60.0) -> None:
         """Return when no connection is open at the proxy.
 
         Raises:
@@ -75,7 +77,7 @@ class FaultProxy:
         """
         self.wait_for(lambda: self._open == 0, within_s)
 
-    def wait_for(self, what: Callable[[], bool], within_s: float = 5.0) -> None:
+    def wait_for(self, what: Callable[[], bool], within_s: float = 60.0) -> None:
         """Return when `what()` holds; it is asked whenever something happens to a connection.
 
         Raises:
@@ -84,6 +86,11 @@ class FaultProxy:
         with self._changed:
             if not self._changed.wait_for(what, within_s):
                 raise TimeoutError(f"{self._open} connections are open; passages: {self.passages}")
+
+    @property
+    def is_hole(self) -> bool:
+        """Whoever knocks now is not heard."""
+        return bool(self._hole)
 
     def drop_idle(self) -> None:
         """Close every connection to a client without a word, as servers do with those they find idle."""

@@ -8,7 +8,7 @@ import openai
 import pytest
 from faults.cases import FAILING, FINE, each
 from faults.fault import Fault, Kind, Moment
-from faults.lab import SHORT, asking, calm, device, get, nothing_left, timeouts_for
+from faults.lab import asking, calm, device, get, nothing_left
 from faults.origin import TEXT
 
 from disco.endpoints.simulated import SimulatedEndpoint
@@ -74,7 +74,7 @@ async def test_the_server_goes_on_where_the_device_stopped(proxy, origin, kind, 
 @at_each_moment
 async def test_a_device_that_falls_silent_is_replaced(proxy, origin, after):
     local = device(fault=Simulated(after, silence_s=math.inf, kind=None))
-    async with asking(proxy, local, policy="device_only", timeouts=SHORT) as client:
+    async with asking(proxy, local, policy="device_only") as client:
         answer = await get(client)
     calm(answer)
     assert answer.tries == [("device", "stalled" if after else "timeout"), ("server", None)]
@@ -96,7 +96,7 @@ async def test_a_device_with_a_bug_is_replaced(proxy, origin, after):
 @each([case for case in FAILING if not case.silent])  # silence is waited for elsewhere
 async def test_when_both_fail_the_first_error_is_raised_with_all_that_was_written(proxy, case):
     local = device(fault=Simulated(12, kind=FailureKind.CRASHED))
-    async with asking(proxy, local, policy="device_only", timeouts=timeouts_for(case)) as client:
+    async with asking(proxy, local, policy="device_only") as client:
         proxy.arm([case.fault])
         answer = await get(client)
     assert type(answer.error).__name__ == "LocalModelError"

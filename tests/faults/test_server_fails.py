@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import moved_clock
 import pytest
 from faults.cases import FAILING, Case, each
 from faults.fault import Direction, Fault, Kind, Moment
-from faults.lab import asking, calm, device, get, nothing_left, timeouts_for
+from faults.lab import PATIENT, asking, calm, device, get, nothing_left
 from faults.origin import TEXT
 
 pytestmark = pytest.mark.anyio
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request):
-    return request.param
+    return moved_clock.backend(request.param)
 
 
 def writers(case: Case) -> list[list[str]]:
@@ -35,7 +36,7 @@ def writers(case: Case) -> list[list[str]]:
 
 @each(FAILING)
 async def test_the_device_goes_on_where_the_server_stopped(proxy, case):
-    async with asking(proxy, device(), timeouts=timeouts_for(case)) as client:
+    async with asking(proxy, device()) as client:
         proxy.arm([case.fault])
         answer = await get(client)
     calm(answer)
@@ -45,7 +46,7 @@ async def test_the_device_goes_on_where_the_server_stopped(proxy, case):
     if answer.writers == ["server", "device"]:
         assert 0 < answer.route.tries[1].prefix_chars <= answer.route.pieces[-1].start_char
     if case.fault.kind is Kind.BLACK_HOLE:  # by the clock of connecting, not by the one of the first content
-        assert answer.route.tries[0].ended_s < timeouts_for(case).first_content_s
+        assert answer.route.tries[0].ended_s < PATIENT.first_content_s
     if case.fault.kind not in (Kind.REFUSE, Kind.BLACK_HOLE):
         assert [p.struck for p in proxy.passages] == [True]
     await nothing_left(proxy)

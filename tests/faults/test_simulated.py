@@ -9,13 +9,14 @@ from __future__ import annotations
 import pytest
 from faults.cases import CASES, FAILING, FINE, OF_THE_CALLER, RETRIED, each
 from faults.fault import Direction, Kind, Moment
-from faults.lab import asking, device, get, timeouts_for
+from faults.lab import asking, device, get
 from faults.origin import TEXT
 from faults.simulate import simulated
 from faults.virtual import play
 
 from disco.endpoints.simulated_script import SimulatedProfile
 from disco.plan import Plan, Start
+from disco.request import Timeouts
 
 # A reset may take with it what was not read yet, and when a server notices that its client has left is its own
 # business.
@@ -30,6 +31,9 @@ EXACT = [
 DEVICE = SimulatedProfile(answer=TEXT, decode_tps=5000.0)
 
 
+CLOCKS = Timeouts(
+    connect_s=0.2, first_content_s=0.25, gap_s=0.25, total_s=60.0
+)  # shorter than a throttled event
 SERVER_FIRST = Plan((Start("server"),), ("device",))
 
 
@@ -38,7 +42,7 @@ def virtually(case, plan=SERVER_FIRST, **more):
     profiles = {"server": server, "device": DEVICE}
     names = {*plan.fallbacks, *(start.endpoint for start in plan.starts)}
     used = {name: profiles[name] for name in names}
-    return play(used, plan, timeouts=timeouts_for(case), **more)
+    return play(used, plan, timeouts=CLOCKS, **more)
 
 
 def tries(run) -> list[tuple[str, str | None]]:
@@ -78,7 +82,7 @@ def test_alone_it_is_asked_again_only_where_that_may_help(case):
 @pytest.mark.anyio
 @each(EXACT)
 async def test_live_and_simulated_cut_in_the_same_place(proxy, case, anyio_backend):
-    async with asking(proxy, device(), timeouts=timeouts_for(case)) as client:
+    async with asking(proxy, device()) as client:
         proxy.arm([case.fault])
         answer = await get(client)
     run = virtually(case)

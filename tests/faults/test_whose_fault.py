@@ -10,7 +10,7 @@ import openai
 import pytest
 from faults.cases import CASES, FAILING, FINE, OF_THE_CALLER, RETRIED, each
 from faults.fault import Fault, Kind, Moment, refusal
-from faults.lab import asking, calm, device, get, nothing_left, timeouts_for
+from faults.lab import asking, calm, device, get, nothing_left
 from faults.origin import TEXT
 
 from disco.endpoints.simulated_script import Fault as Simulated
@@ -54,7 +54,7 @@ async def test_a_whole_answer_is_begun_anew_or_gone_on_with_and_is_whole(proxy, 
 
 @each(FAILING)
 async def test_alone_it_is_raised_with_what_was_written(proxy, case):
-    async with asking(proxy, timeouts=timeouts_for(case)) as client:
+    async with asking(proxy) as client:
         proxy.arm([case.fault])
         answer = await get(client)  # which compares the error's `partial_text` with what was read
     assert isinstance(answer.error, openai.APIError)
@@ -70,7 +70,7 @@ async def test_alone_it_is_raised_with_what_was_written(proxy, case):
 @each([c for c in RETRIED if c.fault.kind not in (Kind.REFUSE, Kind.BLACK_HOLE) and not c.fault.headers])
 async def test_alone_it_is_asked_again_and_goes_on_where_it_stopped(proxy, case, monkeypatch):
     monkeypatch.setattr(failover, "RETRY_S", 0.01)
-    async with asking(proxy, timeouts=timeouts_for(case), max_retries=1) as client:
+    async with asking(proxy, max_retries=1) as client:
         proxy.arm([case.fault, None])
         answer = await get(client)
     calm(answer)

@@ -1,0 +1,86 @@
+"""Clocks of event loops that are not the machine's, on asyncio as well as on trio.
+
+`backend`: a clock that runs as the real one does, and that a test moves, for time-outs on real sockets. Such a test
+sets clocks of many seconds, which no busy machine uses up, and moves the clock once the silence has begun for certain.
+
+`virtual`: time that stands still while anything can run, and jumps to the next deadline otherwise; not for sockets or
+threads, of which it knows nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import Any
+
+import sniffio
+import trio.lowlevel
+import trio.testing
+
+__all__ = ["backend", "is_running", "skip", "virtual"]
+
+
+class MovedLoop(asyncio.SelectorEventLoop):
+    """Mutable: `moved_s`, the seconds that were skipped."""
+
+    moved_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved_s
+
+
+class _Impatient(selectors.DefaultSelector):
+    """Skips the time that its loop would wait."""
+
+    loop: MovedLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(timeout if timeout is None or timeout <= 0 else 0)
+        if not ready and timeout is not None and timeout > 0:
+            self.loop.moved_s += timeout
+        return ready
+
+
+class VirtualLoop(MovedLoop):
+    """Its time passes by the time-outs of its selector."""
+
+    def __init__(self) -> None:
+        selector = _Impatient()
+        super().__init__(selector)
+        selector.loop = self
+
+    def time(self) -> float:
+        return self.moved_s
+
+
+def virtual(name: str) -> tuple[str, dict[str, Any]]:
+    """What anyio takes as its backend, with a new clock that jumps."""
+    if name == "trio":
+        return name, {"clock": trio.testing.MockClock(autojump_threshold=0)}
+    return name, {"loop_factory": VirtualLoop}
+
+
+def backend(name: str) -> tuple[str, dict[str, Any]]:
+    """What anyio takes as its backend, with a new clock."""
+    if name == "trio":
+        return name, {"clock": trio.testing.MockClock(rate=1.0)}
+    return name, {"loop_factory": MovedLoop}
+
+
+def is_running() -> bool:
+    """Whether the running loop's clock is one of these."""
+    if sniffio.current_async_library() == "trio":
+        return isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
+    return isinstance(asyncio.get_running_loop(), MovedLoop)
+
+
+def skip(seconds: float) -> None:
+    """Move the running loop's clock."""
+    if sniffio.current_async_library() == "trio":
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        clock.jump(seconds)
+        return
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MovedLoop)
+    loop.moved_s += seconds
