@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Callable
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import sniffio
 import trio.lowlevel
 import trio.testing
 
-__all__ = ["backend", "is_running", "skip", "virtual"]
+__all__ = ["backend", "is_running", "pass_silence", "skip", "virtual"]
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
@@ -84,3 +87,15 @@ def skip(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovedLoop)
     loop.moved_s += seconds
+
+
+async def pass_silence(is_silent: Callable[[], bool], step_s: float = 1.0) -> None:
+    """For ever: move the clock on, step by step, while nothing but the clock can bring anything."""
+    while True:
+        await anyio.sleep(0.002)
+        for _ in range(20):  # what came with the last byte is dealt with by then
+            if not is_silent():
+                break
+            await anyio.lowlevel.checkpoint()
+        else:
+            skip(step_s)

@@ -34,6 +34,7 @@ class ScriptedServer:
         asked: set when a whole request has been read.
         closed: set when the client has closed the connection of a `WAIT_FOR_CLOSE` step.
         open: connections that are open.
+        is_silent: it waits for the client to close.
         bytes_in, bytes_out: received and sent so far.
     """
 
@@ -43,6 +44,7 @@ class ScriptedServer:
     asked: anyio.Event = field(default_factory=anyio.Event)
     connections: int = 0
     open: int = 0
+    is_silent: bool = False
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -164,8 +166,10 @@ async def _play(connection: anyio.abc.SocketStream, script: Sequence[Step], serv
             server.bytes_out += len(step)
             await connection.send(step)
         elif step == WAIT_FOR_CLOSE:
+            server.is_silent = True
             with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                 await connection.receive()
+            server.is_silent = False
             server.closed.set()
             return False
         elif step == RESET:

@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import threading
-import time
 
 import anyio
 import anyio.lowlevel
 import openai
 import pytest
+from promptly import promptly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.native import NativeModel
@@ -261,9 +261,8 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
     await cold(endpoint)
     async with endpoint.open(ask(max_tokens=1000)) as attempt:
         await first_delta(attempt)
-        began_at = time.perf_counter()
-        await attempt.aclose()
-        assert time.perf_counter() - began_at < 1.0  # a token takes some milliseconds; machines are noisy
+        with promptly(1.0):  # a token takes some milliseconds
+            await attempt.aclose()
         usage = attempt.usage
         assert usage.completion_tokens >= 1
         await anyio.sleep(0.1)
@@ -274,30 +273,54 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
     assert (await complete(endpoint, ask(max_tokens=10)))[0] == whole
 
 
+async def read_in_part(attempt, more_than=0):
+    """Have some more of a prompt read, and leave it there."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(anext, attempt)
+        with anyio.fail_after(60):
+            while attempt.usage.prompt_tokens <= more_than:  # noqa: ASYNC110 - it is another thread's state
+                await anyio.sleep(0.005)
+        group.cancel_scope.cancel()
+
+
 @both_loops
 async def test_stopping_while_it_prefills(endpoint, anyio_backend):
     long = ask("river " * 1500, max_tokens=5)
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
+<<<<<<< HEAD
         with anyio.move_on_after(2.5):
             await next_event(attempt)
         began_at = time.perf_counter()
         await attempt.aclose()
         assert time.perf_counter() - began_at < 1.0
+=======
+        await read_in_part(attempt)
+        with promptly(1.0):
+            await attempt.aclose()
+>>>>>>> w-steady
         done = attempt.usage
     assert 0 < done.prompt_tokens < 1500
     assert done.completion_tokens == 0
     # Whole batches of it are kept, and the next request is right.
     async with endpoint.open(long) as attempt:
+<<<<<<< HEAD
         with anyio.move_on_after(0.1):
             await next_event(attempt)
+=======
+        await read_in_part(attempt, more_than=done.prompt_tokens)
+>>>>>>> w-steady
     assert attempt.usage.cached_tokens == done.prompt_tokens
     await cold(endpoint)
     whole, _, _ = await complete(endpoint, ask(max_tokens=6))
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
+<<<<<<< HEAD
         with anyio.move_on_after(0.2):
             await next_event(attempt)
+=======
+        await read_in_part(attempt)
+>>>>>>> w-steady
     await cold(endpoint)
     assert (await complete(endpoint, ask(max_tokens=6)))[0] == whole
 
@@ -307,10 +330,16 @@ async def test_what_waits_in_the_queue_is_cancelled_without_touching_the_model(e
         await first_delta(running)
         waiting = endpoint.open(ask("Another question."))
         with anyio.move_on_after(0.2):
+<<<<<<< HEAD
             await next_event(waiting)
         began_at = time.perf_counter()
         await waiting.aclose()
         assert time.perf_counter() - began_at < 0.2
+=======
+            await anext(waiting)
+        with promptly(1.0):
+            await waiting.aclose()
+>>>>>>> w-steady
         assert waiting.usage == Usage()
         assert isinstance(await next_event(running), list)  # undisturbed
         group.cancel_scope.cancel()
@@ -335,7 +364,7 @@ async def test_a_full_queue_refuses_and_says_so():
     endpoint = LlamaCppEndpoint(model="nowhere.gguf", max_queue=1)
     endpoint._worker._thread = threading.current_thread()  # nobody works on the queue
     waiting = endpoint.open(ask())
-    with anyio.move_on_after(0.01):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(waiting.__anext__)
             await anyio.lowlevel.checkpoint()
@@ -379,9 +408,8 @@ async def test_closing_while_it_works_leaves_no_thread():
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
         await anyio.sleep(0.05)
-        began_at = time.perf_counter()
-        await endpoint.aclose()
-        assert time.perf_counter() - began_at < 2.0
+        with promptly():
+            await endpoint.aclose()
     assert set(threading.enumerate()) <= before
     assert "closed" in str(errors[0].error)
     with pytest.raises(EndpointFailure):
@@ -400,7 +428,7 @@ def test_the_worker_outlives_an_event_loop(endpoint):
         await first_delta(attempts[0])
 
     async def next_one():
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             return await complete(endpoint, ask(max_tokens=3))
 
     anyio.run(leave_it_running, backend="trio")

@@ -7,7 +7,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 import moved_clock
@@ -28,7 +27,6 @@ __all__ = ["Answer", "asking", "calm", "device", "get", "nothing_left", "preset"
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 # So long that no busy machine uses them up; `get` moves the clock once a silence has begun for certain.
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
-_SKIP_S = 1.0
 _transports: WeakKeyDictionary[AsyncDisco, WatchedTransport] = WeakKeyDictionary()
 
 
@@ -70,7 +68,6 @@ def device(text: str = TEXT, **profile: Any) -> SimulatedEndpoint:
 def asking(
     proxy: FaultProxy, local: Any = None, *, policy: Preset | str = "server_only", **more: Any
 ) -> AsyncDisco:
-    # Reading the certificates of the world takes longer than a test, and nothing here uses TLS.
     transport = WatchedTransport(proxy)
     settings = {
         "max_retries": 0,
@@ -114,21 +111,14 @@ async def _get(client: AsyncDisco, *, stream: bool, **params: Any) -> Answer:
 
 
 async def _pass_silence(client: AsyncDisco) -> None:
-    """Move the clock on, second by second, while nothing but the clock can bring anything."""
+    """Move the clock on while nothing but the clock can bring anything."""
     transport, local = _transports[client], client.router.local
 
     def is_silent() -> bool:
         simulated = isinstance(local, SimulatedEndpoint) and local.busy > 0
         return transport.is_silent if transport.open else simulated
 
-    while True:
-        await anyio.sleep(0.002)
-        for _ in range(20):  # what came with the last byte is dealt with by then
-            if not is_silent():
-                break
-            await anyio.lowlevel.checkpoint()
-        else:
-            moved_clock.skip(_SKIP_S)
+    await moved_clock.pass_silence(is_silent)
 
 
 async def nothing_left(proxy: FaultProxy) -> None:
