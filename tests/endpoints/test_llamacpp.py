@@ -288,39 +288,21 @@ async def test_stopping_while_it_prefills(endpoint, anyio_backend):
     long = ask("river " * 1500, max_tokens=5)
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
-<<<<<<< HEAD
-        with anyio.move_on_after(2.5):
-            await next_event(attempt)
-        began_at = time.perf_counter()
-        await attempt.aclose()
-        assert time.perf_counter() - began_at < 1.0
-=======
         await read_in_part(attempt)
         with promptly(1.0):
             await attempt.aclose()
->>>>>>> w-steady
         done = attempt.usage
     assert 0 < done.prompt_tokens < 1500
     assert done.completion_tokens == 0
     # Whole batches of it are kept, and the next request is right.
     async with endpoint.open(long) as attempt:
-<<<<<<< HEAD
-        with anyio.move_on_after(0.1):
-            await next_event(attempt)
-=======
         await read_in_part(attempt, more_than=done.prompt_tokens)
->>>>>>> w-steady
     assert attempt.usage.cached_tokens == done.prompt_tokens
     await cold(endpoint)
     whole, _, _ = await complete(endpoint, ask(max_tokens=6))
     await cold(endpoint)
     async with endpoint.open(long) as attempt:
-<<<<<<< HEAD
-        with anyio.move_on_after(0.2):
-            await next_event(attempt)
-=======
         await read_in_part(attempt)
->>>>>>> w-steady
     await cold(endpoint)
     assert (await complete(endpoint, ask(max_tokens=6)))[0] == whole
 
@@ -330,16 +312,9 @@ async def test_what_waits_in_the_queue_is_cancelled_without_touching_the_model(e
         await first_delta(running)
         waiting = endpoint.open(ask("Another question."))
         with anyio.move_on_after(0.2):
-<<<<<<< HEAD
             await next_event(waiting)
-        began_at = time.perf_counter()
-        await waiting.aclose()
-        assert time.perf_counter() - began_at < 0.2
-=======
-            await anext(waiting)
         with promptly(1.0):
             await waiting.aclose()
->>>>>>> w-steady
         assert waiting.usage == Usage()
         assert isinstance(await next_event(running), list)  # undisturbed
         group.cancel_scope.cancel()
@@ -444,7 +419,7 @@ from disco.request import Request
 async def main():
     endpoint = LlamaCppEndpoint(context_tokens=512, threads=1)
     attempt = endpoint.open(Request([{"role": "user", "content": "Hello."}], "m", {"max_tokens": 400}))
-    print(bool(await anext(attempt)))
+    print(bool(await next_event(attempt)))
 
 anyio.run(main)
 """
