@@ -172,12 +172,12 @@ async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
     before = resources()
 
     async def closed(attempt):
-        with anyio.fail_after(subject.prompt_s):
+        with anyio.fail_after(subject.within_s):
             await attempt.aclose()
             await attempt.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
-        await nothing_left(before, subject.prompt_s)
+        await nothing_left(before, subject)
 
     reading = follower(endpoint, long_prompt(subject))
     with anyio.move_on_after(0.1):
@@ -216,7 +216,7 @@ async def closing_the_endpoint_ends_a_follower(subject, endpoint):
     skip_unless_it_follows(endpoint)
     attempt = follower(endpoint, ask())
     await parked(attempt)
-    with anyio.fail_after(subject.prompt_s + 3):
+    with anyio.fail_after(subject.within_s):
         async with anyio.create_task_group() as group:
 
             async def consume():

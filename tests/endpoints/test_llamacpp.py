@@ -276,7 +276,7 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
 async def read_in_part(attempt, more_than=0):
     """Have some more of a prompt read, and leave it there."""
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, attempt)
+        group.start_soon(next_event, attempt)
         with anyio.fail_after(60):
             while attempt.usage.prompt_tokens <= more_than:  # noqa: ASYNC110 - it is another thread's state
                 await anyio.sleep(0.005)
