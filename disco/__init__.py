@@ -1,9 +1,9 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
+from disco.client import RouteLog
 from disco.client.async_client import AsyncDisco
 from disco.client.backups import Backup
 from disco.client.local_servers import LocalServer
-from disco.client.route_log import RouteLog
 from disco.client.sync_client import Disco
 from disco.errors import (
     AnswerTimeoutError,

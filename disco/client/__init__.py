@@ -2,7 +2,7 @@
 
 from disco.client.async_client import AsyncDisco
 from disco.client.backups import Backup
-from disco.client.route_log import RouteLog
 from disco.client.sync_client import Disco
+from disco.telemetry.route_log import RouteLog
 
 __all__ = ["AsyncDisco", "Backup", "Disco", "RouteLog"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from openai.pagination import AsyncPage
 from openai.types import Model
 
 from disco.client.options import NO_OPTIONS, RequestOptions, merge_options, take_options
+from disco.client.routed import Routed, clocks_of, hide, is_model_list, model_of, routed_request
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.request import Timeouts
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from disco.client.completions import DiscoChat
     from disco.client.local_servers import LocalServer
     from disco.client.router import Router
-    from disco.client.wire import Encoder
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
     from disco.endpoints.continuation import Continuation, Verdict
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDisco"]
 
 _UNSET: Any = openai.not_given
-CHAT, RESPONSES = "/chat/completions", "/responses"
 CLOSE_S = 10.0  # a model that is loading stops after that at the latest
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 
@@ -318,10 +316,10 @@ class AsyncDisco(AsyncOpenAI):
             NoEndpointError: it is one to pass on, and there is nobody, or nobody it may go to.
         """
         own, rest = take_options(options.extra_json, self.default_options)
-        if self.router.local_model is not None and _model(options, rest) == self.router.local_model:
+        if self.router.local_model is not None and model_of(options, rest) == self.router.local_model:
             own = own.model_copy(update={"local_only": True})  # asked for by its name
         options.extra_json = rest
-        routed = _routed(options, own, rest)
+        routed = routed_request(options, own, rest)
         if routed is not None:
             return routed
         if self.server is None:
@@ -386,88 +384,9 @@ class AsyncDisco(AsyncOpenAI):
             await super().close()
 
 
-def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
-    """The four clocks under the SDK's `timeout`, which bounds the silence on the line: it sets those for silence.
-
-    Args:
-        timeout: seconds, an `httpx2.Timeout`, None for no limit, or one of the SDK's marks for "not given".
-        base: what holds where nothing is given; its clock for the whole answer holds in any case.
-    """
-    if isinstance(timeout, (openai.NotGiven, openai.Omit)):
-        return base
-    if isinstance(timeout, httpx2.Timeout):
-        connect_s, silence_s = timeout.connect, timeout.read
-    else:
-        connect_s = silence_s = timeout
-        if timeout is not None and base.connect_s is not None:
-            connect_s = min(timeout, base.connect_s)
-    return Timeouts(connect_s, silence_s, silence_s, base.total_s)
-
-
-def hide(
-    error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
-) -> None:
-    """Take the key, and quotations of the request, out of an error of a request that was passed on."""
-    from disco.endpoints.openai_api.failures import redact  # noqa: PLC0415 - rarely needed
-
-    redact(error, (client.api_key,), (options.json_data, options.extra_json))
-
-
-def _model(options: FinalRequestOptions, extra: Mapping[str, Any] | None) -> object:
-    """The model that a request names, wherever the API has it."""
-    asked = {**options.json_data, **(extra or {})} if isinstance(options.json_data, Mapping) else extra or {}
-    return asked.get("model")
-
-
 def _servers(backups: Sequence[Backup], local: object) -> Sequence[BackupServer]:
     if not backups:
         return ()
     from disco.client.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
 
     return backup_servers(backups, taken=("server", getattr(local, "name", "device")))
-
-
-def is_model_list(options: FinalRequestOptions) -> bool:
-    """Whether this is `client.models.list()`."""
-    return options.method.lower() == "get" and options.url == "/models"
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """A request that a session answers.
-
-    Attributes:
-        url: the way of the API it came by.
-        body: as it came, without disco's options.
-        chat: the same as a chat request.
-        own: disco's options.
-    """
-
-    url: str
-    body: Mapping[str, Any] = field(repr=False)
-    chat: Mapping[str, Any] = field(repr=False)
-    own: RequestOptions
-
-    def encoder(self) -> Encoder:
-        """Writes the answer down in the way it was asked for."""
-        if self.url == RESPONSES:
-            from disco.client.responses_out import ResponsesEncoder  # noqa: PLC0415 - numpy loads with it
-
-            return ResponsesEncoder(self.body, self.chat["model"])
-        from disco.client.wire import ChatEncoder  # noqa: PLC0415 - as above
-
-        usage = bool((self.body.get("stream_options") or {}).get("include_usage"))
-        return ChatEncoder(self.chat["model"], include_usage=usage)
-
-
-def _routed(
-    options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
-) -> Routed | None:
-    if options.method.lower() != "post" or options.url not in (CHAT, RESPONSES):
-        return None
-    from disco.client.responses_in import chat_body  # noqa: PLC0415 - rarely needed
-    from disco.client.wire import is_routed  # noqa: PLC0415 - numpy loads with it
-
-    body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
-    chat = body if options.url == CHAT else chat_body(body)
-    return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None

@@ -190,7 +190,7 @@ class LiveSession:
             now = anyio.current_time()
             # The timer may have been set before the session wanted to be woken sooner.
             if now - min(self._timer_at, session.wake_at) > STOOD_STILL_S:
-                session.resumed(now)
+                self._apply(session.resumed(now))
             for number in self._held:
                 session.waits(number, now)
             if now >= session.wake_at:

@@ -14,8 +14,9 @@ from openai.pagination import SyncPage
 from openai.resources.chat import Chat
 from openai.resources.chat.completions import Completions
 
-from disco.client.async_client import NOWHERE, AsyncDisco, hide, is_model_list
+from disco.client.async_client import NOWHERE, AsyncDisco
 from disco.client.portal import Portal
+from disco.client.routed import hide, is_model_list
 from disco.request import Timeouts
 
 if TYPE_CHECKING:

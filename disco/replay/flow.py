@@ -31,9 +31,17 @@ def flows(session: Session, state: AttemptState) -> bool:
     return (
         session.transcript.writer is state
         and state.first_content_at is not None
-        and session.is_undisturbed
+        and not (session.mover.move or session.mover.moving)
+        and only_moves(session)
         and state.allowance is None
     )
+
+
+def only_moves(session: Session) -> bool:
+    """Whether what the writer writes next leads to releases and to a move at most."""
+    ended = session.ending.ended or not session.terms.streams
+    parts = session.parts
+    return not (ended or parts.race.pending) and parts.attempts.deadlines.next_at == inf
 
 
 def flow(
@@ -176,7 +184,7 @@ def take_stretch(
         or transcript.writer is not state
         or state.first_content_at is None
         or state.allowance is not None
-        or not session.only_moves
+        or not only_moves(session)
     ):
         return 0
     if mover.moving is not None:

@@ -47,7 +47,6 @@ class AttemptState:
     quiet_from: float = 0.0  # silence before that is not its own
     ended_at: float | None = None
     tokens: int = 0  # content tokens written so far
-    kept_tokens: int = 0  # of these, in the answer
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None

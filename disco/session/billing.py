@@ -30,7 +30,7 @@ def settle_accounts(session: Session) -> Ledger:
     for state in session.attempts:
         if state.usage is not None:
             for payer, usage in _shares(state, state.usage):
-                _charge(ledger, state, payer, usage)
+                _charge(ledger, state, payer, usage, session.transcript.kept_tokens(state))
     return ledger
 
 
@@ -39,12 +39,12 @@ def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
     return usage.shares or ((state.candidate.name, usage),)
 
 
-def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage) -> None:
-    kept = _kept(state, usage.completion_tokens)
+def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_tokens: int) -> None:
+    kept = _kept(state, kept_tokens, usage.completion_tokens)
     ledger.charge(
         attempt=state.number,
         endpoint=payer,
-        phase=_prompt_phase(state),
+        phase=_prompt_phase(state, kept_tokens),
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
     )
@@ -56,17 +56,17 @@ def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage) -> No
         ledger.charge(attempt=state.number, endpoint=payer, phase=phase, completion_tokens=rest)
 
 
-def _kept(state: AttemptState, completion_tokens: int) -> int:
+def _kept(state: AttemptState, kept_tokens: int, completion_tokens: int) -> int:
     """Tokens that are in the answer, in the unit of the bill.
 
     A server bills tokens but sends chunks: where all of it was kept, all that is billed was.
     """
-    if state.kept_tokens == state.tokens:
+    if kept_tokens == state.tokens:
         return completion_tokens if state.tokens else 0
-    return min(state.kept_tokens, completion_tokens)
+    return min(kept_tokens, completion_tokens)
 
 
-def _prompt_phase(state: AttemptState) -> Phase:
-    if state.kept_tokens or state.outcome in (Outcome.FINISHED, Outcome.HANDED_OVER):
+def _prompt_phase(state: AttemptState, kept_tokens: int) -> Phase:
+    if kept_tokens or state.outcome in (Outcome.FINISHED, Outcome.HANDED_OVER):
         return _PROMPT_OF_ROLE[state.role]
     return _PROMPT_OF_IDLE[state.outcome]

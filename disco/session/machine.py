@@ -67,11 +67,14 @@ class Session:
         attempts = self._attempts = AttemptTable(candidates, terms, watch, purse, plan.wants)
         self.mover = Mover(plan, candidates, terms, lengths, attempts, transcript)
         self._race = Race(plan, attempts, transcript, self.mover)
-        parts = Parts(plan, candidates, terms, purse, attempts, transcript, self.mover, self._race)
+        parts = self.parts = Parts(
+            plan, candidates, terms, purse, attempts, transcript, self.mover, self._race
+        )
         self._succession = Succession(parts)
         self.ending = Ending(parts, self._succession)
         self._writing = Writing(parts, self._succession, self.ending)
         self.attempts, self.handovers = attempts.states, self.mover.handovers
+        self._streams = terms.streams
         self.started_at = 0.0
         self.wake_at: float = inf
 
@@ -84,17 +87,6 @@ class Session:
     def error(self) -> Exception | None:
         """What the answer fails with, as things stand; None once an endpoint has made up for it."""
         return self._succession.error
-
-    @property
-    def is_undisturbed(self) -> bool:
-        """Whether what the writer writes next leads to releases and to nothing else."""
-        return not (self.mover.move or self.mover.moving) and self.only_moves
-
-    @property
-    def only_moves(self) -> bool:
-        """Whether what the writer writes next leads to releases and to a move at most."""
-        ended = self.ending.ended or not self.terms.streams
-        return not (ended or self._race.pending) and self._attempts.deadlines.next_at == inf
 
     def start(self, now: float) -> list[Effect]:
         """Begin; the first event of every session."""
@@ -124,10 +116,10 @@ class Session:
         """The attempt is kept waiting by its reader: what it does not write is no silence of its own."""
         self.attempts[number].quiet_from = now
 
-    def resumed(self, now: float) -> None:
+    def resumed(self, now: float) -> list[Effect]:
         """The process stood still (stopped, suspended, frozen): silence until now is no endpoint's own."""
         self._attempts.resumed(now)
-        self._set_wake(now)
+        return self._settle(now, [])
 
     def parked(self, number: int, usage: Usage, now: float) -> list[Effect]:
         """A warm follower has read all that it was given."""
@@ -195,26 +187,11 @@ class Session:
         if self._attempts.refused:
             self.ending.unless(self._succession.turn_back(now, out), now, out)
         ending = self.ending
-        if not ending.cancelled and (self.terms.streams or ending.ended):
+        if not ending.cancelled and (self._streams or ending.ended):
             deltas = self.transcript.release(now)
             if deltas:
                 out.append(Release(deltas))
         if ending.ended:
             ending.close(now, out)
-        self._set_wake(now)
+        self.wake_at = self.parts.next_wake(now, ending.ended, ending.cancelled)
         return out
-
-    def _set_wake(self, now: float) -> None:
-        """The earliest moment at which something happens by itself."""
-        ending, at = self.ending, inf
-        if (self.terms.streams or ending.ended) and not ending.cancelled:
-            release_at = self.transcript.playback.next_at
-            if release_at is not None:
-                at = release_at
-        if not ending.ended:
-            at = min(at, self._attempts.deadlines.next_at)
-            if self._race.pending:
-                at = min(at, self._race.next_at)
-            if self.mover.moving is not None:
-                at = min(at, max(now, self.mover.late_at(now)))
-        self.wake_at = at

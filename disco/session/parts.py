@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from disco.cost.purse import Purse
 from disco.plan import Candidate, Plan
@@ -28,3 +29,19 @@ class Parts:
     transcript: Transcript
     mover: Mover
     race: Race
+
+    def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - asked for every token
+        """The earliest moment at which something happens by itself."""
+        at = inf
+        if (ended or self.terms.streams) and not cancelled:
+            release_at = self.transcript.playback.next_at
+            if release_at is not None:
+                at = release_at
+        if not ended:
+            silent_at = self.attempts.deadlines.next_at
+            at = min(at, silent_at)
+            if self.race.pending:
+                at = min(at, self.race.next_at)
+            if self.mover.moving is not None:
+                at = min(at, max(now, self.mover.late_at(now)))
+        return at

@@ -47,7 +47,7 @@ def make_record(
         max_tokens=session.terms.max_tokens,
         endpoints=_contenders(session),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
-        tries=tuple(_try(state, ledger, t0) for state in session.attempts),
+        tries=tuple(_try(session, state, ledger) for state in session.attempts),
         pieces=(pieces := _pieces(session)),
         transfers=_transfers(session),
         pace=_pace(generated, released, pace_tps),
@@ -78,7 +78,8 @@ def _contenders(session: Session) -> tuple[Contender, ...]:
     )
 
 
-def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
+def _try(session: Session, state: AttemptState, ledger: Ledger) -> Try:
+    t0 = session.started_at
     usage = state.usage
     return Try(
         endpoint=state.candidate.name,
@@ -92,7 +93,7 @@ def _try(state: AttemptState, ledger: Ledger, t0: float) -> Try:
         ended_s=None if state.ended_at is None else state.ended_at - t0,
         prefix_chars=len(state.prefix.text),
         tokens=state.tokens,
-        kept_tokens=state.kept_tokens,
+        kept_tokens=session.transcript.kept_tokens(state),
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=usage.cached_tokens if usage else 0,

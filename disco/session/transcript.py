@@ -98,6 +98,10 @@ class Transcript:
             self.segments[0].writer if self.segments else None
         )
 
+    def kept_tokens(self, state: AttemptState) -> int:
+        """How many tokens of the answer an attempt has written."""
+        return sum(s.tokens for s in self.segments if s.writer is state)
+
     def hand_to(self, writer: AttemptState) -> None:
         """What is added from here on is by this attempt."""
         self.writer = writer
@@ -113,9 +117,10 @@ class Transcript:
                 if state.role is _STARTER and beyond is None:
                     self.playback.push(now, delta)
                 continue
-            state.tokens += delta.tokens
+            tokens = delta.tokens
+            state.tokens += tokens
             state.parts.append(delta.text)
-            self.generated.append((now, delta.tokens))
+            self.generated.append((now, tokens))
             if beyond is None:
                 self.push(delta, now)
             else:
@@ -126,9 +131,7 @@ class Transcript:
         self.playback.push(now, delta)
         tokens = delta.tokens
         self.tokens += tokens
-        segment = self.segments[-1]
-        segment.tokens += tokens
-        segment.writer.kept_tokens += tokens
+        self.segments[-1].tokens += tokens
         if delta.kind is not _TEXT:
             self.only_text = False
             return
@@ -174,7 +177,6 @@ class Transcript:
             state.last_at = written_at[-1]
             state.tokens += count
             state.parts += texts
-            state.kept_tokens += count
             segment.tokens += count
             self.tokens += count
             self.generated += zip(written_at, tokens, strict=True)
@@ -195,7 +197,6 @@ class Transcript:
         for segment in reversed(self.segments):
             lost = min(tokens, segment.tokens)
             segment.tokens -= lost
-            segment.writer.kept_tokens -= lost
             tokens -= lost
         self.segments = [s for s in self.segments if s.start < position] or self.segments[:1]
         if self._ids is not None:

@@ -73,7 +73,8 @@ class Writing:
         if state.first_content_at is None and is_content(deltas):
             self._attempts.spoke(state, now)
             self._succession.error = None  # whatever failed before it: this endpoint has made up for it
-        self._transcript.add(state, deltas, now, self._mover.beyond)
+        moving = self._mover.moving
+        self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
     def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """The target of a move writes; thinking or calling a tool in mid-sentence is no continuation."""

@@ -248,7 +248,9 @@ async def progress_is_told_while_it_reads(subject, endpoint):
 
             group.start_soon(look)
             began_at = anyio.current_time()
-            while isinstance(await anext(attempt), Started):  # then text, or an end: the model may have nothing to say
+            while isinstance(
+                await anext(attempt), Started
+            ):  # then text, or an end: the model may have nothing to say
                 pass
             took_s = anyio.current_time() - began_at
             group.cancel_scope.cancel()

@@ -11,8 +11,8 @@ import pytest
 from canaries import CALLERS_KEY, HEADER, KEY, PASSWORD, PROMPT, SYSTEM
 
 from disco import AsyncDisco
-from disco.client.async_client import Routed
 from disco.client.options import NO_OPTIONS
+from disco.client.routed import Routed
 from disco.endpoints.continuation.ladder import Call
 from disco.endpoints.openai_api.failures import failure_from, redact
 from disco.errors import FailureKind
