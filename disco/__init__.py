@@ -2,6 +2,7 @@
 
 from disco.client.async_client import AsyncDisco
 from disco.client.backups import Backup
+from disco.client.local_servers import LocalServer
 from disco.client.route_log import RouteLog
 from disco.client.sync_client import Disco
 from disco.errors import (
@@ -26,6 +27,7 @@ __all__ = [
     "DiscoError",
     "IncompleteAnswerError",
     "LocalModelError",
+    "LocalServer",
     "ModelFileError",
     "NoEndpointError",
     "RouteLog",

@@ -12,7 +12,7 @@ import pytest
 # Test helpers (servers.py, scripted_server.py) are imported by name from any room.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import LlamaServer, llama_cpp_server
+from servers import LlamaServer, llama_cpp_server, native_llama_server
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
     from hypothesis import HealthCheck, settings
@@ -34,4 +34,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def llama_server() -> Iterator[LlamaServer]:
     """The real llama-cpp-python server with SmolLM2-135M, started once per test run."""
     with llama_cpp_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def native_server() -> Iterator[LlamaServer]:
+    """llama.cpp's own llama-server with SmolLM2-135M, two answers at once, started once per test run."""
+    with native_llama_server(slots=2) as server:
         yield server

@@ -44,6 +44,7 @@ ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": set(),
+    "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.simulated": {"endpoints.simulated_script", "endpoints.simulated_text"},
 }
 
@@ -218,6 +219,7 @@ CONFIGURATION = (
     "client.router",
     "client.backup_server",
     "client.backups",
+    "client.local_servers",
 )
 
 

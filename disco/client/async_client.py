@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from disco.client.backup_server import BackupServer
     from disco.client.backups import Backup
     from disco.client.completions import DiscoChat
+    from disco.client.local_servers import LocalServer
     from disco.client.router import Router
     from disco.client.wire import Encoder
     from disco.dispatch import Preset
@@ -52,6 +53,7 @@ class AsyncDisco(AsyncOpenAI):
 
     Args:
         local: the device's model: a name (`"smollm2-135m"`), the path of a GGUF file, `"hf:owner/repo/file"`,
+            the address of a server on this machine (`"http://localhost:11434/v1#qwen3:4b"`) or a `disco.LocalServer`,
             an endpoint object (which stays yours to close), or None for no model here.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
             own, which may crash without harm: its answers fail over, and it is started again.
@@ -88,7 +90,7 @@ class AsyncDisco(AsyncOpenAI):
     def __init__(
         self,
         *,
-        local: str | os.PathLike[str] | Endpoint | None = None,
+        local: str | os.PathLike[str] | Endpoint | LocalServer | None = None,
         isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset = "balanced",
         continuation: str | Continuation = "auto",

@@ -81,6 +81,11 @@ class Member:
         """Whether it is measured and charged as a device."""
         return self.endpoint.place == "device"
 
+    @cached_property
+    def is_owned(self) -> bool:
+        """Whether its work costs its user energy and no money: it runs on a machine of theirs."""
+        return self.endpoint.reach != "any"
+
     @property
     def address(self) -> Hashable:
         """Where it is: a name may come to stand for another server."""
@@ -149,12 +154,12 @@ class EndpointCatalog:
 
     def rates(self, member: Member, model: str, preset: Preset) -> Rates:
         """What a token costs there, under a preset's exchange rate; the same object for all its requests."""
-        exchange_rate = preset.cost.exchange_rate if member.is_device else None
+        exchange_rate = preset.cost.exchange_rate if member.is_owned else None
         key = (
             member.name,
             member.address,
             exchange_rate,
-            None if member.is_device else member.asked_for(model),
+            _told(member.endpoint) if member.is_owned else member.asked_for(model),
         )
         rates = self._rates.get(key)
         if rates is None:
@@ -163,10 +168,8 @@ class EndpointCatalog:
         return rates
 
     def _priced(self, member: Member, model: str, preset: Preset) -> Rates:
-        if member.is_device:
-            profile = member.profile or self._device
-            if profile.flops is None:
-                profile = profile.model_copy(update={"flops": UNMEASURED.flops})
+        if member.is_owned:
+            profile = self._with_flops(member)
             return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
         asked = member.asked_for(model)
         price = member.price or (None if member.standby else self._price) or self._prices.models.get(asked)
@@ -179,6 +182,21 @@ class EndpointCatalog:
                 UNPRICED,
             )
         return server_rates(price)
+
+    def _with_flops(self, member: Member) -> DeviceProfile:
+        """Its profile, with the FLOPs of a token where it says none: what the endpoint tells, else assumed."""
+        profile = member.profile or self._device
+        if profile.flops is not None and profile is not UNMEASURED:
+            return profile
+        told, is_assumed = _told(member.endpoint)
+        if is_assumed:
+            LOG.warning(
+                "How much energy endpoint %r needs is assumed: its server does not say how many weights its model "
+                "has. Pass LocalServer(parameters=...), or a device_profile.",
+                member.name,
+            )
+        flops = UNMEASURED.flops if told is None else _same_for_all(told)
+        return profile.model_copy(update={"flops": flops})
 
     def candidate(self, rank: int, member: Member, model: str, preset: Preset) -> Candidate:
         """The endpoint as dispatch and session see it for one request."""
@@ -195,6 +213,15 @@ class EndpointCatalog:
         """Whether there is data on how soon an endpoint writes: seen here, or given by the user."""
         ttft = statistics.ttft
         return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
+
+
+def _told(endpoint: Endpoint) -> tuple[float | None, bool]:
+    """FLOPs of a token, where the endpoint itself knows them; whether it will never know."""
+    return getattr(endpoint, "flops_per_token", None), getattr(endpoint, "assumes_energy", False)
+
+
+def _same_for_all(flops: float) -> FlopsPerToken:
+    return FlopsPerToken(prompt_tokens=(128.0,), prefill=(flops,), decode=flops)
 
 
 def _device_profile(

@@ -16,6 +16,7 @@ from disco.client.accounting import Accounting
 from disco.client.catalog import EndpointCatalog, Member, price_of
 from disco.client.driver import LiveSession
 from disco.client.host import Host
+from disco.client.local_servers import LocalServer, is_address
 from disco.client.options import NO_OPTIONS, RequestOptions
 from disco.client.planning import View, prepare
 from disco.client.statistics import EndpointStatistics, make_room
@@ -50,7 +51,7 @@ class Router:
     def __init__(
         self,
         *,
-        local: str | Path | Endpoint | None,
+        local: str | Path | Endpoint | LocalServer | None,
         isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
@@ -113,8 +114,14 @@ class Router:
             )
         preset = self._preset(defaults)
         policy = preset.dispatch.policy
-        if self.local is None and (self.is_local_only(defaults) or policy == "device_only"):
+        device = self.local is not None and self.local.reach == "device"
+        if not device and (self.is_local_only(defaults) or policy == "device_only"):
             chosen = "local_only = True" if defaults.local_only else f"The policy {preset.name!r}"
+            if self.local is not None:
+                raise ConfigurationError(
+                    f"{chosen} has answers written on this machine, but the local model is on another one "
+                    f"(reach={self.local.reach!r})."
+                )
             raise ConfigurationError(
                 f"{chosen} has answers written on this machine, but no local model is "
                 'configured: pass local="smollm2-135m", or the path of a GGUF file.'
@@ -131,7 +138,7 @@ class Router:
 
         With a prefix, because the server may hold a model of the same name.
         """
-        if self.local is None:
+        if self.local is None or self.local.reach != "device":
             return None
         return f"local/{getattr(self.local, 'profile_name', self.local.name)}"
 
@@ -322,7 +329,9 @@ class Router:
                 dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
 
 
-def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "process"]) -> Endpoint:
+def _local_endpoint(
+    local: str | Path | Endpoint | LocalServer, isolation: Literal["thread", "process"]
+) -> Endpoint:
     if isinstance(local, Endpoint):
         if isolation != "thread":
             raise ConfigurationError(
@@ -330,6 +339,14 @@ def _local_endpoint(local: str | Path | Endpoint, isolation: Literal["thread", "
                 "object already: give isolation to it (LlamaCppEndpoint(isolation=...))."
             )
         return local
+    if isinstance(local, str) and is_address(local):
+        local = LocalServer.at(local)
+    if isinstance(local, LocalServer):
+        if isolation != "thread":
+            raise ConfigurationError(
+                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server."
+            )
+        return local.endpoint()
     from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
 
     return LlamaCppEndpoint(model=local, name="device", isolation=isolation)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from disco.client.backups import Backup
     from disco.client.chunks import RoutedChatCompletion
+    from disco.client.local_servers import LocalServer
     from disco.client.sync_stream import DiscoSyncStream
     from disco.dispatch import Preset
     from disco.endpoints.base import Endpoint
@@ -56,7 +57,7 @@ class Disco(OpenAI):
     def __init__(
         self,
         *,
-        local: str | os.PathLike[str] | Endpoint | None = None,
+        local: str | os.PathLike[str] | Endpoint | LocalServer | None = None,
         isolation: Literal["thread", "process"] = "thread",
         policy: str | os.PathLike[str] | Preset = "balanced",
         continuation: str | Continuation = "auto",

@@ -5,9 +5,7 @@ from disco.cost.unified import (
     PAPER_DEVICE_CONSTRAINED,
     PAPER_SERVER_CONSTRAINED,
     ExchangeRate,
-    Regime,
     device_rates,
-    regime,
     server_rates,
 )
 from disco.rates import Rates
@@ -20,9 +18,7 @@ __all__ = [
     "Ledger",
     "Phase",
     "Rates",
-    "Regime",
     "Totals",
     "device_rates",
-    "regime",
     "server_rates",
 ]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from disco.rates import Rates
 
 __all__ = ["Charge", "Ledger", "Phase", "Totals"]
-
-K = TypeVar("K", bound=str)
 
 
 class Phase(StrEnum):
@@ -132,11 +130,10 @@ class Ledger:
 
     def by_endpoint(self) -> dict[str, Totals]:
         """Sums for each endpoint that was charged, in the order of its first charge."""
-        return self._grouped(lambda charge: charge.endpoint)
-
-    def by_phase(self) -> dict[Phase, Totals]:
-        """Sums for each phase that occurred, in the order of its first charge."""
-        return self._grouped(lambda charge: charge.phase)
+        groups: dict[str, list[Charge]] = {}
+        for charge in self._charges:
+            groups.setdefault(charge.endpoint, []).append(charge)
+        return {name: _sum(charges) for name, charges in groups.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The charges and their total as plain numbers and names."""
@@ -144,12 +141,6 @@ class Ledger:
             "total_cost": self.total_cost,
             "charges": [{**asdict(charge), "phase": charge.phase.value} for charge in self._charges],
         }
-
-    def _grouped(self, key: Callable[[Charge], K]) -> dict[K, Totals]:
-        groups: dict[K, list[Charge]] = {}
-        for charge in self._charges:
-            groups.setdefault(key(charge), []).append(charge)
-        return {name: _sum(charges) for name, charges in groups.items()}
 
 
 def _sum(charges: Iterable[Charge]) -> Totals:

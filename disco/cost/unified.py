@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from disco.errors import ConfigurationError
 from disco.profiles import DeviceProfile, Price
@@ -19,13 +19,9 @@ __all__ = [
     "PAPER_DEVICE_CONSTRAINED",
     "PAPER_SERVER_CONSTRAINED",
     "ExchangeRate",
-    "Regime",
     "device_rates",
-    "regime",
     "server_rates",
 ]
-
-Regime = Literal["device-constrained", "server-constrained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +95,3 @@ def server_rates(price: Price, *, cached_share: float = 1.0) -> Rates:
     return Rates(
         cost_in=price.usd_per_mtok_in / 1e6, cost_out=price.usd_per_mtok_out / 1e6, cached_share=cached_share
     )
-
-
-def regime(device: Rates, server: Rates) -> Regime:
-    """Which side is to be spared.
-
-    Device-constrained when `min(c_d^p, c_d^d) > max(c_s^p, c_s^d)`, the device's already times λ; else
-    server-constrained (the paper's rule; a mixed order counts as server-constrained).
-    """
-    if min(device.cost_in, device.cost_out) > max(server.cost_in, server.cost_out):
-        return "device-constrained"
-    return "server-constrained"

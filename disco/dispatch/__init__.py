@@ -1,5 +1,6 @@
-"""Who may serve a request, who starts when, and where its answer may go."""
+"""Which endpoints may serve a request, which start when, and where its answer may go."""
 
+from disco.dispatch.arranging import Arrangement, Arranging, BudgetClass
 from disco.dispatch.base import Delays, Diffusion, FittedPolicy, Policy, PolicyFactory, VectorPolicy
 from disco.dispatch.dispatcher import Dispatcher
 from disco.dispatch.eligible import eligible
@@ -15,12 +16,17 @@ from disco.dispatch.optimal_plan import OptimalPlan, plan_optimal_waits
 from disco.dispatch.optimal_wait import OptimalWait
 from disco.dispatch.presets import Preset, available_presets, load_preset
 from disco.dispatch.random_split import RandomSplit
+from disco.dispatch.regime import Regime, regime
 from disco.dispatch.registry import build_policy, known_policies
+from disco.dispatch.two_sided import TwoSided
 from disco.dispatch.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
 from disco.dispatch.waits import SplitWait, WaitByLength
 from disco.plan import Candidate, Move, Plan, Start
 
 __all__ = [
+    "Arrangement",
+    "Arranging",
+    "BudgetClass",
     "Candidate",
     "Delays",
     "DeviceOnly",
@@ -38,10 +44,12 @@ __all__ = [
     "Preset",
     "Race",
     "RandomSplit",
+    "Regime",
     "ServerOnly",
     "SplitWait",
     "Start",
     "ThresholdPlan",
+    "TwoSided",
     "VectorPolicy",
     "WaitByLength",
     "WaitPlan",
@@ -58,4 +66,5 @@ __all__ = [
     "plan_threshold_samples",
     "plan_waits",
     "plan_waits_samples",
+    "regime",
 ]

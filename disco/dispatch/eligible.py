@@ -6,12 +6,28 @@ from collections.abc import Mapping, Sequence
 
 from disco.dispatch.features import Features
 from disco.errors import ContextLengthError, NoEndpointError
-from disco.plan import Candidate
+from disco.plan import Candidate, Reach
 
 __all__ = ["ANSWER_RESERVE_TOKENS", "eligible"]
 
 ANSWER_RESERVE_TOKENS = 64
 """Room an endpoint must have left for an answer whose length the caller did not limit, tokens."""
+
+_FARTHER: Mapping[Reach, frozenset[Reach]] = {
+    "device": frozenset(("own", "any")),
+    "own": frozenset(("any",)),
+    "any": frozenset(),
+}
+_TOO_FAR: Mapping[Reach, tuple[str, str]] = {
+    "device": (
+        "it is a server and the request is local-only",
+        "allow servers for this request (local_only = false)",
+    ),
+    "own": (
+        'it is not one of the user\'s own machines and the request is bounded to them (reach "own")',
+        'allow other machines for this request (reach "any")',
+    ),
+}
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -38,9 +54,10 @@ def eligible(
         ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens
     )
     needs = features.needs
+    too_far = _FARTHER[features.reach]
     left = []
     for candidate in candidates:
-        if features.local_only and candidate.place != "device":
+        if candidate.reach in too_far:
             continue
         if needs:
             serves = served.get(candidate.name, _NOTHING)
@@ -69,9 +86,10 @@ def _refusal(
     only_context = False
     for candidate in candidates:
         reasons = []
-        if features.local_only and candidate.place != "device":
-            reasons.append("it is a server and the request is local-only")
-            remedies["allow servers for this request (local_only = false)"] = None
+        if candidate.reach in _FARTHER[features.reach]:
+            reason, remedy = _TOO_FAR[features.reach]
+            reasons.append(reason)
+            remedies[remedy] = None
         serves = served.get(candidate.name, _NOTHING)
         missing = sorted(features.needs - serves) if serves is not None else []
         if missing:

@@ -1,17 +1,17 @@
 """What dispatch needs to know of a request: how long it is and what it asks of an endpoint. Numbers only.
 
-Token counts come from the device model's tokenizer where the caller has one at hand; else from an
-estimate that needs no table (see `estimate_tokens`). An estimate only shifts one prompt to the other
-side of a threshold: the distributions that policies are fitted on must be counted in the same way.
+Token counts come from an estimate that needs no tokenizer (see `estimate_tokens`). It only shifts one prompt to the
+other side of a threshold: the distributions that policies are fitted on must be counted in the same way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from disco.plan import Reach
 from disco.request import Request
 
 __all__ = ["Features", "estimate_tokens", "features_of"]
@@ -60,13 +60,13 @@ class Features:
     """A request as policies see it.
 
     Attributes:
-        prompt_tokens: length of the prompt with its template, tokens; counted or estimated.
+        prompt_tokens: length of the prompt with its template, tokens; estimated.
         max_tokens: limit of the answer, tokens; None when the caller set none.
         needs: what the endpoint must be able to do: "tools", "json_schema", "images", "audio",
             "logprobs", "n", "logit_bias", "reasoning". Anything disco does not know (a content part of a
             new type, say) stands here under its own name, so that only an endpoint whose features are
             not restricted gets it.
-        local_only: the prompt must not leave this machine.
+        reach: how far the prompt may travel, at most.
         stream: the caller reads the answer as it is written.
         may_migrate: the answer may be handed over in mid-sentence; False with tools, structured output,
             several choices, audio or logprobs.
@@ -75,33 +75,34 @@ class Features:
     prompt_tokens: int
     max_tokens: int | None = None
     needs: frozenset[str] = _NO_NEEDS
-    local_only: bool = False
+    reach: Reach = "any"
     stream: bool = True
     may_migrate: bool = True
 
+    @property
+    def local_only(self) -> bool:
+        """The prompt must not leave this machine."""
+        return self.reach == "device"
+
 
 def features_of(
-    request: Request,
-    *,
-    stream: bool,
-    local_only: bool,
-    count_tokens: Callable[[Request], int] | None = None,
+    request: Request, *, stream: bool, local_only: bool = False, reach: Reach = "any"
 ) -> Features:
     """Read the features off a request, in a few microseconds for a short one.
 
     Args:
         request: the request; it is not changed.
         stream: the caller asked for a stream.
-        local_only: the prompt must not leave this machine.
-        count_tokens: exact length of the templated prompt in tokens; None estimates it.
+        local_only: the prompt must not leave this machine: reach "device".
+        reach: how far the prompt may travel otherwise.
     """
     needs = _needs(request)
     limit = request.max_tokens
     return Features(
-        prompt_tokens=_estimate(request) if count_tokens is None else count_tokens(request),
+        prompt_tokens=_estimate(request),
         max_tokens=limit if isinstance(limit, int) else None,  # what it is else, the endpoint refuses
         needs=needs,
-        local_only=local_only,
+        reach="device" if local_only else reach,
         stream=stream,
         may_migrate=not needs or needs.isdisjoint(_PINNED),
     )

@@ -75,10 +75,6 @@ class OptimalPlan:
     budget_used: float
     mean_ttft_s: float
 
-    def mean_use(self, ttft: Empirical) -> Floats:
-        """`P(I_d(l) = 1)` for each of `lengths` when the server's TTFT follows `ttft`; shape (m,)."""
-        return np.asarray((self.shares * EmpiricalWaits(ttft).use(self.waits_s)).sum(axis=0))
-
 
 def device_times_s(device: Candidate, lengths: Ints | Floats) -> Floats:
     """`T_d(l)` for each length in tokens, the model being loaded: s, same shape."""

@@ -19,16 +19,12 @@ __all__ = ["RandomSplit"]
 
 
 class RandomSplit:
-    """Random routing.
-
-    With `joins` the constrained endpoint does not replace the other one but races it: the stronger
-    baseline, since the other one is not constrained and may always work.
-    """
+    """Random routing."""
 
     name = "random"
 
     # Mutable: the state of _rng.
-    __slots__ = ("_budget", "_constrained", "_joins", "_rng")
+    __slots__ = ("_budget", "_constrained", "_rng")
 
     def __init__(
         self,
@@ -36,7 +32,6 @@ class RandomSplit:
         budget: float,
         constrained: Literal["device", "server"],
         rng: np.random.Generator,
-        joins: bool = False,
     ) -> None:
         """Make one.
 
@@ -44,12 +39,10 @@ class RandomSplit:
             budget: share `b` in [0, 1] of all prompt tokens that the constrained endpoint may process.
             constrained: "server" (Stoch-S) or "device" (Stoch-D).
             rng: drawn from once for every request that has a choice.
-            joins: race instead of either-or.
         """
         self._budget = check_share("budget", budget)
         self._constrained = constrained
         self._rng = rng
-        self._joins = joins
 
     def starts(
         self,
@@ -60,13 +53,11 @@ class RandomSplit:
         if device is None or server is None:
             return alone(device, server)
         scarce, free = (server, device) if self._constrained == "server" else (device, server)
-        if self._rng.random() >= self._budget:
-            return (Start(free.name),)
-        return (Start(free.name), Start(scarce.name)) if self._joins else (Start(scarce.name),)
+        return (Start((scarce if self._rng.random() < self._budget else free).name),)
 
     def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
         n = prompt_tokens.size
         chosen = self._rng.random(n) < self._budget
         scarce_s = np.where(chosen, 0.0, np.inf)
-        free_s = np.zeros(n) if self._joins else np.where(chosen, np.inf, 0.0)
+        free_s = np.where(chosen, np.inf, 0.0)
         return Delays(free_s, scarce_s) if self._constrained == "server" else Delays(scarce_s, free_s)

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.dispatch.ranks import Ranks
 from disco.profiles.distributions import Empirical
 
 __all__ = ["EmpiricalWaits", "SampleWaits", "SplitWait", "WaitByLength", "WaitSource"]
@@ -140,85 +141,52 @@ class EmpiricalWaits:
         return 1.0 if wait_s <= 0.0 else self._ttft.survival(wait_s)
 
 
-# Above this many samples, selecting one is cheaper than sorting all.
-_SELECT_FROM = 20_000
-
-
 class SampleWaits:
-    """Waits straight from raw samples, sorted at once or, where there are very many, when that is needed."""
+    """Waits straight from raw samples; sorts no more of them than it needs to."""
 
-    # Mutable: _sorted_s, None until needed.
-    __slots__ = ("_sorted_s", "_times_s")
+    __slots__ = ("_order", "_size")
 
     def __init__(self, times_s: NDArray[np.float64]) -> None:
-        """Copies `times_s`: seconds, non-negative, float64, shape (n,).
+        """Keeps `times_s`: seconds, non-negative, float64, shape (n,).
 
         Raises:
             ValueError: there is no sample.
         """
         if times_s.size == 0:
             raise ValueError("a plan needs at least one time to first token")
-        self._times_s = times_s
-        self._sorted_s = None if times_s.size >= _SELECT_FROM else np.sort(times_s)
+        self._order = Ranks(times_s)
+        self._size = times_s.size
 
     def split(self, use: float) -> SplitWait:
         if use >= 1.0:
             return NO_WAIT
         if use <= 0.0:
             return NEVER
-        n = len(self._times_s)
+        n = self._size
         wanted = use * n
         # At most `allowed` samples may lie beyond the late wait; rounding must not push it a sample up.
         allowed = int(wanted + n * _ROUNDING)
         if allowed >= n:
             return NO_WAIT
-        at = n - 1 - allowed
-        if self._sorted_s is None:
-            return self._select(at, use)
-        times_s = self._sorted_s
+        times_s, skipped = self._order.near(n - 1 - allowed)
+        at = n - 1 - allowed - skipped
         late_s = float(times_s[at])
         if late_s <= 0.0:
             return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
         # Samples that equal the wait do not lie beyond it: step over an atom on both sides.
-        tied_above = at + 1 < n and times_s[at + 1] == late_s
-        beyond = n - int(times_s.searchsorted(late_s, side="right")) if tied_above else allowed
+        tied_above = at + 1 < len(times_s) and times_s[at + 1] == late_s
+        beyond = n - skipped - int(times_s.searchsorted(late_s, side="right")) if tied_above else allowed
         if beyond >= wanted - n * _ROUNDING:
             return SplitWait(late_s, late_s, 0.0)
         tied_below = at > 0 and times_s[at - 1] == late_s
         first = int(times_s.searchsorted(late_s)) if tied_below else at
-        early_s = float(times_s[first - 1]) if first else 0.0
-        reached = n - first if early_s > 0.0 else n  # without a wait the device always starts
+        early_s = float(times_s[first - 1]) if first else (skipped and self._order.before(late_s)) or 0.0
+        reached = n - skipped - first if early_s > 0.0 else n  # without a wait the device always starts
         return SplitWait(early_s, late_s, (wanted - beyond) / (reached - beyond))
 
     def use(self, waits_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self._sorted_s is None:
-            self._sorted_s = np.sort(self._times_s)
-        n = len(self._sorted_s)
-        return np.where(waits_s <= 0.0, 1.0, (n - self._sorted_s.searchsorted(waits_s, side="right")) / n)
+        ordered, n = self._order.all(), self._size
+        return np.where(waits_s <= 0.0, 1.0, (n - ordered.searchsorted(waits_s, side="right")) / n)
 
     def use_at(self, wait_s: float) -> float:
-        if wait_s <= 0.0:
-            return 1.0
-        n = len(self._times_s)
-        if self._sorted_s is None:
-            return int(np.count_nonzero(self._times_s > wait_s)) / n
-        return (n - int(self._sorted_s.searchsorted(wait_s, side="right"))) / n
-
-    def _select(self, at: int, use: float) -> SplitWait:
-        """The same as `split` without the order of all: `at` is the late wait's rank."""
-        times_s = np.partition(self._times_s, at)
-        n = len(times_s)
-        wanted = use * n
-        late_s = float(times_s[at])
-        if late_s <= 0.0:
-            return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
-        above_s, below_s = times_s[at + 1 :], times_s[:at]
-        tied_above = above_s.size and above_s.min() == late_s
-        beyond = int(np.count_nonzero(above_s > late_s)) if tied_above else len(above_s)
-        if beyond >= wanted - n * _ROUNDING:
-            return SplitWait(late_s, late_s, 0.0)
-        if below_s.size and below_s.max() == late_s:
-            below_s = below_s[below_s < late_s]
-        early_s = float(below_s.max()) if below_s.size else 0.0
-        reached = n - below_s.size if early_s > 0.0 else n
-        return SplitWait(early_s, late_s, (wanted - beyond) / (reached - beyond))
+        return 1.0 if wait_s <= 0.0 else self._order.beyond(wait_s) / self._size

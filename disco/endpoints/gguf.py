@@ -14,7 +14,7 @@ from pathlib import Path
 
 from disco.errors import ModelFileError
 
-__all__ = ["GgufError", "Header", "read_chat_template", "read_header"]
+__all__ = ["GgufError", "Header", "read_chat_template", "read_header", "read_tokens"]
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -140,6 +140,25 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
                 raise GgufError("it is truncated inside its header") from exc
             except RecursionError as exc:
                 raise GgufError("its header holds arrays in arrays without end") from exc
+
+
+def read_tokens(path: Path) -> list[bytes]:
+    """The tokenizer's vocabulary, by id, each token as the file spells it; empty where the file has none.
+
+    Raises:
+        GgufError: not a GGUF, an unsupported version, or truncated.
+        OSError: the file cannot be read.
+    """
+    read_header(path)  # says what is wrong with it
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        reader = _Reader(data)
+        reader.at = 16
+        for _ in range(reader.number("<Q")):
+            key, kind = reader.string(), reader.number("<I")
+            if key == b"tokenizer.ggml.tokens" and kind == _ARRAY and reader.number("<I") == _STRING:
+                return [reader.string() for _ in range(reader.number("<Q"))]
+            reader.value(kind)
+    return []
 
 
 @lru_cache(maxsize=16)

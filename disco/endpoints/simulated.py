@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import anyio
 import anyio.lowlevel
 import numpy as np
 
-from disco.endpoints.base import Attempt, Capabilities, Endpoint
+from disco.endpoints.base import Attempt, Capabilities, Endpoint, Event, Progress
 from disco.endpoints.simulated_script import (
     Scripted,
     SimulatedProfile,
+    log_probabilities,
     script,
     seam_report,
     swallowed_tokens,
 )
 from disco.endpoints.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
+from disco.events import Delta, DeltaKind, Ended, Parked, SeamReport, Started, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
@@ -33,10 +35,12 @@ __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
 class _Slots:
     """Who is being worked on: anybody at a server; on a device the first that came."""
 
-    # Mutable: present (in order of arrival), kept (what a device has in its KV cache).
+    # Mutable: present (in order of arrival), following (parked, and told more now and then), kept (what a device
+    # has in its KV cache).
 
     def __init__(self, *, one_at_a_time: bool) -> None:
         self.present: list[SimulatedAttempt] = []
+        self.following: list[SimulatedAttempt] = []
         self.kept: list[str] = []
         self.one_at_a_time = one_at_a_time
 
@@ -102,6 +106,10 @@ class SimulatedEndpoint(Endpoint):
             features=self.profile.features,
             vocabulary=self.profile.vocabulary,
             parks=self.place == "device",
+            follows=self.place == "device",
+            announces=self.place == "device",
+            waiting=self.busy if self.place == "device" else None,
+            logp=self.profile.mean_logp is not None,
         )
 
     def open(
@@ -111,14 +119,13 @@ class SimulatedEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> SimulatedAttempt:
-        del wants  # nothing is offered yet
         self._opened += 1
         # One generator per attempt: what one attempt draws does not depend on how others are interleaved.
         rng = np.random.default_rng([self._seed, self._opened])
-        return SimulatedAttempt(self, self._slots, request, prefix, rng)
+        return SimulatedAttempt(self, self._slots, request, prefix, rng, wants)
 
     async def aclose(self) -> None:
-        for attempt in tuple(self._slots.present):
+        for attempt in (*self._slots.present, *self._slots.following):
             await attempt.aclose()
 
     @property
@@ -139,6 +146,7 @@ class SimulatedAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         rng: np.random.Generator,
+        wants: frozenset[str] = frozenset(),
     ) -> None:
         self._name = endpoint.name
         self._place = endpoint.place
@@ -147,8 +155,13 @@ class SimulatedAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._rng = rng
-        self._state: Literal["new", "waiting", "working", "done"] = "new"
-        self._parked = False
+        self._gives_logp = "logp" in wants and endpoint.profile.mean_logp is not None
+        self._state: Literal["new", "waiting", "working", "following", "done"] = "new"
+        self._mode: Literal["write", "park", "follow"] = "write"
+        self._announced = False
+        self._read: Prefix | None = None  # a follower's prefix when its turn last came
+        self._earlier = Usage()  # of a follower before that
+        self._read_tokens = 0  # tokens that it had read then
         self._changed: anyio.Event | None = None  # set to make whoever waits in __anext__ look again
         self._events: Iterator[Scripted] = iter(())
         self._ahead: Scripted | None = None  # taken from the script, not delivered yet
@@ -158,7 +171,7 @@ class SimulatedAttempt(Attempt):
         self._written: list[str] = []
         self._final: Usage | None = None
 
-    async def __anext__(self) -> list[Delta] | Ended:
+    async def __anext__(self) -> Event:
         if self._state == "done":
             raise StopAsyncIteration
         if self._state == "new":
@@ -174,11 +187,20 @@ class SimulatedAttempt(Attempt):
             raise
         if isinstance(event, Ended):
             self._finish(event.usage)
-        else:
-            self._written += (delta.text for delta in event if delta.kind is not DeltaKind.ROLE)
+        elif isinstance(event, list):
+            return self._wrote(event)
         return event
 
-    async def _due(self) -> list[Delta] | Ended | EndpointFailure:
+    def _wrote(self, deltas: list[Delta]) -> list[Delta]:
+        content = [delta for delta in deltas if delta.kind is not DeltaKind.ROLE]
+        if self._gives_logp and content:
+            begin = self._prefix.tokens + len(self._written)
+            values = log_probabilities(self._profile, self._request, begin, len(content))
+            deltas = [replace(delta, logp=(value,)) for delta, value in zip(content, values, strict=True)]
+        self._written += (delta.text for delta in content)
+        return deltas
+
+    async def _due(self) -> Event | EndpointFailure:
         """Wait for the next event of the script."""
         while True:
             if self._state == "done":  # closed by another task
@@ -188,8 +210,23 @@ class SimulatedAttempt(Attempt):
                     await self._wait(math.inf)
                     continue
                 self._start()
-            if self._parked and self._written:
-                return Ended("parked", self.usage)
+                if self._place == "device" and not self._announced:
+                    self._announced = True
+                    return Started(self._cached)
+            if self._state == "following":
+                if self._mode == "follow" and self._read == self._prefix:
+                    await self._wait(math.inf)
+                    continue
+                if self._mode == "park":
+                    return Ended("parked", self.usage)
+                self._state = "waiting"
+                self._slots.following.remove(self)
+                self._slots.present.append(self)
+                continue
+            if self._mode != "write" and self._written:
+                if (parked := self._park_now()) is not None:
+                    return parked
+                continue
             if self._ahead is None:
                 self._ahead = next(self._events)
             at_s, event = self._ahead
@@ -198,11 +235,28 @@ class SimulatedAttempt(Attempt):
                 await self._wait(due_at)
                 continue
             self._ahead = None
-            if self._parked and not isinstance(event, EndpointFailure):
+            if self._mode != "write" and not isinstance(event, EndpointFailure):
                 if isinstance(event, list) and event[0].kind is DeltaKind.ROLE:
                     continue
-                return Ended("parked", Usage(len(self._pieces), 0, self._cached))
+                if (parked := self._park_now(read=True)) is not None:
+                    return parked
+                continue
             return event
+
+    def _park_now(self, *, read: bool = False) -> Ended | Parked | None:
+        """Its prompt is read, whatever it may have written: keep it, and let others have the device.
+
+        None where a follower has been told more meanwhile.
+        """
+        usage = self._charged(Usage(len(self._pieces), 0, self._cached)) if read else self.usage
+        if self._mode == "park":
+            return Ended("parked", usage)
+        self._earlier, self._read_tokens = usage, len(self._pieces)
+        self._slots.leave(self, self._pieces)
+        self._state = "following"
+        self._slots.following.append(self)
+        self._written = []
+        return Parked(usage) if self._read == self._prefix else None
 
     async def _wait(self, until: float) -> None:
         self._changed = anyio.Event()
@@ -218,6 +272,7 @@ class SimulatedAttempt(Attempt):
         self._state = "working"
         self._pieces = prompt_pieces(self._request.messages, self._prefix)
         self._cached = self._slots.cached(self._pieces)
+        self._read, self._ahead = self._prefix, None
         self._started_at = anyio.current_time()
         self._events = script(
             self._profile,
@@ -235,9 +290,11 @@ class SimulatedAttempt(Attempt):
         self._final = usage if usage is not None else self.usage
         kept = None
         if self._state == "working":
-            kept = self._pieces[: self._final.prompt_tokens]
+            kept = self._pieces[: self._used_now().prompt_tokens if usage is None else None]
             if self._written:  # the last token written was never evaluated itself
                 kept += tokenise(self._prefix.withheld) + self._written[:-1]
+        if self._state == "following":
+            self._slots.following.remove(self)
         self._state = "done"
         self._slots.leave(self, kept)
         self.look_again()
@@ -248,9 +305,31 @@ class SimulatedAttempt(Attempt):
     def park(self) -> bool:
         if self._place == "server" or self._state == "done":
             return False
-        self._parked = True
+        self._mode = "park"
         self.look_again()
         return True
+
+    def follow(self) -> bool:
+        if self._place == "server" or self._state == "done":
+            return False
+        self._mode = "follow"
+        self.look_again()
+        return True
+
+    def extend(self, prefix: Prefix) -> bool:
+        if self._mode != "follow" or self._state == "done":
+            return False
+        self._prefix = prefix
+        self.look_again()
+        return True
+
+    @property
+    def progress(self) -> Progress | None:
+        if self._place == "server" or self._state not in ("working", "following"):
+            return None
+        total = len(self._pieces)
+        read = self._used_now().prompt_tokens if self._state == "working" else total
+        return Progress(read, total, self._profile.prefill_tps if read > self._cached else 0.0)
 
     @property
     def seam(self) -> SeamReport | None:
@@ -261,7 +340,18 @@ class SimulatedAttempt(Attempt):
         if self._final is not None:
             return self._final
         if self._state != "working":
-            return Usage()
+            return self._earlier
+        return self._charged(self._used_now())
+
+    def _charged(self, used: Usage) -> Usage:
+        """With what it did when it had its turn before: each computed token counts, the cached ones once."""
+        cached = self._earlier.cached_tokens + max(0, used.cached_tokens - self._read_tokens)
+        before = self._earlier.prompt_tokens - self._earlier.cached_tokens
+        computed = before + used.prompt_tokens - used.cached_tokens
+        written = self._earlier.completion_tokens + used.completion_tokens
+        return Usage(computed + cached, written, cached)
+
+    def _used_now(self) -> Usage:
         prompt = len(self._pieces)
         if self._written:
             generated = len(self._written) + swallowed_tokens(self._profile, self._prefix)

@@ -41,6 +41,7 @@ __all__ = [
     "Sampler",
     "Scripted",
     "SimulatedProfile",
+    "log_probabilities",
     "play",
     "prose",
     "script",
@@ -118,6 +119,8 @@ class SimulatedProfile:
             passes it on and reports the seam as unproved. "leaks": the same, but reports that it continued, against
             the contract, to test those who must notice.
         fault: what goes wrong.
+        mean_logp: mean log probability of its tokens, below 0, for those who ask for "logp"; the same for one
+            request at every endpoint with the same `seed`. None: it does not know any.
     """
 
     ttft_s: Sampler | float = 0.0
@@ -136,6 +139,7 @@ class SimulatedProfile:
     role_at_s: float | None = None
     seam: Literal["exact", "echoes", "restarts", "doubts", "leaks"] = "exact"
     fault: Fault | None = None
+    mean_logp: float | None = None
 
 
 Scripted = tuple[float, list[Delta] | Ended | EndpointFailure]
@@ -279,6 +283,15 @@ def _spaced(
         at += gap_s
         yield at, packet
     return at
+
+
+def log_probabilities(
+    profile: SimulatedProfile, request: Request, begin: int, count: int
+) -> tuple[float, ...]:
+    """Made-up log probabilities of an answer's tokens `begin` to `begin + count`: exponentially distributed."""
+    key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), profile.seed, "logp")
+    drawn = np.random.default_rng(key).exponential(-(profile.mean_logp or 0.0), begin + count)
+    return tuple((-drawn[begin:]).tolist())
 
 
 def swallowed_tokens(profile: SimulatedProfile, prefix: Prefix) -> int:

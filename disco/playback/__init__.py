@@ -1,6 +1,7 @@
 """Playback: the buffer between generation and the reader, its pace, text boundaries and metrics."""
 
-from disco.playback.boundaries import complete_until, last_word_start
-from disco.playback.buffer import Pace, Playback
+from disco.playback.boundaries import last_word_start
+from disco.playback.buffer import Playback
+from disco.playback.pace import Pace
 
-__all__ = ["Pace", "Playback", "complete_until", "last_word_start"]
+__all__ = ["Pace", "Playback", "last_word_start"]

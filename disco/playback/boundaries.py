@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["CAP_CHARS", "complete_until", "continues", "ends_open", "last_word_start", "next_cut"]
+__all__ = ["CAP_CHARS", "continues", "ends_open", "last_word_start", "next_cut"]
 
 CAP_CHARS = 64
 """Longest run, in characters, that waits for a word's end."""
@@ -161,31 +161,6 @@ def ends_open(text: str) -> bool:
         return False
     # Other punctuation ends a word; marks, joiners and symbols may grow.
     return not unicodedata.category(last).startswith("P")
-
-
-def complete_until(text: str, *, final: bool) -> int:
-    """How many leading characters may be shown now.
-
-    A word is complete once whitespace or punctuation follows; ideographs and kana are complete as they stand.
-    Whitespace at the end waits for the word after it, so that a hand-over need not take it back. Of a run
-    longer than `CAP_CHARS`, whole multiples of the cap may be shown. Everything when `final`.
-    """
-    if final or not text:
-        return len(text)
-    if not ends_open(text):
-        return _boundary_at_or_before(text, len(text.rstrip()))
-    end = len(text)
-    start = end
-    while start > 0 and ends_open(text[start - 1]):
-        if _UNSPACED.match(text[start - 1]):
-            after = _boundary_at_or_after(text, start)
-            start = after if after < end else _boundary_at_or_before(text, end - 1)
-            break
-        start -= 1
-    run = end - start
-    if run > CAP_CHARS:
-        return max(_boundary_at_or_before(text, start + run - run % CAP_CHARS), start)
-    return _boundary_at_or_before(text, len(text[:start].rstrip()))
 
 
 def next_cut(text: str, start: int) -> int:

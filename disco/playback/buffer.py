@@ -14,168 +14,75 @@ not late before; and without banking nothing is held longer than `Pace.max_hold_
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from math import exp, isfinite
+from math import exp
 
 from disco.events import Delta, DeltaKind
-from disco.playback.boundaries import CAP_CHARS, continues, ends_open, next_cut
+from disco.playback.boundaries import CAP_CHARS, continues, next_cut
+from disco.playback.gate import Gate
+from disco.playback.items import (
+    MAX_CHARS_PER_TOKEN,
+    Item,
+    part_of,
+    take_back,
+    take_back_items,
+    weight_of,
+    word_is_whole,
+)
+from disco.playback.pace import Pace
 
-__all__ = ["Pace", "Playback"]
+__all__ = ["Playback"]
 
 _LEAD_S = 0.01  # before the reader's deadline, because a timer of a busy event loop rings late
 _FRAME_S = 1 / 60  # a screen shows no more often; spares wake-ups while a burst drains
 _EWMA_SPAN_S = 1.0  # memory of the arrival rate
 _PRIOR_SPAN_S = 0.03  # how long the rate is believed to have been r_c before the first token
 _AHEAD = 1.1  # how much faster than it arrives text is let go, so that a hold once made wears off
-_CHARS_PER_TOKEN = 4.0
-_MAX_CHARS_PER_TOKEN = 16  # more per token than this: the server does not count its tokens
 _TEXT = DeltaKind.TEXT
 _UNKNOWN = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How text is let go.
-
-    Attributes:
-        tps: reading pace r_c, in tokens/s; the slowest that text is ever shown when there is some.
-        max_hold_s: the longest that anything waits while nothing is banked for a hand-over.
-        floor_tps: slowest rate while nothing is banked, where the screen should run ahead of the reader.
-        drain_s: time in which the rest is shown once the answer has ended; 0 shows it at once.
-    """
-
-    tps: float
-    max_hold_s: float = 0.3
-    floor_tps: float = 0.0
-    drain_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (self.tps > 0 and isfinite(self.tps)):
-            raise ValueError(f"tps must be positive and finite, not {self.tps}; use pace None for no pacing")
-        if not self.max_hold_s > 0:
-            raise ValueError(
-                f"max_hold_s must be positive, not {self.max_hold_s}; use pace None for no pacing"
-            )
-        if not (self.floor_tps >= 0 and self.drain_s >= 0):
-            raise ValueError("floor_tps and drain_s must not be negative")
-
-
-class _Item:
-    """A queued delta; `offset` of its `chars` characters have been released, `cut` is the next word's end."""
-
-    __slots__ = ("arrived_at", "chars", "cut", "delta", "glued", "offset", "open", "weight")
-
-    def __init__(self, delta: Delta, arrived_at: float, chars: int, weight: float, glued: bool) -> None:  # noqa: FBT001
-        text = delta.text
-        self.delta = delta
-        self.arrived_at = arrived_at
-        self.chars = chars
-        self.weight = weight
-        self.glued = glued
-        self.offset = 0
-        if chars > 1 and text.isascii():
-            # One ASCII word with a space before it, which most deltas are, ends where its text ends.
-            word = text[1:].isalnum() and chars <= CAP_CHARS
-            self.cut = chars if word else next_cut(text, 0)
-            self.open = word or ends_open(text)
-        else:
-            self.cut = next_cut(text, 0) if chars else 0
-            self.open = ends_open(text)
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _weight(delta: Delta, chars: int) -> float:
-    """Tokens that a text counts for; estimated from its length where the server does not count."""
-    if chars > _MAX_CHARS_PER_TOKEN * max(delta.tokens, 1):
-        return chars / _CHARS_PER_TOKEN
-    return float(delta.tokens)
-
-
-def _part(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
-    """Characters `start` to `end` of a delta.
-
-    Tokens are shared out in proportion to characters, rounded so that the parts' sum is the delta's; `ids`
-    (all of them) go to the part that completes the delta, logprobs to the first, `raw` to none.
-    """
-    chars = len(delta.text)
-    return Delta(
-        delta.text[start:end],
-        tokens=delta.tokens * end // chars - delta.tokens * start // chars,
-        kind=delta.kind,
-        ids=delta.ids if ids and end == chars else None,
-        logprobs=delta.logprobs if start == 0 else None,
-    )
+_NEVER = float("inf")
 
 
 class Playback:
     """Queue between generation and the reader. `pace` None: everything is passed on at once, untouched.
 
-    Without banking the rate is `max(pace.tps, pace.floor_tps, 1.1·EWMA of arrivals, backlog/max_hold_s)`;
-    while `banking` it is exactly `pace.tps`. The first text leaves at once (of a delta over 64 characters,
-    its first word). Words leave whole: an unfinished last word waits for its end, until the reader reaches it
-    or `max_hold_s` is over. Deltas that are not text are never held once the text before them has left, and
-    never overtake it.
+    The rate is `max(pace.tps, 1.1·EWMA of arrivals, backlog/max_hold_s)`; while `banking` it is exactly `pace.tps`,
+    and under a `tempo` exactly that. The first text leaves at once (of a delta over 64 characters, its first word).
+    Words leave whole: an unfinished last word waits for its end, until the reader reaches it or `max_hold_s` is over.
+    Deltas that are not text are never held once the text before them has left, and never overtake it. Nothing passes
+    the `gate`.
 
     `now` must not go backwards between calls.
     """
 
-    # Mutable: everything below. Token counts are `weight`s (see `_weight`), floats.
+    # Mutable: everything below. Token counts are `weight`s (see `weight_of`), floats.
     __slots__ = (
-        "_banking",
-        "_burst_tps",
-        "_due_from_at",
-        "_due_tokens",
-        "_end_by",
-        "_ended",
-        "_ewma_span_s",
-        "_ewma_tokens",
-        "_frame_at",
-        "_last_push_at",
-        "_last_text",
-        "_nothing_before_at",
-        "_queue",
-        "_rate_tps",
-        "_raw_queue",
-        "_run_chars",
-        "_seen_at",
-        "_text_started_at",
-        "_token_s",
-        "_tokens_pushed",
-        "_tokens_released",
-        "_unbanked_at",
-        "pace",
-        "pushed_chars",
-        "released_chars",
-    )
+        "_banking", "_burst_tps", "_due_from_at", "_due_tokens", "_end_by", "_ended", "_ewma_span_s",
+        "_ewma_tokens", "_frame_at", "_gate", "_last_push_at", "_last_text", "_nothing_before_at",
+        "_queue", "_rate_tps", "_raw_queue", "_run_chars", "_seen_at", "_slowest_tps", "_steady",
+        "_tempo", "_text_started_at", "_token_s", "_tokens_pushed", "_tokens_released", "_unbanked_at",
+        "pace", "pushed_chars", "released_chars",
+    )  # fmt: skip
 
     def __init__(self, pace: Pace | None) -> None:
         self.pace = pace
-        self.pushed_chars = 0
-        self.released_chars = 0
+        self.pushed_chars = self.released_chars = 0
         self._raw_queue: list[Delta] = []  # used without a pace
-        self._queue: deque[_Item] = deque()  # used with one
-        self._banking = False
+        self._queue: deque[Item] = deque()  # used with one
+        self._banking = self._steady = False
+        self._tempo: float | None = None
+        self._gate: Gate | None = None
         self._ended = False
-        self._end_by = float("inf")
+        self._end_by = _NEVER
         self._nothing_before_at = _UNKNOWN  # a `next_at` that still holds
-        self._tokens_pushed = 0.0
-        self._tokens_released = 0.0
+        self._tokens_pushed = self._tokens_released = self._last_push_at = 0.0
         self._text_started_at = _UNKNOWN
-        self._last_push_at = 0.0
         self._last_text = ""
         self._run_chars = 0
         # The head is due `_due_tokens` at the present rate after `_due_from_at`, when the word before it was.
-        self._due_from_at = float("-inf")
-        self._due_tokens = 0.0
-        self._burst_tps = 0.0
-        self._frame_at = float("-inf")
-        self._seen_at = float("-inf")
-        self._unbanked_at = float("-inf")
+        self._due_from_at = self._frame_at = self._seen_at = self._unbanked_at = _UNKNOWN
+        self._due_tokens = self._burst_tps = 0.0
         self._token_s = 1.0 / pace.tps if pace is not None else 0.0
-        self._rate_tps = pace.tps if pace is not None else float("inf")
+        self._rate_tps = self._slowest_tps = pace.tps if pace is not None else _NEVER
         self._ewma_span_s = _PRIOR_SPAN_S
         self._ewma_tokens = _PRIOR_SPAN_S * (pace.tps if pace is not None else 0.0)
 
@@ -185,14 +92,21 @@ class Playback:
         Raises:
             ValueError: after `end`.
         """
+        if self._ended:
+            raise ValueError("push() after end(): the answer is complete")
+        if self._gate is not None:
+            self._seen_at = now
+            part, kept_chars = self._gate.before(delta, self.pushed_chars)
+            self.pushed_chars += kept_chars
+            if part is None:
+                return
+            delta = part
         pace = self.pace
         if pace is None:
             if delta.kind is _TEXT:
                 self.pushed_chars += len(delta.text)
             self._raw_queue.append(delta)
             return
-        if self._ended:
-            raise ValueError("push() after end(): the answer is complete")
         self._seen_at = now
         self._nothing_before_at = _UNKNOWN
         queue = self._queue
@@ -200,10 +114,10 @@ class Playback:
         chars = len(text)
         if delta.kind is not _TEXT or not chars:
             self._last_text = ""
-            queue.append(_Item(delta, now, 0, 0.0, False))
+            queue.append(Item(delta, now, 0, 0.0, False))
             return
         tokens = delta.tokens
-        weight = float(tokens) if chars <= _MAX_CHARS_PER_TOKEN * tokens else _weight(delta, chars)
+        weight = float(tokens) if chars <= MAX_CHARS_PER_TOKEN * tokens else weight_of(delta, chars)
         # A word that brings its space along glues to nothing.
         glued = text[0] != " " and self._is_glued(text)
         if glued:
@@ -213,7 +127,7 @@ class Playback:
             self._run_chars = chars
             self._last_text = text
         # With nothing there to show but an unfinished word, time that passed unused earns no burst.
-        idle = not queue or not self._word_is_whole()
+        idle = not queue or not word_is_whole(queue)
         if idle:
             self._burst_tps = 0.0
         backlog = self._tokens_pushed = self._tokens_pushed + weight
@@ -232,8 +146,8 @@ class Playback:
         burst_tps = (backlog - self._tokens_released) / pace.max_hold_s
         if burst_tps > self._burst_tps:
             self._burst_tps = burst_tps
-        self._change_rate(now, pace, idle)
-        queue.append(_Item(delta, now, chars, weight, glued))
+        self._change_rate(now, idle)
+        queue.append(Item(delta, now, chars, weight, glued))
 
     def _is_glued(self, text: str) -> bool:
         """Whether `text` goes on with the word before it; counts the characters of a word that does."""
@@ -246,44 +160,27 @@ class Playback:
     def _due_at(self) -> float:
         return self._due_from_at + self._due_tokens / self._rate_tps
 
-    def _change_rate(self, now: float, pace: Pace, idle: bool) -> None:  # noqa: FBT001 - called for every token
+    def _change_rate(self, now: float, idle: bool) -> None:  # noqa: FBT001 - called for every token
         """Set the rate anew: what is due by now stays due, what is left is due at the new rate."""
         due_at = self._due_from_at + self._due_tokens / self._rate_tps
         if due_at > now:
             self._due_from_at, self._due_tokens = now, (due_at - now) * self._rate_tps
         else:
             self._due_from_at, self._due_tokens = (now if idle else due_at), 0.0
-        rate_tps = pace.tps
-        if not self._banking or self._ended:
+        rate_tps = self._slowest_tps
+        if not self._steady:
             arrivals_tps = _AHEAD * self._ewma_tokens / self._ewma_span_s
-            if pace.floor_tps > rate_tps:
-                rate_tps = pace.floor_tps
             if arrivals_tps > rate_tps:
                 rate_tps = arrivals_tps
             if self._burst_tps > rate_tps:
                 rate_tps = self._burst_tps
         self._rate_tps = rate_tps
 
-    def _word_is_whole(self) -> bool:
-        """True when the word at the head of the queue is known to end where the queue has it end."""
-        queue = self._queue
-        last = queue[0]
-        if last.cut < last.chars or self._ended:
-            return True
-        if len(queue) > 1:
-            items = iter(queue)
-            next(items)
-            for item in items:
-                if not item.glued or item.cut < item.chars:
-                    return True
-                last = item
-        return not last.open
-
     @property
     def next_at(self) -> float | None:
-        """When to call `release` next, in absolute seconds; may lie in the past. None: nothing waits."""
+        """When to call `release` next, absolute seconds, perhaps in the past. None: nothing waits but for the gate."""
         if self.pace is None:
-            return float("-inf") if self._raw_queue else None
+            return _UNKNOWN if self._raw_queue else None
         queue = self._queue
         if not queue:
             return None
@@ -298,14 +195,12 @@ class Playback:
     def release(self, now: float) -> list[Delta]:
         """What the reader gets at `now`, in order; after a late call everything that has fallen due.
 
-        A delta that leaves whole is the object that was pushed; see `_part` for what a split one carries.
+        A delta that leaves whole is the object that was pushed; see `part_of` for what a split one carries.
         """
         pace = self.pace
         if pace is None:
-            out = self._raw_queue
-            if out:
-                self._raw_queue = []
-                self.released_chars = self.pushed_chars
+            out, self._raw_queue = self._raw_queue, []
+            self.released_chars = self.pushed_chars - (0 if self._gate is None else self._gate.chars)
             return out
         self._seen_at = now
         queue = self._queue
@@ -328,7 +223,7 @@ class Playback:
                     latest_at = self._end_by
                 else:
                     latest_at = self._text_started_at + self._tokens_released * self._token_s - _LEAD_S
-                    if not self._banking:
+                    if not self._steady:
                         held_from_at = self._unbanked_at if self._unbanked_at > arrived_at else arrived_at
                         if held_from_at + pace.max_hold_s < latest_at:
                             latest_at = held_from_at + pace.max_hold_s
@@ -338,7 +233,7 @@ class Playback:
                     due_at = latest_at
                 if latest_at > now and not inside_word:
                     # The second item being the beginning of a word is what it nearly always is.
-                    whole = (len(queue) > 1 and not queue[1].glued) or self._word_is_whole()
+                    whole = (len(queue) > 1 and not queue[1].glued) or self._ended or word_is_whole(queue)
                     if wait_for_frame or due_at > now or not whole:
                         if whole:
                             if due_at < self._frame_at:
@@ -361,7 +256,7 @@ class Playback:
                     item.cut = next_cut(item.delta.text, cut)
             if offset > start:
                 delta = item.delta
-                out.append(delta if offset - start == chars else _part(delta, start, offset, ids=True))
+                out.append(delta if offset - start == chars else part_of(delta, start, offset, ids=True))
             elif not chars:
                 out.append(item.delta)
             if offset < chars:
@@ -385,61 +280,29 @@ class Playback:
         if position < self.released_chars:
             raise ValueError(f"cannot retract to {position}: {self.released_chars} characters are released")
         taken: list[Delta] = []
+        if self._gate is not None:
+            taken, self.pushed_chars = self._gate.take_back(self.pushed_chars, position)
+            if self._gate.behind:
+                return taken[::-1]
         if self.pace is None:
-            while self._raw_queue:
-                delta = self._raw_queue[-1]
-                chars = len(delta.text) if delta.kind is _TEXT else 0
-                start = self.pushed_chars - chars
-                if start < position and self.pushed_chars <= position:
-                    break
-                self._raw_queue.pop()
-                if start < position:
-                    kept = position - start
-                    self._raw_queue.append(_part(delta, 0, kept, ids=False))
-                    taken.append(_part(delta, kept, chars, ids=False))
-                    self.pushed_chars = position
-                    break
-                taken.append(delta)
-                self.pushed_chars = start
-            return taken[::-1]
-        self._nothing_before_at = _UNKNOWN
-        queue = self._queue
-        while queue:
-            item = queue[-1]
-            start = self.pushed_chars - (item.chars - item.offset)
-            if start < position and self.pushed_chars <= position:
-                break
-            queue.pop()
-            delta = item.delta
-            keep = item.offset + max(position - start, 0)
-            if item.chars:
-                self._tokens_pushed -= item.weight * (item.chars - keep) / item.chars
-            self.pushed_chars -= item.chars - keep
-            taken.append(delta if keep == 0 else _part(delta, keep, item.chars, ids=False))
-            if keep > item.offset:
-                head = _part(delta, item.offset, keep, ids=False)
-                weight = item.weight * (keep - item.offset) / item.chars
-                queue.append(_Item(head, item.arrived_at, keep - item.offset, weight, item.glued))
-                break
-            if start < position:
-                break
-        self._last_text = queue[-1].delta.text if queue else ""
-        self._run_chars = len(self._last_text)
-        return taken[::-1]
+            more, self.pushed_chars = take_back(self._raw_queue, self.pushed_chars, position)
+        else:
+            queue = self._queue
+            more, self.pushed_chars, weight = take_back_items(queue, self.pushed_chars, position)
+            self._nothing_before_at = _UNKNOWN
+            self._tokens_pushed -= weight
+            self._last_text = queue[-1].delta.text if queue else ""
+            self._run_chars = len(self._last_text)
+        return [*taken, *more][::-1]
 
     def end(self, now: float) -> None:
-        """No more comes: the rest leaves at once, or evenly within `pace.drain_s`. Idempotent."""
+        """No more comes: the rest leaves at once, what is behind the gate as soon as that is lifted. Idempotent."""
         if self._ended:
             return
         self._ended = True
-        if self.pace is None:
-            return
+        self._end_by = now
         self._nothing_before_at = _UNKNOWN
-        self._end_by = now + self.pace.drain_s
         self._due_from_at, self._due_tokens = now, 0.0
-        if self.pace.drain_s > 0:
-            self._burst_tps = self.banked_tokens / self.pace.drain_s
-        self._change_rate(now, self.pace, False)
 
     @property
     def banking(self) -> bool:
@@ -448,28 +311,79 @@ class Playback:
 
     @banking.setter
     def banking(self, value: bool) -> None:
-        if self._banking and not value and self.pace is not None:
+        self._banking = value
+        self._steer()
+
+    @property
+    def tempo(self) -> float | None:
+        """Tokens per second at which exactly text leaves, set from outside while a hand-over is awaited; None: none.
+
+        Never slower than `pace.tps`; a token that the reader already waits for leaves at once. Without a pace it
+        changes nothing. What is not positive and finite is refused (ValueError).
+        """
+        return self._tempo
+
+    @tempo.setter
+    def tempo(self, value: float | None) -> None:
+        if value is not None and not 0 < value < _NEVER:
+            raise ValueError(f"tempo must be positive and finite, not {value}; None for none")
+        self._tempo = value
+        self._steer()
+
+    def _steer(self) -> None:
+        """Follow `banking` and `tempo`: either makes the rate a given one and suspends the longest hold."""
+        self._nothing_before_at = _UNKNOWN
+        if self.pace is None:
+            return
+        steady = self._banking or self._tempo is not None
+        if self._steady and not steady:
             # What was banked drains within the hold from here on, not in one go.
             self._unbanked_at = self._seen_at
-            self._burst_tps = self.banked_tokens / self.pace.max_hold_s
-        self._banking = value
-        self._nothing_before_at = _UNKNOWN
-        if self.pace is not None and self._queue:
-            self._change_rate(self._seen_at, self.pace, False)
+            self._burst_tps = (self._tokens_pushed - self._tokens_released) / self.pace.max_hold_s
+        self._steady = steady
+        self._slowest_tps = max(self.pace.tps, self._tempo or 0.0)
+        if self._queue:
+            self._change_rate(self._seen_at, False)
+
+    @property
+    def gate(self) -> int | None:
+        """No character of the answer from this position on leaves, whatever is due; None: no gate.
+
+        What else stands there or behind waits, too. It divides a word that it falls into, so it belongs where text may
+        be cut. To the pace, what waits behind it arrives when it is let through; the reader's clock starts with what
+        passes first. `end` does not lift it: a session does that first, or its answer ends undelivered.
+        """
+        return None if self._gate is None else self._gate.position
+
+    @gate.setter
+    def gate(self, value: int | None) -> None:
+        chars = self.pushed_chars
+        waiting: list[Delta] = []
+        if self._gate is not None:
+            waiting = self._gate.behind
+            self.pushed_chars -= self._gate.chars
+            self._gate = None
+        if value is not None:
+            if value <= self.pushed_chars and self.next_at is not None:
+                waiting = [*self.retract(max(value, self.released_chars)), *waiting]
+            self._gate = Gate(value)
+        ended, self._ended = self._ended, False  # what waited may still come
+        for pushed, delta in enumerate(waiting, 1):
+            self.push(self._seen_at, delta)
+            if self._gate is not None and self._gate.behind:  # so is all that follows
+                self._gate.behind += waiting[pushed:]
+                self._gate.chars += chars - self.pushed_chars
+                self.pushed_chars = chars
+                break
+        self._ended = ended
 
     @property
     def banked_tokens(self) -> float:
         """Tokens pushed and not yet released."""
+        behind = 0.0 if self._gate is None else self._gate.tokens
         if self.pace is None:
-            return float(sum(delta.tokens for delta in self._raw_queue if delta.kind is _TEXT))
-        return self._tokens_pushed - self._tokens_released
-
-    @property
-    def pending_bytes(self) -> int:
-        """UTF-8 bytes of text pushed and not yet released."""
-        if self.pace is None:
-            return sum(_bytes(delta.text) for delta in self._raw_queue)
-        return sum(_bytes(item.delta.text[item.offset :]) for item in self._queue if item.chars)
+            return sum(delta.tokens for delta in self._raw_queue if delta.kind is _TEXT) + behind
+        return self._tokens_pushed - self._tokens_released + behind
 
     def slack_s(self, now: float) -> float:
         """Time until the reader has read all that was pushed: `D_N - now` with N tokens pushed.
@@ -479,14 +393,5 @@ class Playback:
         """
         if self._text_started_at == _UNKNOWN:
             return 0.0
-        return self._text_started_at + self._tokens_pushed * self._token_s - now
-
-    def screen_slack_s(self, now: float) -> float:
-        """The same on the screen's clock: how long text keeps appearing at r_c if nothing more is pushed.
-
-        Shorter than `slack_s` by what is on the screen and not yet read; never negative.
-        """
-        if self.pace is None or self._text_started_at == _UNKNOWN:
-            return 0.0
-        due_at = max(min(self._due_at, self._text_started_at + self._tokens_released * self._token_s), now)
-        return due_at + (self._tokens_pushed - self._tokens_released) * self._token_s - now
+        tokens = self._tokens_pushed + (0.0 if self._gate is None else self._gate.tokens)
+        return self._text_started_at + tokens * self._token_s - now

@@ -249,10 +249,6 @@ class PriceTable(_Strict):
                 f"Add it under [models] in a prices.toml of your own."
             ) from None
 
-    def with_prices(self, models: Mapping[str, Price]) -> PriceTable:
-        """The same table with some prices replaced or added."""
-        return self.model_copy(update={"models": {**self.models, **models}})
-
 
 Profile = DeviceProfile | ServerProfile | LengthsProfile
 

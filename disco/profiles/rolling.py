@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.errors import ConfigurationError
 from disco.profiles.distributions import Empirical
 
 __all__ = ["Rolling"]
@@ -119,43 +117,6 @@ class Rolling:
             self._snapshot = self._estimate()
         return self._snapshot
 
-    def to_dict(self) -> dict[str, Any]:
-        """The state as plain numbers, lists and strings, for `from_dict`."""
-        return {
-            "low_s": _LOW_S,
-            "high_s": _HIGH_S,
-            "bins": _BINS,
-            "half_life": self.half_life,
-            "count": self.count,
-            "censored_count": self.censored_count,
-            "seen": _sparse(self._seen / self._gain),
-            "censored": _sparse(self._censored / self._gain),
-        }
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Rolling:
-        """Continue from a saved state.
-
-        Raises:
-            ConfigurationError: the state is not one that `to_dict` wrote.
-        """
-        try:
-            if (state["low_s"], state["high_s"], state["bins"]) != (_LOW_S, _HIGH_S, _BINS):
-                raise ValueError("its bins are others")
-            rolling = cls(half_life=state["half_life"])
-            rolling.count = int(state["count"])
-            rolling.censored_count = int(state["censored_count"])
-            _fill(rolling._seen, state["seen"])
-            _fill(rolling._censored, state["censored"])
-            rolling._span()
-            if rolling._censored.any() and not rolling.censored_count:
-                raise ValueError("its counts do not fit its weights")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ConfigurationError(
-                f"a saved TTFT distribution cannot be read ({error!r}); delete it and it is learnt again"
-            ) from error
-        return rolling
-
     def _add(self, bins: NDArray[np.float64], x_s: float) -> None:
         if x_s >= _LOW_S:
             i = min(int((math.log(x_s) - _LOG_LOW) * _BINS_PER_LOG) + 1, _BINS) if x_s < _HIGH_S else _BINS
@@ -197,14 +158,3 @@ class Rolling:
             seen.cumsum(out=levels[1:])
             levels /= levels[-1]
         return Empirical(levels, _EDGES_S[first : last + 1])
-
-
-def _sparse(bins: NDArray[np.float64]) -> list[list[float]]:
-    return [[int(i), float(bins[i])] for i in np.flatnonzero(bins)]
-
-
-def _fill(bins: NDArray[np.float64], sparse: Any) -> None:
-    for i, weight in sparse:
-        if not (0 <= i < bins.size and 0 <= weight < math.inf):
-            raise ValueError(f"bin {i} cannot weigh {weight}")
-        bins[i] = weight

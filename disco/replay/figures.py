@@ -116,16 +116,6 @@ class ReadingSums:
             self.ratios[name] += float(known.sum())
             self.of[name] += known.size
 
-    def merge(self, other: ReadingSums) -> None:
-        """Take in what another one counted."""
-        self.moved += other.moved
-        self.failed_over += other.failed_over
-        self.late_tokens += other.late_tokens
-        self.handover_late_tokens += other.handover_late_tokens
-        for name in _RATIOS:
-            self.ratios[name] += other.ratios[name]
-            self.of[name] += other.of[name]
-
     def figures(self, answered: int, tbt: Times, moved_tbt: Times, handover_late: Times) -> ReadingFigures:
         """The figures, given how many answers there are and the values pooled over them."""
         p50_s, p99_s = tbt.quantiles((0.5, 0.99))
@@ -180,19 +170,6 @@ class Sums:
             self._charge(f"{place}/{phase.value}", usd)
         self.device_won += int(np.count_nonzero(outcome.device_won))
         self.failed += int(np.count_nonzero(outcome.failed))
-
-    def merge(self, other: Sums) -> None:
-        """Take in what another one counted."""
-        self.requests += other.requests
-        self.answered += other.answered
-        self.ttft_s += other.ttft_s
-        self.prompt_tokens += other.prompt_tokens
-        self.constrained_tokens += other.constrained_tokens
-        self.cost_usd += other.cost_usd
-        for key, usd in other.cost_by.items():
-            self._charge(key, usd)
-        self.device_won += other.device_won
-        self.failed += other.failed
 
     def figures(self, ttft: Times, reading: ReadingFigures | None) -> SeedFigures:
         """The figures, given all TTFTs."""

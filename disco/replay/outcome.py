@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from disco.cost import Phase
 from disco.session.record import RouteRecord
 
-__all__ = ["Outcome", "Reading", "concatenate"]
+__all__ = ["Outcome", "Reading"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -79,28 +78,3 @@ class Outcome:
         total = float(self.prompt_tokens.sum())
         used = self.device_prompt_tokens if place == "device" else self.server_prompt_tokens
         return float(used.sum()) / total if total else 0.0
-
-
-def concatenate(outcomes: Sequence[Outcome]) -> Outcome:
-    """Outcomes of consecutive pieces of a trace as one; at least one."""
-    cost_by: dict[tuple[str, Phase], float] = {}
-    for outcome in outcomes:
-        for key, usd in outcome.cost_by.items():
-            cost_by[key] = cost_by.get(key, 0.0) + usd
-    readings = [o.reading for o in outcomes if o.reading is not None]
-    reading = None
-    if len(readings) == len(outcomes):
-        reading = Reading(**{f.name: _joined(readings, f.name) for f in fields(Reading)})
-    return Outcome(
-        **{name: _joined(outcomes, name) for name in _COLUMNS},
-        cost_by=cost_by,
-        reading=reading,
-        example=next((o.example for o in outcomes if o.example is not None), None),
-    )
-
-
-_COLUMNS = tuple(f.name for f in fields(Outcome) if f.name not in ("cost_by", "reading", "example"))
-
-
-def _joined(parts: Sequence[Any], name: str) -> NDArray[Any]:
-    return np.concatenate([getattr(part, name) for part in parts])

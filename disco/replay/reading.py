@@ -64,7 +64,7 @@ class Readings:
         self._moved[row] = bool(cuts)
         if not times_s.size:
             return
-        self._tbt_s[row] = np.diff(times_s)
+        self._tbt_s[row] = times_s[1:] - times_s[:-1]
         pace_tps = self._pace_tps
         if pace_tps is None:
             return

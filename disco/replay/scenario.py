@@ -12,12 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.cost import ExchangeRate, Rates, Regime, device_rates, regime, server_rates
+from disco.cost import ExchangeRate, Rates, device_rates, server_rates
 from disco.dispatch.base import Delays
+from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Candidate
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
+from disco.replay.stations.station import DEFAULT_TPS, Station
 from disco.replay.trace import Gaps, Trace
 
 __all__ = ["DEVICE", "SERVER", "Arm", "Draws", "Scenario", "Workload", "draws", "resolve", "scenario_for"]
@@ -25,7 +27,7 @@ __all__ = ["DEVICE", "SERVER", "Arm", "Draws", "Scenario", "Workload", "draws", 
 DEVICE = "device"
 SERVER = "server"
 
-DEFAULT_SERVER_TPS = 50.0  # where neither trace nor profile knows how fast the server writes
+DEFAULT_SERVER_TPS = DEFAULT_TPS  # where neither trace nor profile knows how fast the server writes
 # Features that a recording brings along and `resolve` makes use of; NaN where there is nothing to say.
 TTFT_OVER = "ttft_over_s"  # the server's first token took longer than this: it lost a race and was stopped
 DEVICE_TTFT_OVER = "device_ttft_over_s"  # the same of the device
@@ -34,7 +36,6 @@ STARTS = ("device_start_s", "server_start_s")  # seconds after the request; NaN:
 
 # Streams of randomness of their own: the seed that made a synthetic trace (0, 1, 2) may also resolve it.
 _TTFT_STREAM, _TPOT_STREAM = 21, 22
-PLANNED_QUANTILE = 0.9  # of the server's TTFT: a hand-over that is late is abandoned, so plan it slow
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,29 +93,37 @@ class Scenario:
         """The side the budget limits."""
         return "device" if self.regime == "device-constrained" else "server"
 
-    def candidates(self) -> tuple[Candidate, Candidate]:
-        """Device and server as dispatch and session see them, the model being loaded."""
-        line = self.device.line
-        device = Candidate(
+    def stations(self) -> tuple[Station, Station]:
+        """Device and server, for a replay of any number of endpoints.
+
+        Raises:
+            ConfigurationError: the model is to be unloaded, and the device does not say how long loading takes.
+        """
+        device = Station.of_device(
+            self.device,
+            self.device_rates,
             name=DEVICE,
-            reach="device",
-            rates=self.device_rates,
-            prefill_tps=1.0 / line.k_s_per_token,
-            overhead_s=line.c_s,
-            decode_tps=self.device.decode_tps,
+            slots=self.device_slots,
+            idle_unload_s=self.idle_unload_s,
             continues=self.device_continues,
-            parks=True,
-            context_tokens=self.device.context_tokens,
+            fault=self.device_fault,
         )
-        server = Candidate(
+        server = Station(
             name=SERVER,
             reach="any",
             rates=self.server_rates,
-            overhead_s=float(self.ttft.quantile(PLANNED_QUANTILE)),
+            ttft=self.ttft,
             decode_tps=self.server_tps,
+            tpot=self.tpot,
             continues=self.server_continues,
+            fault=self.server_fault,
         )
         return device, server
+
+    def candidates(self) -> tuple[Candidate, Candidate]:
+        """Device and server as dispatch and session see them, the model being loaded."""
+        device, server = self.stations()
+        return device.candidate(), server.candidate()
 
     def planning_lengths(self, prompt_tokens: Ints) -> Lengths:
         """The prompt lengths that policies plan on."""

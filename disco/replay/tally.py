@@ -62,11 +62,6 @@ class Sketch:
             at[piece > _MOST] = _CELLS - 1
             self._counts += np.bincount(at, minlength=_CELLS)
 
-    def merge(self, other: Sketch) -> None:
-        """Take in what another one counted."""
-        self._counts += other._counts
-        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
-
     def quantiles(self, levels: Sequence[float]) -> list[float]:
         ranks = self._counts.cumsum()
         n = int(ranks[-1])
@@ -124,25 +119,6 @@ class Tally:
             self._tbt.add(reading.tbt_s)
             self._moved_tbt.add(reading.moved_tbt_s)
             self._handover_late.add(reading.handover_late_tokens[reading.moved & answered])
-
-    def merge(self, other: Tally) -> None:
-        """Take in what another one counted.
-
-        Raises:
-            ConfigurationError: the two count for different sides, or outcomes of different evaluators.
-        """
-        if other._constrained != self._constrained:
-            raise ConfigurationError("tallies of different regimes cannot be put together")
-        self._check_same_evaluator(has_reading=other._reading is not None, requests=len(other))
-        self._sums.merge(other._sums)
-        self._ttft.merge(other._ttft)
-        if other._reading is not None:
-            if self._reading is None:
-                self._reading = ReadingSums()
-            self._reading.merge(other._reading)
-            self._tbt.merge(other._tbt)
-            self._moved_tbt.merge(other._moved_tbt)
-            self._handover_late.merge(other._handover_late)
 
     def figures(self) -> SeedFigures:
         """The figures so far."""

@@ -10,17 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-import numpy as np
-
-from disco.endpoints.simulated_script import Scripted, SimulatedProfile, script
+from disco.endpoints.simulated_script import Scripted
 from disco.events import Delta, Ended, Started, Usage
 from disco.replay.device import Device
-from disco.replay.flow import flow, flows
-from disco.request import Request
+from disco.replay.flow import KnownPackets, flow, flows, take_stretch
 from disco.session.effects import (
     CancelAttempt,
     Effect,
@@ -33,7 +29,7 @@ from disco.session.effects import (
 )
 from disco.session.machine import Session
 
-__all__ = ["Player", "Run", "Scripts", "Shared", "run_session", "run_together"]
+__all__ = ["Player", "Scripts", "Shared", "run_together"]
 
 _STOP = object()  # a cancelled attempt has really stopped
 _EVENT, _WAKE = 0, 1  # at the same time, what happens comes before what falls due
@@ -111,83 +107,6 @@ class Shared:
     def __init__(self) -> None:
         self.heap: list[Entry] = []
         self.ties = itertools.count()
-
-
-@dataclass(slots=True)
-class Run:
-    """How a session went.
-
-    Attributes:
-        session: the machine in its last state.
-        out: (time, deltas) as the reader got them.
-        finished: the reason, or None when it failed.
-        error: what it failed with.
-        now: virtual time at the end, seconds.
-        running: attempts that were started and never stopped; must be empty.
-    """
-
-    session: Session
-    out: list[tuple[float, list[Delta]]] = field(default_factory=list)
-    finished: str | None = None
-    error: Exception | None = None
-    now: float = 0.0
-    running: set[int] = field(default_factory=set)
-
-    @property
-    def text(self) -> str:
-        """What the reader got."""
-        return "".join(d.text for _, deltas in self.out for d in deltas)
-
-
-def run_session(
-    session: Session,
-    profiles: Mapping[str, SimulatedProfile],
-    request: Request,
-    rng: np.random.Generator,
-    *,
-    cancel_at: float = math.inf,
-    start_at: float = 0.0,
-    cancel_takes_s: float = 0.0,
-) -> Run:
-    """Play a session to its end.
-
-    Args:
-        session: not started.
-        profiles: by endpoint name.
-        request: what is answered.
-        rng: source of all randomness in time.
-        cancel_at: when the reader goes away, seconds.
-        start_at: virtual time of the request.
-        cancel_takes_s: how long an attempt goes on after it was cancelled; it is charged until then.
-    """
-    result = Run(session)
-    scripts = _ProfileScripts(profiles, request, rng, session.terms.prompt_tokens)
-    player = Player(session, scripts, cancel_takes_s=cancel_takes_s, out=result.out)
-    result.now = player.run(start_at, cancel_at)
-    result.finished, result.error = player.finished, player.error
-    result.running = {number for number, playing in player.playing.items() if not playing.stopped}
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class _ProfileScripts:
-    profiles: Mapping[str, SimulatedProfile]
-    request: Request
-    rng: np.random.Generator
-    prompt_tokens: int
-
-    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
-        del holds_prompt  # these endpoints keep nothing
-        prompt = self.prompt_tokens + start.prefix.tokens
-        events = script(
-            self.profiles[start.endpoint],
-            self.request if start.max_tokens is None else self.request.limited(start.max_tokens),
-            start.prefix,
-            self.rng,
-            endpoint=start.endpoint,
-            prompt_tokens=prompt,
-        )
-        return events, prompt, 0
 
 
 class Player:
@@ -280,7 +199,14 @@ class Player:
             if heap and heap[0][0] < until:
                 until = heap[0][0]
             state = session.attempts[number]
-            if flows(session, state):
+            if self.out is None and type(playing.events) is KnownPackets:
+                taken = take_stretch(session, state, playing.events, started_at, until)
+                if taken:
+                    playing.written += taken
+                    now = max(now, state.last_at)
+                at, event = next(playing.events)
+                at += started_at
+            elif flows(session, state):
                 before = state.tokens
                 at, event = flow(session, state, playing.events, started_at, until, self.out)
                 playing.written += state.tokens - before

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import neg
 from typing import Self
 
@@ -36,6 +36,7 @@ class AnswerLengths:
         sums: `Σ_{j >= knot} S(j)` at each knot, without the cap.
         longest_remaining: the largest `E[L − m | L > m]` for any m from the knot on, without the cap.
         beyond_cap: `Σ_{j >= cap} S(j)`; 0 without a cap.
+        found: what was worked out before, of the questions that are asked at every token; mutable.
     """
 
     knots: tuple[int, ...]
@@ -45,6 +46,7 @@ class AnswerLengths:
     sums: tuple[float, ...]
     longest_remaining: tuple[float, ...]
     beyond_cap: float = 0.0
+    found: dict[int | tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def _build(cls, knots: Sequence[int], survival_at: Sequence[float], tail_hazard: float) -> Self:
@@ -191,6 +193,12 @@ class AnswerLengths:
 
         For an answer longer than any that was seen the pooled hazard goes on.
         """
+        remaining = self.found.get(n)
+        if remaining is None:
+            remaining = self.found[n] = self._expected_remaining(n)
+        return remaining
+
+    def _expected_remaining(self, n: int) -> float:
         left = math.inf if self.cap_tokens is None else self.cap_tokens - n
         if left <= 0:
             return 0.0
@@ -219,6 +227,12 @@ class AnswerLengths:
         With a `window` w the chance per token over the next w: `1 − (S(n+w)/S(n))^(1/w)`, which smooths the
         spikes that samples leave.
         """
+        hazard = self.found.get((n, window))
+        if hazard is None:
+            hazard = self.found[n, window] = self._hazard(n, window)
+        return hazard
+
+    def _hazard(self, n: int, window: int) -> float:
         if self.cap_tokens is not None:
             if n >= self.cap_tokens - 1:
                 return 1.0

@@ -6,7 +6,7 @@ Whether and when is `migration.decide`; here is what is done about it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from disco.events import Delta
@@ -16,16 +16,52 @@ from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempt_table import AttemptTable
 from disco.session.attempts import AttemptState, Outcome
 from disco.session.effects import Effect
-from disco.session.migration import Snapshot, Verdict, decide
+from disco.session.migration import Rule, Snapshot, Verdict, decide
 from disco.session.terms import Handover, Role, Terms
 from disco.session.transcript import Transcript
 
-__all__ = ["Mover"]
+__all__ = ["RECONSIDER_S", "ConsideredMove", "Mover"]
 
 RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
 _ROUNDING = 1e-9  # of times, s
 _TRIES = 2  # of moving an answer away from one writer
 _SLOWER_THAN_READER = 1.2  # a target below so many times the reader's pace lives on what is banked
+
+
+def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
+    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens."""
+    return max(0.0, slack_s - 2 / pace_tps)
+
+
+_WHILE_BANKING = frozenset({Verdict.BANK})
+_WHILE_THE_TARGET_READS = frozenset(
+    {Verdict.BANK, Verdict.GO}
+)  # it still prefills the prompt for this answer
+_NOT_YET = frozenset({Verdict.LATER})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredMove:
+    """What `Mover.consider` will ask at the next packets, for drivers that know them.
+
+    Attributes:
+        rule: what decides.
+        written_tokens: of the answer so far.
+        unchanging: verdicts on which nothing happens that has not happened yet.
+        pace_tps: the reader's.
+        ask_at: when to ask next, s; then every `RECONSIDER_S` at the earliest.
+    """
+
+    rule: Rule
+    written_tokens: int
+    unchanging: frozenset[Verdict]
+    pace_tps: float
+    ask_at: float
+
+    def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
+        """Whether nothing would happen when so much more is written, and the playback's slack is this."""
+        slack_s = _usable_slack_s(slack_s, self.pace_tps)
+        return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
 class Mover:
@@ -99,8 +135,7 @@ class Mover:
         elif pace is None:
             slack = 0.0
         else:
-            # The cut goes back to the last word boundary, about two tokens before the end.
-            slack = max(0.0, self._transcript.playback.slack_s(now) - 2 / pace)
+            slack = _usable_slack_s(self._transcript.playback.slack_s(now), pace)
         return Snapshot(
             source=self._writer.candidate,
             # What holds the prompt has loaded its model, whatever the plan had to reckon with.
@@ -117,6 +152,22 @@ class Mover:
         )
 
     # ------------------------------------------------------------------ moving
+
+    def considered(self, now: float) -> ConsideredMove | None:
+        """The move that is considered; None: there is none, or the reader has no pace."""
+        pace = self._terms.pace_tps
+        if self.move is None or self.moving is not None or pace is None:
+            return None
+        kept = self._attempts.parked_at(self.move.target)
+        unchanging = _NOT_YET
+        if self._transcript.playback.banking:
+            unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
+        rule = Rule(self._snapshot(now, target_has_prompt=kept is not None))
+        return ConsideredMove(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
+
+    def was_asked(self, next_at: float) -> None:
+        """A driver has asked the rule itself, and nothing has changed: do not ask before `next_at`, s."""
+        self._reconsider_at = next_at
 
     def consider(self, now: float, out: list[Effect]) -> None:
         """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""

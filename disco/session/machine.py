@@ -45,6 +45,7 @@ class Session:
     Attributes:
         attempts: every attempt there was, by number.
         handovers: every move that was begun.
+        mover: where the answer may go.
         transcript: the text, and how it was written and released.
         ending: why and when it ended.
         wake_at: call `woken` no later than this; too early does no harm.
@@ -64,13 +65,13 @@ class Session:
         self.plan, self.candidates, self.terms, self.purse = plan, candidates, terms, purse
         transcript = self.transcript = Transcript(playback, streams=terms.streams)
         attempts = self._attempts = AttemptTable(candidates, terms, watch, purse, plan.wants)
-        self._mover = Mover(plan, candidates, terms, lengths, attempts, transcript)
-        self._race = Race(plan, attempts, transcript, self._mover)
-        parts = Parts(plan, candidates, terms, purse, attempts, transcript, self._mover, self._race)
+        self.mover = Mover(plan, candidates, terms, lengths, attempts, transcript)
+        self._race = Race(plan, attempts, transcript, self.mover)
+        parts = Parts(plan, candidates, terms, purse, attempts, transcript, self.mover, self._race)
         self._succession = Succession(parts)
         self.ending = Ending(parts, self._succession)
         self._writing = Writing(parts, self._succession, self.ending)
-        self.attempts, self.handovers = attempts.states, self._mover.handovers
+        self.attempts, self.handovers = attempts.states, self.mover.handovers
         self.started_at = 0.0
         self.wake_at: float = inf
 
@@ -87,9 +88,13 @@ class Session:
     @property
     def is_undisturbed(self) -> bool:
         """Whether what the writer writes next leads to releases and to nothing else."""
-        mover, silence_at = self._mover, self._attempts.deadlines.next_at
+        return not (self.mover.move or self.mover.moving) and self.only_moves
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether what the writer writes next leads to releases and to a move at most."""
         ended = self.ending.ended or not self.terms.streams
-        return not (mover.move or mover.moving or self._race.pending or ended) and silence_at == inf
+        return not (ended or self._race.pending) and self._attempts.deadlines.next_at == inf
 
     def start(self, now: float) -> list[Effect]:
         """Begin; the first event of every session."""
@@ -174,8 +179,8 @@ class Session:
         self._race.start_due(now, out)
         if not self.ending.ended and now >= self._attempts.deadlines.next_at:
             self.ending.check_clocks(now, out)
-        if self._mover.is_late(now):
-            self._mover.abandon("late", now, out)
+        if self.mover.is_late(now):
+            self.mover.abandon("late", now, out)
         return self._settle(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:
@@ -210,6 +215,6 @@ class Session:
             at = min(at, self._attempts.deadlines.next_at)
             if self._race.pending:
                 at = min(at, self._race.next_at)
-            if self._mover.moving is not None:
-                at = min(at, max(now, self._mover.late_at(now)))
+            if self.mover.moving is not None:
+                at = min(at, max(now, self.mover.late_at(now)))
         self.wake_at = at

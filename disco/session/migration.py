@@ -7,8 +7,8 @@ until the reader needs the next token.
 
 Money: with `Δc = c_s − c_t` saved per token and `C(n) = C_0 + c_in·(p + n)` the price of moving, move when
 `E[R_n]·Δc >= C(n)` (moving beats staying) and `h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the
-next token). For hazards that do not fall with length both together are the optimal stopping rule
-(`value_table`, and its test); otherwise both are necessary.
+next token). For hazards that do not fall with length both together are the optimal stopping rule (the tests compare
+it with the exact table); otherwise both are necessary.
 
 Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
 """
@@ -26,18 +26,13 @@ __all__ = [
     "AnswerLengths",
     "Decision",
     "Reason",
+    "Rule",
     "Snapshot",
     "Verdict",
-    "bank_needed_tokens",
     "decide",
-    "feasible",
-    "fewest_source_tokens",
-    "gain",
     "handover_time_s",
     "move_price",
     "slack_needed_s",
-    "value_table",
-    "worth_it",
 ]
 
 _HAZARD_WINDOW_TOKENS = 16
@@ -132,104 +127,13 @@ def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float
     return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
 
 
-def bank_needed_tokens(slack_s: float, r_c: float) -> float:
-    """Tokens in the buffer that are worth `slack_s`: `b = r_c·S`. One less is needed at least."""
-    return r_c * slack_s
-
-
-def feasible(source: Candidate, target: Candidate, r_c: float) -> bool:
-    """True when waiting ever helps: `1/r_c > 1/r_s + 1/v_t`, each token banked buys more than it costs."""
-    return 1 / r_c > 1 / source.decode_tps + 1 / target.prefill_tps
-
-
-def fewest_source_tokens(
-    source: Candidate, target: Candidate, prompt_tokens: int, r_c: float, *, target_has_prompt: bool = False
-) -> int | None:
-    """n*, the fewest tokens the source must write before a hand-over makes none late (`r_t >= r_c`).
-
-    `n* = ⌈r_c·(t_0 + p/v_t − 1/r_s) / (1 − r_c/r_s − r_c/v_t)⌉`, at least 1; None when there is no such n.
-    """
-    prefill_tokens = 0 if target_has_prompt else prompt_tokens
-    needed = r_c * (handover_time_s(target, prefill_tokens) - 1 / source.decode_tps)
-    per_token = 1 - r_c / source.decode_tps - r_c / target.prefill_tps
-    if needed <= per_token + _ROUNDING:  # n = 1 is enough
-        return 1
-    if per_token <= 0:
-        return None
-    return math.ceil(needed / per_token - _ROUNDING)
-
-
 def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0) -> float:
     """`C(n) = C_0 + c_in·(p + n)`; `prompt_tokens` 0 when the target holds the prompt."""
     return fixed + cost_in * (prompt_tokens + n)
 
 
-def gain(lengths: AnswerLengths, n: int, *, saving_per_token: float, price: float) -> float:
-    """Expected saving of moving at n over staying: `E[R_n]·Δc − C(n)`."""
-    return lengths.expected_remaining(n) * saving_per_token - price
-
-
-def worth_it(
-    lengths: AnswerLengths,
-    n: int,
-    *,
-    saving_per_token: float,
-    price: float,
-    cost_in: float,
-    hazard_window: int = 1,
-) -> bool:
-    """Both conditions: `E[R_n]·Δc >= C(n)`, and `h·C(n) − (1−h)·c_in <= Δc`.
-
-    Args:
-        lengths: distribution of answer lengths.
-        n: tokens written.
-        saving_per_token: Δc.
-        price: C(n).
-        cost_in: what the price grows by with each further token, c_in.
-        hazard_window: tokens over which the hazard is averaged.
-    """
-    if saving_per_token <= 0 or gain(lengths, n, saving_per_token=saving_per_token, price=price) < 0:
-        return False
-    return _now_beats_next(lengths.hazard(n, window=hazard_window), saving_per_token, price, cost_in)
-
-
 def _now_beats_next(h: float, saving_per_token: float, price: float, cost_in: float) -> bool:
     return h * price - (1 - h) * cost_in <= saving_per_token
-
-
-def value_table(
-    lengths: AnswerLengths,
-    horizon: int,
-    *,
-    prompt_tokens: int,
-    cost_in: float,
-    source_cost_out: float,
-    target_cost_out: float,
-    fixed: float = 0.0,
-) -> tuple[list[float], list[bool]]:
-    """Exact expected cost of the rest of an answer that may move once, and where moving is optimal. O(N).
-
-    `V(n) = min{C(n) + c_t·E[R_n], c_s + (1−h(n))·V(n+1)}` for n = 0 … horizon; at the horizon the
-    choice is to move there or never.
-
-    Returns:
-        V and the flags "moving now is optimal", each of length `horizon + 1`.
-    """
-
-    def move_cost(n: int) -> float:
-        price = move_price(n, prompt_tokens=prompt_tokens, cost_in=cost_in, fixed=fixed)
-        return price + target_cost_out * lengths.expected_remaining(n)
-
-    value = [0.0] * (horizon + 1)
-    moves = [False] * (horizon + 1)
-    stay = source_cost_out * lengths.expected_remaining(horizon)
-    for n in range(horizon, -1, -1):
-        if n < horizon:
-            stay = source_cost_out + (1 - lengths.hazard(n)) * value[n + 1]
-        move = move_cost(n)
-        moves[n] = move <= stay and lengths.expected_remaining(n) > 0
-        value[n] = move if moves[n] else stay
-    return value, moves
 
 
 @dataclass(slots=True)  # not frozen, which is slow to make, and one is made for every question
@@ -244,8 +148,8 @@ class _Money:
     source_cost_out: float
 
     def price(self, n: int, remaining_tokens: float) -> float:
-        wasted = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
-        return move_price(n, prompt_tokens=self.prompt_tokens, cost_in=self.cost_in, fixed=wasted)
+        fixed = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
+        return fixed + self.cost_in * (self.prompt_tokens + n)  # as `move_price`, which costs a call
 
     def gain(self, n: int) -> float:
         return self.gain_with(n, self.lengths.expected_remaining(n))
@@ -256,75 +160,107 @@ class _Money:
 
 def decide(snapshot: Snapshot) -> Decision:
     """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
-    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
-    if not target.continues:
-        return Decision(Verdict.NEVER, Reason.CANNOT_CONTINUE)
-    lengths = snapshot.lengths.capped(snapshot.max_tokens)
-    expected = lengths.expected_remaining(n)
-    used = snapshot.prompt_tokens + n
-    if target.context_tokens is not None and used + math.ceil(expected) > target.context_tokens:
-        return Decision(Verdict.NEVER, Reason.CONTEXT)
-
-    prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
-    t_m_s = handover_time_s(target, prompt_tokens + n)
-    money = _Money(
-        lengths=lengths,
-        saving=source.rates.cost_out - target.rates.cost_out,
-        cost_in=target.rates.cost_in,
-        prompt_tokens=prompt_tokens,
-        wasted_tokens=source.decode_tps * t_m_s if snapshot.make_before_break else 0.0,
-        source_cost_out=source.rates.cost_out,
-    )
-    now = money.gain_with(n, expected)
-    verdict = _worth_now(money, n, expected, now)
-    if verdict is not None:
-        return verdict
-    decided = Decision(Verdict.GO, handover_s=t_m_s, gain=now)
-    if math.isinf(snapshot.slack_s):
-        return decided
-    if snapshot.pace_tps is None:
-        if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
-            return decided
-        return Decision(Verdict.NEVER, Reason.NO_BUFFER, handover_s=t_m_s, gain=decided.gain)
-    return _in_time(snapshot, money, decided, snapshot.pace_tps)
+    return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
 
 
-def _worth_now(money: _Money, n: int, expected: float, now: float) -> Decision | None:
-    """None when moving at n pays; else why not."""
-    if money.saving <= 0 or expected <= 0:
-        return Decision(Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
-    if now < 0:
-        # Where a long answer promises an even longer one, the same move may pay further on.
-        may_pay = money.gain_with(n, money.lengths.most_remaining(n)) >= 0
-        return Decision(Verdict.LATER if may_pay else Verdict.NEVER, Reason.NOT_WORTH_IT, gain=now)
-    h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
-    if not _now_beats_next(h, money.saving, money.price(n, expected), money.cost_in):
-        return Decision(Verdict.LATER, Reason.ENDS_SOON, gain=now)
-    return None
+_Fields = tuple[Verdict, Reason | None, float, float, float]
+"""Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
+
+# Looking a member up on its enum class runs Python code (3.11).
+_GO, _BANK, _LATER, _NEVER = Verdict.GO, Verdict.BANK, Verdict.LATER, Verdict.NEVER
+_SLACK = Reason.SLACK
+
+
+class Rule:
+    """`decide` for one source and one target, for whoever asks again and again while the source writes.
+
+    Args:
+        snapshot: its `written_tokens` and `slack_s` are not looked at.
+    """
+
+    __slots__ = ("_money", "_per_token_s", "_prompt_tokens", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        source, target = snapshot.source.rates, snapshot.target.rates
+        self._snapshot = snapshot
+        self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
+        self._money = _Money(
+            lengths=snapshot.lengths.capped(snapshot.max_tokens),
+            saving=source.cost_out - target.cost_out,
+            cost_in=target.cost_in,
+            prompt_tokens=self._prompt_tokens,
+            wasted_tokens=0.0,
+            source_cost_out=source.cost_out,
+        )
+        # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
+        # gets shorter is not counted: by what is known of its length it may not.
+        self._per_token_s = 0.0
+        if snapshot.pace_tps is not None:
+            per_prefilled_s = snapshot.margin / snapshot.target.prefill_tps
+            self._per_token_s = 1 / snapshot.pace_tps - 1 / snapshot.source.decode_tps - per_prefilled_s
+
+    def decide(self, written_tokens: int, slack_s: float) -> Decision:
+        """What to do when the source has written so much and the reader has so much to read."""
+        return Decision(*self._decide(written_tokens, slack_s))
+
+    def verdict(self, written_tokens: int, slack_s: float) -> Verdict:
+        """The same without the numbers behind it, for half the price."""
+        return self._decide(written_tokens, slack_s)[0]
+
+    def _decide(self, written_tokens: int, slack_s: float) -> _Fields:
+        snapshot, money, n = self._snapshot, self._money, written_tokens
+        source, target = snapshot.source, snapshot.target
+        if not target.continues:
+            return _NEVER, Reason.CANNOT_CONTINUE, 0.0, 0.0, 0.0
+        expected = money.lengths.expected_remaining(n)
+        if target.context_tokens is not None:
+            used = snapshot.prompt_tokens + n
+            if used + math.ceil(expected) > target.context_tokens:
+                return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
+
+        t_m_s = target.time_to_first_token_s(self._prompt_tokens + n)
+        money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
+        price = money.price(n, expected)
+        now = expected * money.saving - price
+        if now < 0 or money.saving <= 0 or expected <= 0:
+            return _not_worth_it(money, n, expected, now)
+        h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
+        if not _now_beats_next(h, money.saving, price, money.cost_in):
+            return _LATER, Reason.ENDS_SOON, 0.0, 0.0, now
+        if math.isinf(slack_s):
+            return _GO, None, 0.0, t_m_s, now
+        if snapshot.pace_tps is None:
+            if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
+                return _GO, None, 0.0, t_m_s, now
+            return _NEVER, Reason.NO_BUFFER, 0.0, t_m_s, now
+        return self._in_time(n, slack_s, t_m_s, now, snapshot.pace_tps)
+
+    def _in_time(self, n: int, slack_s: float, t_m_s: float, now: float, r_c: float) -> _Fields:
+        """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
+        margin, money, r_t = self._snapshot.margin, self._money, self._snapshot.target.decode_tps
+        needed_s = t_m_s * margin
+        if r_t < r_c:
+            # Such a target falls behind the reader until the end: plan for a long rest, not a middling one.
+            remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE)
+            needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
+        missing_s = needed_s - slack_s
+        if missing_s <= _ROUNDING:
+            return _GO, None, 0.0, t_m_s, now
+        per_token_s = self._per_token_s
+        if per_token_s <= 0:
+            return _NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now
+        then = n + math.ceil(missing_s / per_token_s)
+        if money.gain(then) <= 0:
+            return _NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now
+        return _BANK, _SLACK, missing_s, t_m_s, now
+
+
+def _not_worth_it(money: _Money, n: int, expected: float, now: float) -> _Fields:
+    # Where a long answer promises an even longer one, the same move may pay further on.
+    may_pay = money.saving > 0 and expected > 0 and money.gain_with(n, money.lengths.most_remaining(n)) >= 0
+    return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
 
 
 def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
     """R beyond which an unpaced reader is served sooner by moving: `t_m·r_s·r_t/(r_t − r_s)`."""
     return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf
-
-
-def _in_time(snapshot: Snapshot, money: _Money, decided: Decision, r_c: float) -> Decision:
-    """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
-    source, target, n = snapshot.source, snapshot.target, snapshot.written_tokens
-    r_t = target.decode_tps
-    # A target slower than the reader falls behind until the end: plan for a long rest, not a middling one.
-    remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE) if r_t < r_c else 1
-    needed_s = slack_needed_s(decided.handover_s * snapshot.margin, remaining, r_t, r_c)
-    missing_s = needed_s - snapshot.slack_s
-    if missing_s <= _ROUNDING:
-        return decided
-    # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
-    # gets shorter is not counted: by what is known of its length it may not.
-    per_token_s = 1 / r_c - 1 / source.decode_tps - snapshot.margin / target.prefill_tps
-    numbers = {"handover_s": decided.handover_s, "gain": decided.gain}
-    if per_token_s <= 0:
-        return Decision(Verdict.NEVER, Reason.INFEASIBLE, **numbers)
-    then = n + math.ceil(missing_s / per_token_s)
-    if money.gain(then) <= 0:
-        return Decision(Verdict.NEVER, Reason.TOO_SHORT, **numbers)
-    return Decision(Verdict.BANK, Reason.SLACK, missing_s=missing_s, **numbers)

@@ -156,6 +156,34 @@ class Transcript:
                     self._delivered.append(delta.text)
         return deltas
 
+    def take_stretch(
+        self,
+        written: tuple[list[float], list[str], list[int]],
+        released: tuple[list[float], list[str], list[int]],
+    ) -> None:
+        """Note texts without token ids that a driver has put through the playback itself.
+
+        Args:
+            written: when each was written, s; what it says; how many tokens it is.
+            released: the same of those that have left.
+        """
+        written_at, texts, tokens = written
+        if texts:
+            count, segment = sum(tokens), self.segments[-1]
+            state = segment.writer
+            state.last_at = written_at[-1]
+            state.tokens += count
+            state.parts += texts
+            state.kept_tokens += count
+            segment.tokens += count
+            self.tokens += count
+            self.generated += zip(written_at, tokens, strict=True)
+            self._text += texts
+            self._ids = None
+        released_at, texts, tokens = released
+        self.released += zip(released_at, tokens, strict=True)
+        self._delivered += texts
+
     def take_back(self, position: int) -> list[Delta]:
         """Remove unreleased text after `position` from the answer."""
         taken = self.playback.retract(position)

@@ -3,12 +3,19 @@
 Run `python tests/benchmarks/bench_planning.py`. The paper's figures were taken on an Apple M1; the
 yardstick (numpy sorting the same times) is taken here, in the same run, so that the last column compares
 machines as little as possible. Nothing here decides by time: it prints.
+
+How fast numpy sorts differs tenfold with the vector instructions it may use, so planning from raw samples is timed
+again with those taken from it (`NPY_DISABLE_CPU_FEATURES`, which numpy reads when it is imported: other processes).
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +112,17 @@ def planning() -> None:
             )
 
 
+def planning_without_vectors() -> None:
+    """The same in processes whose numpy sorts with fewer vector instructions, or with none."""
+    found: list[str] = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    wide = [feature for feature in found if feature.startswith(("AVX512", "X86_V4"))]
+    for label, features in (("without 512-bit vectors", wide), ("without vectors in sorts", found)):
+        if features:
+            print(f"\nThe same {label} ({', '.join(features)} taken from numpy)", flush=True)
+            given = os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(features)}
+            subprocess.run([sys.executable, __file__, "--planning-only"], env=given, check=True)
+
+
 def replanning() -> None:
     print("\nPlanning from what profiles keep (ms, median); independent of how much was seen")
     print(f"{'n seen':>8}{'threshold':>12}{'waits':>9}{'waits, slope':>14}{'histogram to distribution':>27}")
@@ -184,9 +202,16 @@ def decisions() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--planning-only", action="store_true", help="planning from raw samples, nothing else"
+    )
+    only_planning = parser.parse_args().planning_only
     gc.disable()  # a collection is not part of any of these
     planning()
-    replanning()
-    optimal()
-    decisions()
-    many()
+    if not only_planning:
+        planning_without_vectors()
+        replanning()
+        optimal()
+        decisions()
+        many()

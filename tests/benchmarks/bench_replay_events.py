@@ -29,9 +29,9 @@ import simpy
 
 from disco.cost import Rates
 from disco.profiles import DeviceProfile, Empirical
-from disco.replay import events
 from disco.replay.events import answer_lengths, simulate
 from disco.replay.scenario import Arm, Scenario, Workload, resolve
+from disco.replay.stations import simulate as stations_simulate
 from disco.replay.trace import Trace
 from disco.replay.virtual import Player, Playing
 from disco.session.effects import CancelAttempt, Effect, StartAttempt
@@ -292,7 +292,7 @@ def summary(load: Workload) -> dict[str, float]:
 
 
 def driven_by_simpy(load: Workload) -> dict[str, float]:
-    with mock.patch.object(events, "Player", SimPyPlayer):
+    with mock.patch.object(stations_simulate, "Player", SimPyPlayer):
         return summary(load)
 
 

@@ -12,9 +12,9 @@ from disco.cost import (
     ExchangeRate,
     Rates,
     device_rates,
-    regime,
     server_rates,
 )
+from disco.dispatch import regime
 from disco.errors import ConfigurationError
 from disco.profiles import DeviceProfile, Energy, Price, load_device, load_prices
 

@@ -12,12 +12,12 @@ from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
+from playing import Run, run_session
 
 from disco.cost import Rates
 from disco.endpoints.base import Attempt, Capabilities, Endpoint
 from disco.endpoints.simulated_script import SimulatedProfile
 from disco.playback import Pace, Playback
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.billing import settle_accounts

@@ -38,9 +38,6 @@ MAKERS = {
     "stoch-d": lambda lengths, ttft, budget, tail, rng: RandomSplit(
         budget=budget, constrained="device", rng=rng
     ),
-    "stoch-s, racing": lambda lengths, ttft, budget, tail, rng: RandomSplit(
-        budget=budget, constrained="server", rng=rng, joins=True
-    ),
     "length_threshold": lambda lengths, ttft, budget, tail, rng: LengthThreshold.fitted(
         lengths, budget=budget, rng=rng
     ),

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.dispatch import Candidate, Dispatcher, Features, Move, Preset, Start, load_preset
+from disco.dispatch import (
+    Arrangement,
+    Candidate,
+    Dispatcher,
+    Features,
+    Move,
+    Preset,
+    Start,
+    TwoSided,
+    load_preset,
+)
 from disco.errors import NoEndpointError
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
@@ -28,10 +38,14 @@ def plan(features, candidates, preset="balanced", served=None, **sections):
     return dispatcher(preset, **sections).plan(features, candidates, served or {})
 
 
+def two_sided(preset="balanced"):
+    return TwoSided(load_preset(preset).dispatch, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(0))
+
+
 def test_auto_spares_the_server_when_it_is_dearer():
     assert plan(Features(5), [LAPTOP, CLOUD]).starts == (Start("laptop"),)
     assert plan(Features(900), [LAPTOP, CLOUD]).starts == (Start("laptop"), Start("cloud"))
-    assert dispatcher().policy_for(LAPTOP, CLOUD).name == "length_threshold"
+    assert two_sided().policy_for(LAPTOP, CLOUD).name == "length_threshold"
 
 
 def test_auto_spares_the_device_when_it_is_dearer():
@@ -39,11 +53,11 @@ def test_auto_spares_the_device_when_it_is_dearer():
     assert starts[0] == Start("cloud")
     assert starts[1].endpoint == "phone"
     assert starts[1].after_s > 0
-    assert dispatcher().policy_for(PHONE, CLOUD).name == "wait_time"
+    assert two_sided().policy_for(PHONE, CLOUD).name == "wait_time"
 
 
 def test_auto_follows_a_price_that_changes_between_requests():
-    one = dispatcher()
+    one = two_sided()
     assert [one.policy_for(d, CLOUD).name for d in (LAPTOP, PHONE, LAPTOP)] == [
         "length_threshold",
         "wait_time",
@@ -113,11 +127,12 @@ def test_refit_changes_the_plan():
     assert one.plan(Features(900), [PHONE, CLOUD], {}).starts[1].after_s >= 2 * before
 
 
+REACHES = ["device", "own", "any"]
 candidates = st.lists(
     st.builds(
         Candidate,
         name=st.sampled_from("abcdef"),
-        reach=st.sampled_from(["device", "any"]),
+        reach=st.sampled_from(REACHES),
         rates=st.builds(Rates, st.sampled_from([0.0, 1e-7, 1e-6]), st.sampled_from([0.0, 1e-7, 1e-6])),
         continues=st.booleans(),
         context_tokens=st.sampled_from([None, 512, 4_096]),
@@ -130,7 +145,7 @@ features = st.builds(
     prompt_tokens=st.integers(0, 5_000),
     max_tokens=st.none() | st.integers(1, 100),
     needs=st.sampled_from([frozenset(), frozenset({"tools"})]),
-    local_only=st.booleans(),
+    reach=st.sampled_from(REACHES),
     may_migrate=st.booleans(),
 )
 policies = st.sampled_from(
@@ -149,7 +164,7 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, want
     allowed = {
         c.name: c
         for c in given_candidates
-        if (c.place == "device" or not wanted.local_only)
+        if REACHES.index(c.reach) <= REACHES.index(wanted.reach)
         and (not wanted.needs or c.name in able)
         and (c.context_tokens is None or limit <= c.context_tokens)
     }
@@ -181,3 +196,45 @@ def test_same_snapshot_and_seed_same_plans(tokens, policy, seed):
         return [one.plan(Features(n), [PHONE, CLOUD], {}) for n in tokens]
 
     assert run() == run()
+
+
+class InRankOrder:
+    """An arrangement of another kind: every endpoint starts, in the user's order, a second apart."""
+
+    def arrange(self, features, able, budget_class):
+        ladder = sorted(able, key=lambda c: c.rank)
+        starts = tuple(Start(c.name, float(i)) for i, c in enumerate(ladder))
+        if budget_class == "background":
+            return Arrangement(
+                starts[:1], tuple(c.name for c in ladder), frozenset(c.name for c in ladder[1:])
+            )
+        return Arrangement(starts, tuple(c.name for c in ladder))
+
+    def limited(self, able):
+        return frozenset(c.name for c in able if c.rank)
+
+    def refit(self, lengths, ttft):
+        self.lengths = lengths
+
+
+def test_any_arrangement_of_any_number_of_endpoints_is_planned():
+    """Three tiers and no side: all that is not about who starts is the dispatcher's, whatever decides that."""
+    tiers = [
+        Candidate("top", "any", rates=Rates(3e-6, 9e-6), rank=2, continues=True),
+        Candidate("home", "own", rates=Rates(1e-7, 1e-7), rank=1, continues=True),
+        Candidate("here", "device", rates=Rates(0.0, 0.0), rank=0, continues=True, overhead_s=0.2),
+    ]
+    known = {"lengths": LENGTHS, "ttft": TTFT, "rng": np.random.default_rng(0)}
+    one = Dispatcher(Preset(), **known, arranging=InRankOrder())
+    assert one.plan(Features(9), tiers, {}).starts == (Start("here"), Start("home", 1.0), Start("top", 2.0))
+    bounded = one.plan(Features(9, reach="own"), tiers, {})
+    assert [s.endpoint for s in bounded.starts] == ["here", "home"]
+    assert bounded.moves == {"home": Move("here", keep_prefill=False)}
+    spared = one.plan(Features(9), tiers, {}, budget_class="background")
+    assert (spared.starts, spared.fallbacks) == ((Start("here"),), ("home", "top"))
+    everywhere = one.plan(Features(9), tiers, {}, probing=["here", "home", "top"])
+    assert len(everywhere.starts) == 3
+    alone = one.plan(Features(9), tiers[2:], {}, probing=["here"])
+    assert alone.starts == (Start("here"),)
+    backed = one.plan(Features(9, reach="own"), tiers, {}, probing=["home"])
+    assert backed.starts == (Start("here"), Start("home", 1.0))

@@ -21,7 +21,22 @@ def test_plain_text_goes_anywhere_in_the_given_order():
 
 
 def test_local_only_keeps_devices():
-    assert names(Features(10, local_only=True)) == ["phone"]
+    assert names(Features(10, reach="device")) == ["phone"]
+
+
+def test_a_bound_keeps_what_is_within_it():
+    home = Candidate("home", "own")
+    for reach, left in {
+        "device": ["phone"],
+        "own": ["phone", "home"],
+        "any": ["phone", "home", "cloud"],
+    }.items():
+        assert names(Features(10, reach=reach), (PHONE, home, CLOUD)) == left
+
+
+def test_a_refusal_names_the_bound():
+    with pytest.raises(NoEndpointError, match=r'cloud \(server\): .*own machines.*reach "own".*reach "any"'):
+        names(Features(10, reach="own"), (CLOUD,))
 
 
 def test_needs_must_be_served():
@@ -61,11 +76,11 @@ def test_too_long_everywhere_is_a_context_error_that_openai_users_know():
 
 def test_too_long_for_the_one_place_that_may_serve_it_is_a_context_error_too():
     with pytest.raises(ContextLengthError, match=r"cloud \(server\): it is a server"):
-        names(Features(9_000, local_only=True))
+        names(Features(9_000, reach="device"))
 
 
 def test_refusal_lists_every_endpoint_with_its_reason_and_a_remedy():
-    wanted = Features(10, needs=frozenset({"tools", "audio"}), local_only=True)
+    wanted = Features(10, needs=frozenset({"tools", "audio"}), reach="device")
     with pytest.raises(NoEndpointError) as caught:
         names(wanted)
     assert not isinstance(caught.value, ContextLengthError)

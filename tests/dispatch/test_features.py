@@ -110,10 +110,12 @@ def test_tool_schemas_are_part_of_the_prompt():
     assert read("hi", tools=tools).prompt_tokens > read("hi").prompt_tokens + 100
 
 
-def test_a_tokenizer_is_believed():
+def test_what_bounds_a_request_is_kept():
     request = Request(messages=[{"role": "user", "content": "x"}], model="m")
-    counted = features_of(request, stream=False, local_only=True, count_tokens=lambda r: 42)
-    assert (counted.prompt_tokens, counted.stream, counted.local_only) == (42, False, True)
+    found = features_of(request, stream=False, local_only=True)
+    assert (found.stream, found.local_only, found.reach) == (False, True, "device")
+    bounded = features_of(request, stream=True, reach="own")
+    assert (bounded.local_only, bounded.reach) == (False, "own")
 
 
 def test_a_parameter_nobody_knows_is_a_need_and_one_without_effect_is_none():

@@ -219,17 +219,3 @@ def test_shares_out_of_range_are_refused(budget, tail):
 def test_nothing_to_plan_from_is_refused():
     with pytest.raises(ValueError, match="time to first token"):
         plan_waits_samples(np.array([3]), np.array([]), 0.5)
-
-
-@given(
-    st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.2000001, 0.5, 3.0]), min_size=1, max_size=40),
-    st.floats(0.0, 1.0),
-)
-def test_selecting_gives_the_same_waits_as_sorting(times, use):
-    """Very many samples are not sorted; where the two ways meet, nobody may see a difference."""
-    from disco.dispatch import waits
-
-    sorted_ = waits.SampleWaits(np.array(times))
-    selecting = waits.SampleWaits(np.array(times))
-    selecting._sorted_s = None
-    assert selecting.split(use) == sorted_.split(use)

@@ -16,8 +16,9 @@ from promptly import promptly
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
-from disco.events import Ended, Usage
+from disco.events import Ended, Started, Usage
 from disco.request import Prefix, Request
+from tests.endpoints.conformance import next_event
 
 pytest.importorskip("llama_cpp")
 
@@ -56,7 +57,8 @@ async def complete(endpoint, request, prefix=NOTHING):
             if isinstance(event, Ended):
                 assert event.usage == attempt.usage
                 return "".join(delta.text for delta in deltas), deltas, event
-            deltas += event
+            if not isinstance(event, Started):
+                deltas += event
     raise AssertionError("no Ended")
 
 
@@ -66,7 +68,7 @@ async def drain(attempt):
 
 
 async def first_delta(attempt):
-    (delta, *_) = await anext(attempt)
+    (delta, *_) = await next_event(attempt)
     return delta
 
 
@@ -266,7 +268,7 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
         await anyio.sleep(0.1)
         assert attempt.usage == usage  # nothing of it runs any more
         with pytest.raises(StopAsyncIteration):
-            await anext(attempt)
+            await next_event(attempt)
     await cold(endpoint)
     assert (await complete(endpoint, ask(max_tokens=10)))[0] == whole
 
@@ -274,7 +276,7 @@ async def test_stopping_while_it_decodes(endpoint, anyio_backend):
 async def read_in_part(attempt, more_than=0):
     """Have some more of a prompt read, and leave it there."""
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, attempt)
+        group.start_soon(next_event, attempt)
         with anyio.fail_after(60):
             while attempt.usage.prompt_tokens <= more_than:  # noqa: ASYNC110 - it is another thread's state
                 await anyio.sleep(0.005)
@@ -310,11 +312,11 @@ async def test_what_waits_in_the_queue_is_cancelled_without_touching_the_model(e
         await first_delta(running)
         waiting = endpoint.open(ask("Another question."))
         with anyio.move_on_after(0.2):
-            await anext(waiting)
+            await next_event(waiting)
         with promptly(1.0):
             await waiting.aclose()
         assert waiting.usage == Usage()
-        assert isinstance(await anext(running), list)  # undisturbed
+        assert isinstance(await next_event(running), list)  # undisturbed
         group.cancel_scope.cancel()
 
 
@@ -342,13 +344,13 @@ async def test_a_full_queue_refuses_and_says_so():
             group.start_soon(waiting.__anext__)
             await anyio.lowlevel.checkpoint()
             with pytest.raises(EndpointFailure) as caught:
-                await anext(endpoint.open(ask()))
+                await next_event(endpoint.open(ask()))
             assert caught.value.kind is FailureKind.RATE_LIMIT
             assert "max_queue" in str(caught.value.error)
             group.cancel_scope.cancel()
     # Cancelling freed its place.
     with anyio.move_on_after(0.01) as scope:
-        await anext(endpoint.open(ask()))
+        await next_event(endpoint.open(ask()))
     assert scope.cancelled_caught
 
 
@@ -357,7 +359,7 @@ async def test_parking_keeps_the_prefill_for_the_next_attempt(endpoint):
     request = ask("Tell me about the river Seine, its bridges and its islands.", max_tokens=3)
     attempt = endpoint.open(request)
     assert attempt.park()
-    assert (parked := await anext(attempt)).finish_reason == "parked"
+    assert (parked := await next_event(attempt)).finish_reason == "parked"
     assert parked.usage.completion_tokens == 0
     assert parked.usage.prompt_tokens > 40
     await attempt.aclose()
@@ -375,7 +377,7 @@ async def test_closing_while_it_works_leaves_no_thread():
 
     async def wait():
         with pytest.raises(EndpointFailure) as caught:
-            await anext(waiting)
+            await next_event(waiting)
         errors.append(caught.value)
 
     async with anyio.create_task_group() as group:
@@ -388,7 +390,7 @@ async def test_closing_while_it_works_leaves_no_thread():
     with pytest.raises(EndpointFailure):
         await drain(attempt)
     with pytest.raises(EndpointFailure, match="crashed"):
-        await anext(endpoint.open(ask()))
+        await next_event(endpoint.open(ask()))
     await endpoint.aclose()
     assert not endpoint.capabilities().ready
 

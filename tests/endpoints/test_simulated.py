@@ -15,7 +15,7 @@ from disco.endpoints.simulated import SimulatedEndpoint
 from disco.endpoints.simulated_script import Fault, SimulatedProfile, script, seam_report, simulated_failure
 from disco.endpoints.simulated_text import canonical, tokenise
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Started, Usage
 from disco.profiles.distributions import Empirical
 from disco.request import Prefix, Request
 
@@ -50,15 +50,23 @@ def run(main):
 
 
 async def collect(attempt, started_at=None):
-    """Every event of an attempt with its time relative to `started_at`."""
+    """Every event of an attempt but `Started`, with its time relative to `started_at`."""
     started_at = anyio.current_time() if started_at is None else started_at
     seen = []
     try:
         async for event in attempt:
-            seen.append((anyio.current_time() - started_at, event))  # noqa: PERF401 - kept if it fails
+            if not isinstance(event, Started):
+                seen.append((anyio.current_time() - started_at, event))  # noqa: PERF401 - kept if it fails
     except EndpointFailure as failure:
         seen.append((anyio.current_time() - started_at, failure))
     return seen
+
+
+async def next_event(attempt):
+    """The next event that is not `Started`."""
+    while isinstance(event := await anext(attempt), Started):
+        pass
+    return event
 
 
 # ---------------------------------------------------------------- text
@@ -357,9 +365,9 @@ def test_usage_of_a_cancelled_prefill_is_what_was_done_and_is_kept():
     async def main():
         attempt = endpoint.open(request)
         with anyio.move_on_after(1.5):
-            await anext(attempt)
+            await next_event(attempt)
         again = endpoint.open(request)
-        await anext(again)
+        await next_event(again)
         await again.aclose()
         return attempt.usage, again.usage
 
@@ -379,8 +387,8 @@ def test_a_parked_device_ends_after_its_prefill_and_keeps_it():
         seen = await collect(attempt)
         assert not attempt.park()
         warm = endpoint.open(request)
-        await anext(warm)
-        await anext(warm)
+        await next_event(warm)
+        await next_event(warm)
         await warm.aclose()
         return seen, warm.usage
 
@@ -396,7 +404,7 @@ def test_parking_while_it_writes_stops_it_at_once():
 
     async def main():
         attempt = endpoint.open(ask())
-        await anext(attempt)
+        await next_event(attempt)
         async with anyio.create_task_group() as group:
 
             async def park():
@@ -404,7 +412,7 @@ def test_parking_while_it_writes_stops_it_at_once():
                 assert attempt.park()
 
             group.start_soon(park)
-            return await anext(attempt)
+            return await next_event(attempt)
 
     ended, seconds = run(main)
     assert ended.finish_reason == "parked"

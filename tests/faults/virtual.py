@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from playing import Run, run_session
 
 from disco.endpoints.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.rates import Rates
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.machine import Session, Terms
 from disco.session.migration import AnswerLengths

@@ -191,7 +191,7 @@ class Episode:
             prompt_tokens=ask.prompt_tokens,
             max_tokens=ask.max_tokens,
             needs=frozenset({"tools"}) if ask.tools else frozenset(),
-            local_only=ask.local_only or preset.limits.local_only,
+            reach="device" if ask.local_only or preset.limits.local_only else "any",
             stream=ask.streams,
             may_migrate=not ask.tools,
         )

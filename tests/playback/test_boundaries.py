@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from disco.playback.boundaries import (
     CAP_CHARS,
-    complete_until,
     continues,
     ends_open,
     is_grapheme_boundary,
@@ -51,22 +50,9 @@ def test_a_hand_over_keeps_whole_words(text: str, kept: str) -> None:
     assert text[: last_word_start(text)] == kept
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("", ""), ("foo", ""), ("foo bar", "foo"), ("foo bar ", "foo bar"), ("foo,", "foo,"), ("don'", ""),
-        ("foo. B", "foo."), ("你好", "你好"), ("你好Py", "你好"), ("hi " + FAMILY, "hi"), ("👍👍", "👍"),
-        ("x" * 63, ""), ("x" * 65, "x" * 64), ("x" * 200, "x" * 192), ("สวัสดี", "สวัส"), ("hi 👨‍", "hi"),
-    ],
-)  # fmt: skip
-def test_only_complete_words_are_shown(text: str, shown: str) -> None:
-    assert text[: complete_until(text, final=False)] == shown
-    assert complete_until(text, final=True) == len(text)
-
-
 @given(TEXTS)
 def test_no_cut_is_inside_a_grapheme(text: str) -> None:
-    cuts = {last_word_start(text), complete_until(text, final=False)}
+    cuts = {last_word_start(text)}
     at = 0
     while at < len(text):
         after = next_cut(text, at)
@@ -93,12 +79,6 @@ def test_arbitrary_text_is_cut_without_losing_any(text: str) -> None:
         at = after
     assert "".join(pieces) == text
     assert 0 <= last_word_start(text) <= len(text)
-    assert 0 <= complete_until(text, final=False) <= len(text)
-
-
-@given(st.text(alphabet="ab ,.你\n", max_size=80), st.text(alphabet="ab ,.你\n", max_size=20))
-def test_what_is_complete_stays_complete_when_more_comes(text: str, more: str) -> None:
-    assert complete_until(text + more, final=False) >= complete_until(text, final=False)
 
 
 def test_pieces_continue_inside_words_and_graphemes_only() -> None:

@@ -40,7 +40,6 @@ def play(
             playback.end(now)
             end_at = None
         out += [(now, delta) for delta in playback.release(now)]
-    assert playback.pending_bytes == 0
     assert playback.banked_tokens == 0
     assert playback.released_chars == playback.pushed_chars
     return out
@@ -79,7 +78,6 @@ PACES = st.none() | st.builds(
     Pace,
     tps=st.sampled_from([1.0, READING, 25.0, 75.0]),
     max_hold_s=st.sampled_from([0.05, 0.3]),
-    drain_s=st.sampled_from([0.0, 0.25]),
 )
 
 
@@ -102,7 +100,6 @@ def test_text_in_is_text_out_in_order_for_any_schedule(
         # Nothing is released before it was pushed, and nothing out of order.
         assert "".join(d.text for d in pushed).startswith(shown)
         assert playback.released_chars == len(shown)
-        assert playback.pending_bytes == len("".join(d.text for d in pushed)[len(shown) :].encode())
         assert abs(playback.banked_tokens) < 1e-6 or playback.next_at is not None
     playback.end(now)
     for _ in range(10_000):
@@ -319,23 +316,18 @@ def test_what_was_banked_for_nothing_drains_smoothly() -> None:
     assert playback.banked_tokens == 0
 
 
-@pytest.mark.parametrize("drain_s", [0.0, 0.25])
-def test_the_end_flushes_or_drains_evenly(drain_s: float) -> None:
-    playback = Playback(Pace(READING, drain_s=drain_s))
+def test_the_end_flushes() -> None:
+    playback = Playback(Pace(READING))
     playback.banking = True
     for at, delta in smooth(50, 50.0):
         playback.push(at, delta)
     playback.release(1.0)
     playback.push(1.0, Delta("", kind=DeltaKind.TOOL))
     playback.end(1.0)
-    out = [(1.0, d) for d in playback.release(1.0)]
-    while playback.next_at is not None:
-        now = max(1.0, playback.next_at)
-        out += [(now, d) for d in playback.release(now)]
-    assert out[-1][1].kind is DeltaKind.TOOL
-    assert out[-1][0] <= 1.0 + drain_s + 1e-9
-    times = {at for at, _ in out}
-    assert (len(times) == 1) if drain_s == 0 else (len(times) > 8)
+    out = playback.release(1.0)
+    assert out[-1].kind is DeltaKind.TOOL
+    assert playback.next_at is None
+    assert playback.banked_tokens == 0
     with pytest.raises(ValueError, match="after end"):
         playback.push(2.0, Delta("x"))
 
@@ -359,7 +351,6 @@ def test_what_is_taken_back_and_what_is_shown_make_up_the_whole(
     kept = shown + playback.release(4.0)
     assert "".join(d.text for d in kept) == text[:position] + "|"
     assert sum(d.tokens for d in kept) - 1 + sum(d.tokens for d in taken) == sum(d.tokens for d in deltas)
-    assert playback.pending_bytes == 0
     others = [d for d in deltas if d.kind is not DeltaKind.TEXT]
     assert [d for d in [*kept, *taken] if d.kind is not DeltaKind.TEXT] == others
 
@@ -381,7 +372,6 @@ def test_slack_is_the_time_until_the_reader_needs_the_next_token() -> None:
         playback.push(at, delta)
         playback.release(at)
     assert playback.slack_s(1.0) == pytest.approx(49 / READING - 1.0)
-    assert playback.screen_slack_s(1.0) == pytest.approx(playback.slack_s(1.0) - LEAD_S)
     taken = playback.retract(48 * 5)
     assert [d.text for d in taken] == [" word"]
     assert playback.slack_s(1.0) == pytest.approx(48 / READING - 1.0)
@@ -401,9 +391,7 @@ def test_a_forward_clock_jump_releases_all_and_goes_on() -> None:
     assert released[-1][0] <= 3600.4 + 0.3
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}, {"tps": 1.0, "drain_s": -1.0}]
-)
+@pytest.mark.parametrize("wrong", [{"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}])
 def test_a_contradictory_pace_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         Pace(**wrong)

@@ -1,13 +1,10 @@
 """The distribution kept up to date: it converges, forgets, and does not take a cancelled loser for fast."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Rolling, load_server
 
 TIMES = st.floats(min_value=0, max_value=2e3)
@@ -142,41 +139,6 @@ def test_a_snapshot_does_not_change_later():
     feed(rolling, [5.0] * 100)
     assert first.quantile(0.9) == level
     assert rolling.snapshot().quantile(0.9) > 4
-
-
-@given(st.lists(TIMES, max_size=30), st.lists(TIMES, max_size=10), st.none() | st.floats(1, 500))
-def test_its_state_survives_json(seen, censored, half_life):
-    rolling = Rolling(half_life=half_life, prior=Empirical.from_samples([0.4]), prior_weight=3)
-    feed(rolling, seen)
-    for t in censored:
-        rolling.observe_censored(t)
-    again = Rolling.from_dict(json.loads(json.dumps(rolling.to_dict())))
-    for one in (rolling, again):
-        one.observe(0.7)
-    assert (again.count, again.censored_count) == (len(seen) + 1, len(censored))
-    assert again.weight == pytest.approx(rolling.weight)
-    # At a jump of the distribution rounding may choose the other side, so levels are compared.
-    times = np.geomspace(1e-3, 2e3, 200)
-    assert again.snapshot().cdf(times) == pytest.approx(rolling.snapshot().cdf(times), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"bins": 3},
-        {"seen": [[9999, 1.0]]},
-        {"seen": [[1, -1.0]]},
-        {"seen": 3},
-        {"censored": [[1, 1.0]]},
-        {"half_life": -1},
-        {"count": None},
-    ],
-)
-def test_a_state_that_is_none_is_refused(change):
-    with pytest.raises(ConfigurationError, match="delete it"):
-        Rolling.from_dict({**Rolling().to_dict(), **change})
-    with pytest.raises(ConfigurationError):
-        Rolling.from_dict({})
 
 
 def test_nonsense_is_refused():

@@ -10,13 +10,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from playing import Run, run_session
 
 from disco.cost import Rates
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
@@ -69,7 +69,7 @@ def situation(seed: int) -> Run:
             None,
             Pace(tps=draw.uniform(3.0, 60.0)),
             Pace(tps=4.8),
-            Pace(tps=draw.uniform(3.0, 60.0), max_hold_s=0.1, floor_tps=12.0, drain_s=0.25),
+            Pace(tps=draw.uniform(3.0, 60.0), max_hold_s=0.1),
         ]
     )
     profiles = {n: profile(draw) for n in names}
@@ -164,15 +164,16 @@ def checksum(seeds: range, number: str = "%.9f") -> str:
     return digest.hexdigest()[:16]
 
 
-# Of these six hundred, nine are asked again otherwise than they were: by whoever may be asked first, and anew where
-# nothing was shown. The others go as they went before sessions and playback were made fast for replay.
+# Taken anew when sessions became a composition. Of these six hundred, 23 go otherwise than before: a move of an unpaced
+# reader is not given up as late at once, silence is noticed after a takeover, too, and the error is the last failure's.
+# 56 have another pace now, as a slowest rate and a drain are no settings any more. The others go as they went before.
 GOLDEN = {
-    0: "11c36ea5a130c380",
-    100: "02d9840c7e6a850d",
-    200: "9aa5934de5775139",
-    300: "905c86fc5883b866",
-    400: "3748f150a11cd21c",
-    500: "c13bac85d8b3a489",
+    0: "516d5030788976cb",
+    100: "8761d551fd5bbc41",
+    200: "b5955a3cb7272109",
+    300: "eda76416ae3ae7c8",
+    400: "24d378223445de83",
+    500: "f9a684bd275eb693",
 }
 
 

@@ -13,7 +13,6 @@ from disco.replay.events import simulate
 from disco.replay.paper import PaperResult, paper_tables, run_paper
 from disco.replay.paper.printed import (
     COST_CUT_PERCENT,
-    FORECAST_ERRORS,
     MEAN_CUT_PERCENT,
     MIGRATION,
     PLANNING_MS,
@@ -41,7 +40,6 @@ def test_printed_figures_cover_every_cell():
     cells = {(server, regime) for server in KEYS for regime in REGIMES}
     assert set(TAIL_CUT_PERCENT) == set(MIGRATION) == cells
     assert all(set(row) == set(DEVICES) for row in TAIL_CUT_PERCENT.values())
-    assert set(FORECAST_ERRORS) == set(KEYS)
 
 
 def test_printed_figures_are_the_papers():
@@ -85,9 +83,7 @@ def test_a_stand_in_is_labelled_as_what_it_is(key):
 
 def test_stand_in_for_command_is_the_fast_server_that_its_forecasting_errors_speak_of():
     """Printed: 0.090 s are 39.4 %, so about 0.23 s to the first token."""
-    assert load_server("llama-2-70b-anyscale-2023").ttft_s.mean == pytest.approx(
-        FORECAST_ERRORS["Command"].typical_ttft_s, rel=0.1
-    )
+    assert load_server("llama-2-70b-anyscale-2023").ttft_s.mean == pytest.approx(0.090 / 0.394, rel=0.1)
 
 
 def test_a_server_can_be_replaced_by_ones_own():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from playing import run_session
 
 from disco.cost import ExchangeRate, Rates
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
@@ -22,7 +23,6 @@ from disco.replay.recorded import is_recording, scenario_of_routes
 from disco.replay.scenario import Arm, resolve, scenario_for
 from disco.replay.trace import Trace
 from disco.replay.vectorised import evaluate
-from disco.replay.virtual import run_session
 from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms

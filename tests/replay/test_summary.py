@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import sys
+from collections import Counter
 from dataclasses import asdict, fields, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from disco.cost import Phase
 from disco.errors import ConfigurationError
 from disco.playback import metrics
 from disco.replay.figures import ReadingFigures, SeedFigures
-from disco.replay.outcome import Outcome, Reading, concatenate
+from disco.replay.outcome import Outcome, Reading
 from disco.replay.scenario import Arm
 from disco.replay.summary import (
     CDF_LEVELS,
@@ -312,6 +313,22 @@ QUANTILES = {f"q{i}" for i in range(202)} | {
 }
 
 
+def concatenate(outcomes):
+    """Outcomes of consecutive pieces of a trace as one."""
+
+    def joined(parts, name):
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    apart = ("cost_by", "reading", "example")
+    cost_by = sum((Counter(one.cost_by) for one in outcomes), Counter())
+    reading = None
+    if outcomes[0].reading is not None:
+        readings = [one.reading for one in outcomes]
+        reading = Reading(**{f.name: joined(readings, f.name) for f in fields(Reading)})
+    columns = {f.name: joined(outcomes, f.name) for f in fields(Outcome) if f.name not in apart}
+    return Outcome(**columns, cost_by=dict(cost_by), reading=reading, example=None)
+
+
 @pytest.mark.parametrize("reading", [False, True])
 @pytest.mark.parametrize("chunk", [1, 997, 20_000, 50_000])
 def test_chunks_give_what_the_whole_gives(chunk, reading):
@@ -332,21 +349,6 @@ def test_chunks_give_what_the_whole_gives(chunk, reading):
         assert found[name] == pytest.approx(value, rel=error, abs=1e-15), name
 
 
-def test_tallies_can_be_merged_in_any_order():
-    parts = [outcome(heavy_tailed(500), seed=k, reading=True) for k in range(6)]
-    tallies = []
-    for part in parts:
-        tallies.append(Tally("server"))
-        tallies[-1].add(part)
-    forwards, backwards = Tally("server"), Tally("server")
-    for tally in tallies:
-        forwards.merge(pickle.loads(pickle.dumps(tally)))
-    for tally in reversed(tallies):
-        backwards.merge(tally)
-    assert flat(backwards.figures()) == pytest.approx(flat(forwards.figures()), rel=1e-12)
-    assert flat(forwards.figures())["requests"] == 3_000
-
-
 def test_a_tally_does_not_grow():
     tally = Tally("device")
     sizes = []
@@ -361,10 +363,6 @@ def test_tallies_that_do_not_fit_are_refused():
     tally.add(outcome([1.0]))
     with pytest.raises(ConfigurationError, match="different evaluators"):
         tally.add(outcome([1.0], reading=True))
-    with pytest.raises(ConfigurationError, match="different regimes"):
-        tally.merge(Tally("server"))
-    tally.merge(Tally("device"))
-    assert len(tally) == 1
 
 
 values = st.floats(1e-6, 1e7) | st.just(0.0) | st.sampled_from([1.0, 2.0, 0.5])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import run_session
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, Phase, Rates
 from disco.dispatch import registry
@@ -26,7 +27,6 @@ from disco.replay.outcome import Outcome
 from disco.replay.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
 from disco.replay.trace import Trace
 from disco.replay.vectorised import evaluate, race
-from disco.replay.virtual import run_session
 from disco.request import Request, Timeouts
 from disco.session.attempts import Outcome as Fate
 from disco.session.billing import settle_accounts

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from playing import ProfileScripts, Run, run_session
 from situations import situations
 
 from disco.cost.governor import Governor, Limit
@@ -19,7 +20,7 @@ from disco.events import Delta
 from disco.plan import Candidate, Move, Payer, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
-from disco.replay.virtual import Player, Run, Shared, _ProfileScripts, run_session, run_together
+from disco.replay.virtual import Player, Shared, run_together
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempts import Outcome
@@ -247,7 +248,7 @@ def test_many_sessions_together_never_overspend(data):
             costs=situation["costs"],
         )
         late = max(p.packet_tokens for p in situation["profiles"].values())
-        scripts = _ProfileScripts(
+        scripts = ProfileScripts(
             situation["profiles"], asked(max_tokens), np.random.default_rng(situation["seed"]), PROMPT
         )
         player = Player(session, scripts, shared=shared, cancel_takes_s=situation["cancel_takes_s"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from playing import Run, run_session
 
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
@@ -10,7 +11,6 @@ from disco.events import Delta, DeltaKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms

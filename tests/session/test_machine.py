@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from playing import Run, run_session
 from situations import NAMES, situations
 
 from disco.cost import Rates
@@ -14,7 +15,6 @@ from disco.endpoints.simulated_script import Fault, SimulatedProfile, simulated_
 from disco.errors import FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
-from disco.replay.virtual import Run, run_session
 from disco.request import Request, Timeouts
 from disco.session.attempts import Outcome
 from disco.session.billing import settle_accounts

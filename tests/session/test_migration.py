@@ -14,19 +14,14 @@ from disco.playback.metrics import late_tokens, lateness_s, tbt_s
 from disco.rates import Rates
 from disco.session.migration import (
     AnswerLengths,
+    Decision,
     Reason,
     Snapshot,
     Verdict,
-    bank_needed_tokens,
     decide,
-    feasible,
-    fewest_source_tokens,
-    gain,
     handover_time_s,
     move_price,
     slack_needed_s,
-    value_table,
-    worth_it,
 )
 
 SERVER = Candidate("server", "any", rates=Rates(1e-6, 4e-6), decode_tps=50.0, continues=True)
@@ -74,9 +69,34 @@ def hand_over(n: int, *, source: Candidate, target: Candidate, prompt: int, rest
     return released
 
 
+def moves_in_time(
+    n: int, *, source: Candidate, target: Candidate, prompt: int, rest: int, r_c: float
+) -> bool:
+    """Whether the rule hands over after n tokens, as far as time is concerned: money is no object."""
+    snapshot = replace(
+        SNAPSHOT,
+        source=replace(source, rates=Rates(0.0, 1.0)),
+        target=replace(target, rates=Rates()),
+        prompt_tokens=prompt,
+        written_tokens=n,
+        max_tokens=n + rest,
+        slack_s=n / r_c - (n - 1) / source.decode_tps,
+        pace_tps=r_c,
+        lengths=AnswerLengths.geometric(1e9),
+        margin=1.0,
+        make_before_break=False,
+    )
+    return decide(snapshot).verdict is Verdict.GO
+
+
+def fewest_in_time(**how) -> int | None:
+    return next((n for n in range(1, 400) if moves_in_time(n, **how)), None)
+
+
 @pytest.mark.parametrize(("r_c", "fewest"), [(4.8, 7), (25.0, 66)])
-def test_fewest_source_tokens_of_the_worked_example(r_c: float, fewest: int) -> None:
-    assert fewest_source_tokens(SERVER, DEVICE, 500, r_c) == fewest
+def test_the_rule_moves_the_worked_example_after_so_many_tokens(r_c: float, fewest: int) -> None:
+    """`n* = ⌈r_c·(t_0 + p/v_t − 1/r_s) / (1 − r_c/r_s − r_c/v_t)⌉`."""
+    assert fewest_in_time(source=SERVER, target=DEVICE, prompt=500, rest=20, r_c=r_c) == fewest
 
 
 @settings(max_examples=150, deadline=None)
@@ -87,16 +107,16 @@ def test_fewest_source_tokens_of_the_worked_example(r_c: float, fewest: int) -> 
     overhead_s=st.floats(0, 1.5),
     prompt=st.integers(0, 1000),
 )
-def test_fewest_source_tokens_is_exact(
+def test_the_rule_moves_as_soon_as_no_token_is_late(
     r_c: float, r_s: float, v_t: float, overhead_s: float, prompt: int
 ) -> None:
-    """n* tokens before the hand-over make none late, n* − 1 do."""
+    """After the fewest tokens with which the rule moves none is late, with one less there is."""
     source = replace(SERVER, decode_tps=r_s)
     target = replace(DEVICE, prefill_tps=v_t, overhead_s=overhead_s, decode_tps=1.5 * r_c)
-    n = fewest_source_tokens(source, target, prompt, r_c)
-    assume(n is not None and n <= 400)
-    assert n is not None
     how = {"source": source, "target": target, "prompt": prompt, "rest": 20, "r_c": r_c}
+    n = fewest_in_time(**how)
+    assume(n is not None)
+    assert n is not None
     assert late_tokens(hand_over(n, **how), r_c) == 0
     if n > 1:
         assert late_tokens(hand_over(n - 1, **how), r_c, tolerance_s=1e-9) > 0
@@ -104,13 +124,12 @@ def test_fewest_source_tokens_is_exact(
 
 def test_where_waiting_never_helps_no_number_of_tokens_is_enough() -> None:
     slow = replace(DEVICE, prefill_tps=5.0)
-    assert not feasible(SERVER, slow, 4.8)
-    assert feasible(SERVER, DEVICE, 4.8)
-    assert fewest_source_tokens(SERVER, slow, 500, 4.8) is None
     how = {"source": SERVER, "target": slow, "prompt": 500, "rest": 5, "r_c": 4.8}
+    assert fewest_in_time(**how) is None
     assert all(late_tokens(hand_over(n, **how), 4.8) > 0 for n in (1, 10, 100))
     # With nothing to prefill, a tiny overhead fits between two tokens even so.
-    assert fewest_source_tokens(SERVER, replace(slow, prefill_tps=20.0, overhead_s=0.0), 0, 16.0) == 1
+    tiny = replace(slow, prefill_tps=20.0, overhead_s=0.0)
+    assert fewest_in_time(source=SERVER, target=tiny, prompt=0, rest=5, r_c=16.0) == 1
 
 
 def test_a_target_slower_than_the_reader_needs_more_slack_and_exactly_that() -> None:
@@ -125,13 +144,14 @@ def test_a_target_slower_than_the_reader_needs_more_slack_and_exactly_that() -> 
         assert (late == 0) == (slack >= slack_needed_s(t_m, rest, 4.0, r_c) - 1e-9)
         if late == 0:
             break
-    assert n > bank_needed_tokens(t_m, r_c) + 5  # the paper's B alone is too small
+    assert n > r_c * t_m + 5  # the paper's B alone is too small
 
 
 @given(st.floats(0.1, 30), st.floats(1, 75), st.integers(1, 500))
-def test_slack_and_bank(t_m: float, r_c: float, rest: int) -> None:
+def test_a_target_as_fast_as_the_reader_needs_the_time_of_the_hand_over(
+    t_m: float, r_c: float, rest: int
+) -> None:
     assert slack_needed_s(t_m, rest, 2 * r_c, r_c) == t_m
-    assert bank_needed_tokens(t_m, r_c) == r_c * t_m
 
 
 def test_too_little_bank_gives_the_gap_the_formula_says() -> None:
@@ -151,58 +171,92 @@ MONEY = st.fixed_dictionaries(
         "cost_in": st.floats(0, 0.2),
         "source_cost_out": st.floats(0, 2),
         "target_cost_out": st.floats(0, 2),
-        "fixed": st.floats(0, 20),
     }
 )
 
 
-def rule(lengths: AnswerLengths, n: int, money: dict) -> bool:
-    return worth_it(
-        lengths,
-        n,
-        saving_per_token=money["source_cost_out"] - money["target_cost_out"],
-        price=move_price(
-            n, prompt_tokens=money["prompt_tokens"], cost_in=money["cost_in"], fixed=money["fixed"]
-        ),
-        cost_in=money["cost_in"],
+def exact_table(
+    lengths: AnswerLengths,
+    horizon: int,
+    *,
+    prompt_tokens: int,
+    cost_in: float,
+    source_cost_out: float,
+    target_cost_out: float,
+) -> tuple[list[float], list[bool], list[bool]]:
+    """Exact expected cost of the rest of an answer that may move once, and where moving is optimal.
+
+    `V(n) = min{C(n) + c_t·E[R_n], c_s + (1−h(n))·V(n+1)}` for n = 0 … horizon; at the horizon the choice is to move
+    there or never.
+
+    Returns:
+        V, "moving now is optimal", and "moving costs the same as staying, but for rounding"; `horizon + 1` of each.
+    """
+    value, moves, ties = ([0.0] * (horizon + 1), [False] * (horizon + 1), [False] * (horizon + 1))
+    stay = source_cost_out * lengths.expected_remaining(horizon)
+    for n in range(horizon, -1, -1):
+        if n < horizon:
+            stay = source_cost_out + (1 - lengths.hazard(n)) * value[n + 1]
+        left = lengths.expected_remaining(n)
+        move = move_price(n, prompt_tokens=prompt_tokens, cost_in=cost_in) + target_cost_out * left
+        moves[n] = move <= stay and left > 0
+        ties[n] = abs(move - stay) <= 1e-7 * max(1.0, move)
+        value[n] = move if moves[n] else stay
+    return value, moves, ties
+
+
+def decided(lengths: AnswerLengths, n: int, cap: int | None, money: dict) -> Decision:
+    """What the rule decides for money's sake alone: the reader does not wait, and nothing is written in vain."""
+    source = replace(SERVER, rates=Rates(0.0, money["source_cost_out"]))
+    target = replace(DEVICE, rates=Rates(money["cost_in"], money["target_cost_out"]))
+    return decide(
+        replace(
+            SNAPSHOT,
+            source=source,
+            target=target,
+            prompt_tokens=money["prompt_tokens"],
+            written_tokens=n,
+            max_tokens=cap,
+            slack_s=math.inf,
+            lengths=lengths,
+            make_before_break=False,
+        )
     )
 
 
 @given(st.floats(1, 400), st.integers(2, 300), MONEY)
 def test_the_rule_is_the_exact_table_where_hazards_do_not_fall(mean: float, cap: int, money: dict) -> None:
-    lengths = AnswerLengths.geometric(mean).capped(cap)
+    lengths = AnswerLengths.geometric(mean)
     assume(money["source_cost_out"] > money["target_cost_out"] + 1e-6)
-    value, moves = value_table(lengths, cap, **money)
+    _, moves, ties = exact_table(lengths.capped(cap), cap, **money)
     for n in range(cap):
-        price = move_price(
-            n, prompt_tokens=money["prompt_tokens"], cost_in=money["cost_in"], fixed=money["fixed"]
-        )
-        stay = money["source_cost_out"] + (1 - lengths.hazard(n)) * value[n + 1]
-        now = price + money["target_cost_out"] * lengths.expected_remaining(n)
-        if abs(now - stay) > 1e-7 * max(1.0, now):  # ties fall either way
-            assert rule(lengths, n, money) == moves[n]
+        if not ties[n]:  # they fall either way
+            assert (decided(lengths, n, cap, money).verdict is Verdict.GO) == moves[n]
 
 
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=30), MONEY)
-def test_for_any_lengths_the_table_moves_only_where_the_rule_allows(samples: list[int], money: dict) -> None:
+def test_for_any_lengths_the_table_moves_only_where_the_rule_finds_it_worth_it(
+    samples: list[int], money: dict
+) -> None:
+    """Whether to wait a little the rule judges by a hazard averaged over some tokens; that it pays, exactly."""
     lengths = AnswerLengths.from_samples(samples)
     assume(money["source_cost_out"] > money["target_cost_out"] + 1e-6)
-    _, moves = value_table(lengths, max(samples), **money)
+    _, moves, _ = exact_table(lengths, max(samples), **money)
     slightly_cheaper = {**money, "source_cost_out": money["source_cost_out"] * (1 + 1e-7) + 1e-7}
     for n in range(max(samples)):
         if moves[n] and lengths.survival(n) > 0:
-            assert rule(lengths, n, slightly_cheaper)
+            assert decided(lengths, n, None, slightly_cheaper).reason in (None, Reason.ENDS_SOON)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=10), st.integers(0, 39), MONEY)
 def test_the_table_is_no_worse_than_any_fixed_moment(samples: list[int], at: int, money: dict) -> None:
     lengths = AnswerLengths.from_samples(samples)
-    value, _ = value_table(lengths, 40, **money)
+    value, _, _ = exact_table(lengths, 40, **money)
 
     def cost(length: int) -> float:
         if length <= at:
             return money["source_cost_out"] * length
-        price = money["fixed"] + money["cost_in"] * (money["prompt_tokens"] + at)
+        price = money["cost_in"] * (money["prompt_tokens"] + at)
         return money["source_cost_out"] * at + price + money["target_cost_out"] * (length - at)
 
     mean = sum(map(cost, samples)) / len(samples)
@@ -211,10 +265,10 @@ def test_the_table_is_no_worse_than_any_fixed_moment(samples: list[int], at: int
 
 
 def test_gain_is_what_is_left_to_save_less_the_price() -> None:
-    lengths = AnswerLengths.geometric(200)
     price = move_price(50, prompt_tokens=100, cost_in=0.01, fixed=0.5)
     assert price == pytest.approx(2.0)
-    assert gain(lengths, 50, saving_per_token=0.02, price=price) == pytest.approx(2.0)
+    money = {"prompt_tokens": 100, "cost_in": 0.01, "source_cost_out": 0.03, "target_cost_out": 0.01}
+    assert decided(AnswerLengths.geometric(200), 50, None, money).gain == pytest.approx(200 * 0.02 - 1.5)
 
 
 def test_go_when_worth_it_and_in_time() -> None:

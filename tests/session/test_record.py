@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from playing import run_session
 from situations import situations
 
 from disco.cost import Rates
 from disco.endpoints.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan, Rest, Start
 from disco.playback import Pace, Playback
-from disco.replay.virtual import run_session
 from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms

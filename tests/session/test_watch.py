@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from playing import run_session
 
 from disco.endpoints.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Playback
-from disco.replay.virtual import run_session
 from disco.request import Request, Timeouts
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
+from playing import run_session
 from situations import situations
 from watched import CANARY, answer, ask, endpoint, preset
 
@@ -26,7 +27,6 @@ from disco.errors import FailureKind
 from disco.plan import Candidate
 from disco.playback import Playback
 from disco.replay.reading import _has_failed_over
-from disco.replay.virtual import run_session
 from disco.request import Request
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms

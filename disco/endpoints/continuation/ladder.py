@@ -21,6 +21,7 @@ __all__ = [
     "Continuation",
     "Method",
     "chat_call",
+    "completions_body",
     "completions_call",
     "continue_call",
     "used_up",
@@ -98,10 +99,15 @@ class Continuation:
         """
         if self.template is None or self.server_renders:
             return None
-        one_line = "\n" not in self.template and "{" not in self.template
-        if one_line and self.template.lower().endswith(".gguf"):
-            return read_chat_template(self.template)
-        return self.template
+        file = self.template_file
+        return self.template if file is None else read_chat_template(file)
+
+    @property
+    def template_file(self) -> str | None:
+        """The GGUF file that was given as template; None where it is no file."""
+        given = self.template or ""
+        one_line = "\n" not in given and "{" not in given
+        return given if one_line and given.lower().endswith(".gguf") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +218,26 @@ def completions_call(
         prompt = head + prefix.sent
     if not prompt.endswith(prefix.sent):
         raise CannotContinueError("the rendered prompt does not end with the answer so far")
+    return completions_body(request, prefix, prompt, stops=stops, echoes=continuation.known_to_echo)
+
+
+def completions_body(
+    request: Request,
+    prefix: Prefix,
+    prompt: str | list[int | str],
+    *,
+    stops: Sequence[str] | None = None,
+    echoes: bool | None = False,
+) -> Call:
+    """The `/completions` request with a prompt that ends with the answer so far.
+
+    Args:
+        request: the chat request.
+        prefix: what the prompt ends with.
+        prompt: text, or what the server takes in its place.
+        stops: the texts to stop at; by default the request's.
+        echoes: see `Call`.
+    """
     body: dict[str, Any] = {
         name: request.params[name] for name in _COMPLETIONS_PARAMS if name in request.params
     }
@@ -219,8 +245,8 @@ def completions_call(
     # An explicit null asks for no limit; left out, most servers stop after 16 tokens.
     _lower_limit(body, request, prefix)
     if stops:
-        body["stop"] = stops
-    return Call("/completions", _streamed(body, request), echoes=continuation.known_to_echo)
+        body["stop"] = list(stops)
+    return Call("/completions", _streamed(body, request), echoes=echoes)
 
 
 def _given(request: Request) -> dict[str, Any]:

@@ -48,11 +48,14 @@ class Verdict:
         method: the first method on the ladder that works; "none" when none does.
         outcomes: what each method that was tried did.
         server_renders: "completions" works with llama-server's `/apply-template`.
+        vocabulary: fingerprint of the vocabulary that it has proved to have, and whose ids it takes; None where it
+            has not.
     """
 
     method: Method = "none"
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     server_renders: bool = False
+    vocabulary: str | None = None
 
     @property
     def conclusive(self) -> bool:
@@ -75,12 +78,18 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
-        return {"method": self.method, "outcomes": dict(self.outcomes), "server_renders": self.server_renders}
+        return {
+            "method": self.method,
+            "outcomes": dict(self.outcomes),
+            "server_renders": self.server_renders,
+            "vocabulary": self.vocabulary,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
         """The inverse of `to_dict`."""
-        return cls(data["method"], dict(data["outcomes"]), bool(data.get("server_renders", False)))
+        renders = bool(data.get("server_renders", False))
+        return cls(data["method"], dict(data["outcomes"]), renders, data.get("vocabulary"))
 
 
 def judge(text: str) -> Outcome:

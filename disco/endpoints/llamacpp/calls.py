@@ -5,21 +5,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping, Sequence
 
-from openai.types.chat import ChatCompletionChunk
-from openai.types.chat.chat_completion_chunk import (
-    Choice,
-    ChoiceDelta,
-    ChoiceDeltaToolCall,
-    ChoiceDeltaToolCallFunction,
-)
-
 from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
 from disco.endpoints.llamacpp.native import NativeModel
 from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.tool_forms import Form
 from disco.endpoints.llamacpp.tool_reader import CallPiece, CallReader
 from disco.endpoints.llamacpp.tools import Tools
-from disco.events import Delta, DeltaKind
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 __all__ = ["CallWriter"]
 
@@ -49,7 +41,7 @@ class CallWriter:
         self._has_text = behind_text
         self._blanks: list[Delta] = []
         self._tokens = 0  # of the calls, in no delta yet
-        self._said_role = False
+        self._logp: list[float] = []  # theirs, where asked for
         # Some models have a control token for a marker; it spells nothing, except here.
         self._markers: dict[int, bytes] = {}
         for marker in filter(None, (form.open, form.close)):
@@ -98,29 +90,25 @@ class CallWriter:
         self._has_text = True
         return self._blanks
 
-    def push(self, piece: bytes, tokens: int = 1) -> list[Delta]:
-        """Take what follows the opening; return what of the calls may be passed on."""
+    def push(self, piece: bytes, tokens: int = 0, logp: float | None = None) -> list[Delta]:
+        """Take what follows the opening; return what of the calls may be passed on.
+
+        Args:
+            piece: bytes.
+            tokens: how many they are, of those that are counted.
+            logp: the token's log probability, where disco itself asked for it.
+        """
         self._tokens += tokens
+        if logp is not None:
+            self._logp.append(logp)
         text = self._decoder.decode(piece)
         return [self._delta(part) for part in self._reader.feed(text)] if text else []
 
     def _delta(self, part: CallPiece) -> Delta:
         tokens, self._tokens = self._tokens, 0
-        new = part.name is not None
-        function = ChoiceDeltaToolCallFunction.model_construct(arguments=part.arguments)
-        call = ChoiceDeltaToolCall.model_construct(index=part.index, function=function)
-        if new:
-            function.name, call.id, call.type = part.name, part.id, "function"
-        delta = ChoiceDelta.model_construct(tool_calls=[call])
-        if not self._has_text and not self._said_role:
-            delta.role, delta.content = "assistant", None
-        self._said_role = True
-        choice = Choice.model_construct(index=0, delta=delta, finish_reason=None, logprobs=None)
-        # Without an id of its own, so that the answer's is put in its place.
-        chunk = ChatCompletionChunk.model_construct(
-            id="", choices=[choice], created=0, model="", object="chat.completion.chunk"
-        )
-        return Delta("", tokens=tokens, kind=DeltaKind.TOOL, raw=chunk)
+        logp, self._logp = tuple(self._logp), []
+        call = ToolCallDelta(part.index, part.arguments, part.id, part.name)
+        return Delta("", tokens=tokens, kind=DeltaKind.TOOL, logp=logp or None, tool_calls=(call,))
 
     @property
     def whole(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -15,7 +16,7 @@ from disco.endpoints.llamacpp.files import locate, require_llama_cpp, resolve_mo
 from disco.endpoints.llamacpp.handover import Mailbox
 from disco.endpoints.llamacpp.job import Job
 from disco.endpoints.llamacpp.measure import Measurement, MeasurementJob
-from disco.endpoints.llamacpp.native import NativeModel
+from disco.endpoints.llamacpp.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.process import ModelProcess, require_processes
 from disco.endpoints.llamacpp.prompt import Renderer
 from disco.endpoints.llamacpp.worker import Worker
@@ -111,6 +112,7 @@ class LlamaCppEndpoint(Endpoint):
         self._hang_s = hang_s
         self._load_within_s = load_within_s
         self._process: ModelProcess | None = None
+        self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
         load = self._load_here if isolation == "thread" else self._load_apart
         self._worker = Worker(load, name=self.name, max_queue=max_queue)
 
@@ -153,8 +155,13 @@ class LlamaCppEndpoint(Endpoint):
             gpu_layers=self._gpu_layers,
             keep_loading=keep_loading,
         )
+
+        def check() -> None:
+            if not keep_loading():
+                raise Aborted
+
         try:
-            self._renderer = Renderer(model, self._template)
+            self._renderer = Renderer(model, self._template, check)
         except BaseException:
             model.close()
             raise
@@ -175,6 +182,10 @@ class LlamaCppEndpoint(Endpoint):
             vocabulary=None if loaded is None else loaded.vocabulary,
             ready=loaded is not None,
             parks=True,
+            follows=True,
+            announces=True,
+            waiting=self._worker.waiting,
+            logp=True,
         )
 
     def _expected_context(self) -> int | None:
@@ -195,10 +206,11 @@ class LlamaCppEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> LlamaCppAttempt:
-        del wants  # nothing is offered yet
-        return LlamaCppAttempt(
-            request, prefix, worker=self._worker, renderer=self._loaded_renderer, name=self.name
+        attempt = LlamaCppAttempt(
+            request, prefix, worker=self._worker, renderer=self._loaded_renderer, name=self.name, wants=wants
         )
+        self._attempts.add(attempt)
+        return attempt
 
     @property
     def profile_name(self) -> str:
@@ -279,5 +291,7 @@ class LlamaCppEndpoint(Endpoint):
         return results
 
     async def aclose(self) -> None:
+        for attempt in tuple(self._attempts):
+            attempt.leave()  # followers wait for nothing that the worker could end
         with anyio.move_on_after(STOP_WITHIN_S, shield=True):
             await self._worker.aclose()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disco.endpoints.base import Progress
 from disco.endpoints.llamacpp.calls import CallWriter
 from disco.endpoints.llamacpp.gbnf import grammar_text
 from disco.endpoints.llamacpp.healing import Healer
@@ -14,10 +16,10 @@ from disco.endpoints.llamacpp.native import NativeModel
 from disco.endpoints.llamacpp.params import Sampling
 from disco.endpoints.llamacpp.prompt import Prompt, Renderer, build_prompt
 from disco.endpoints.llamacpp.refusals import malformed
-from disco.endpoints.llamacpp.sampler import Sampler, logprob_entry, most_probable
+from disco.endpoints.llamacpp.sampler import LogProbabilities, Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.text import TextAssembler
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended, Usage
+from disco.events import Delta, Ended, Started, Usage
 from disco.request import Prefix
 
 __all__ = ["Generation"]
@@ -27,7 +29,7 @@ class Generation(Job):
     """Prefill, then write until the answer ends.
 
     Counters are written by the worker and read by the event loop: `prompt_tokens`, `cached_tokens`,
-    `completion_tokens`. `park` is set by the event loop and read by the worker.
+    `completion_tokens`, `progress`. `park` is set by the event loop and read by the worker.
 
     Args:
         mail: see `Job`.
@@ -36,6 +38,7 @@ class Generation(Job):
         sampling: the request's parameters.
         renderer: gives the model's chat template; called in the worker, once the model is loaded.
         name: the endpoint's, for messages.
+        wants: what is asked for besides the text: "logp" or nothing.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Generation(Job):
         *,
         renderer: Callable[[], Renderer],
         name: str,
+        wants: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(mail)
         self._messages = messages
@@ -54,6 +58,8 @@ class Generation(Job):
         self._sampling = sampling
         self._renderer = renderer
         self._name = name
+        self._wants = wants
+        self._logp: LogProbabilities | None = None
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
@@ -69,7 +75,7 @@ class Generation(Job):
 
     def order(self) -> tuple[str, Mapping[str, Any]]:
         content = {"messages": self._messages, "prefix": self._prefix, "sampling": self._sampling}
-        return "generate", {**content, "name": self._name}
+        return "generate", {**content, "name": self._name, "wants": sorted(self._wants), "park": self.park}
 
     def run(self, model: NativeModel) -> None:
         try:
@@ -81,7 +87,7 @@ class Generation(Job):
 
     def _run(self, model: NativeModel) -> None:
         tools = self._sampling.tools
-        conversation = self._renderer()(self._messages, tools)
+        conversation = self._renderer()(self._messages, tools, check=self.check)
         calls = None
         if tools is not None:
             calls = CallWriter(model, conversation.form, tools, behind_text=bool(self._prefix))
@@ -92,6 +98,8 @@ class Generation(Job):
         if self.park:
             self._end("parked")
             return
+        if "logp" in self._wants:
+            self._logp = LogProbabilities(model)
         with Sampler(model, self._sampling, prompt.answer) as sampler:
             if calls is not None and required:
                 sampler.constrain(calls.grammar)
@@ -109,6 +117,9 @@ class Generation(Job):
     def _prefill(self, model: NativeModel, ids: list[int]) -> None:
         done = model.reuse(ids)
         self.cached_tokens = self.prompt_tokens = done
+        self._progressed(Progress(done, len(ids), 0.0))
+        self.mail.put(Started(done))
+        began_at = time.perf_counter()
         # Where the cache ends inside a batch, the first one is shorter: later batches then begin where
         # they always do, and give the same numbers as without a cache.
         while done < len(ids):
@@ -116,6 +127,13 @@ class Generation(Job):
             end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
             model.decode(ids[done:end])
             self.prompt_tokens = done = end
+            computed, took_s = done - self.cached_tokens, time.perf_counter() - began_at
+            self._progressed(Progress(done, len(ids), computed / max(took_s, 1e-9)))
+
+    def _progressed(self, progress: Progress) -> None:
+        self.progress = progress
+        if self.on_progress is not None:
+            self.on_progress(progress)
 
     def _allowed(self) -> int:
         """How many tokens may be written; the context may hold fewer."""
@@ -153,7 +171,9 @@ class Generation(Job):
             room -= 1
             if piece or exact:
                 self.completion_tokens += 1
-                deltas = text.push(token, piece, exact=exact, logprob=self._logprob(model, token))
+                deltas = text.push(
+                    token, piece, exact=exact, logprob=self._logprob(model, token), logp=self._log_p(token)
+                )
                 self._send(deltas if calls is None else calls.text(deltas))
             else:
                 self.prompt_tokens += 1  # it only wrote again what the prefix says
@@ -181,7 +201,7 @@ class Generation(Job):
         self.check()
         ids: Sequence[int] = (token,)
         if sampler.constrained:  # and has been from the beginning, so what follows is part of a call
-            self._send(calls.push(beyond, 0))
+            self._send(calls.push(beyond))
         else:
             sampler.constrain(calls.grammar)
             if beyond and piece.endswith(beyond) and piece != beyond:
@@ -199,7 +219,7 @@ class Generation(Job):
                 break
             room -= 1
             self.completion_tokens += 1
-            self._send(calls.push(calls.piece(token)))
+            self._send(calls.push(calls.piece(token), 1, self._log_p(token)))
             if calls.over:
                 break
             self.check()
@@ -222,6 +242,9 @@ class Generation(Job):
         if self._sampling.top_logprobs is None:
             return None
         return logprob_entry(model, model.logits(), token, self._sampling.top_logprobs)
+
+    def _log_p(self, token: int) -> float | None:
+        return None if self._logp is None else self._logp.of(token)
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from disco.endpoints.base import Progress
 from disco.endpoints.llamacpp.native import Aborted, NativeModel, StopFlag
 from disco.errors import DiscoError, EndpointFailure, FailureKind, LocalModelError
 from disco.events import Usage
@@ -33,9 +34,13 @@ class Job(ABC):
         flag: stops it.
         park: it is to end where it can without losing what it has computed.
         usage: what it has used so far.
+        progress: how far its prefill is; None before it began.
+        on_progress: called, where the model is, whenever that has changed.
     """
 
     usage = Usage()
+    progress: Progress | None = None
+    on_progress: Callable[[Progress], None] | None = None
 
     def __init__(self, mail: Outbox) -> None:
         self.mail = mail

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.gbnf import MAX_REPEATS, alternatives, characters, literal, repeated
+from disco.endpoints.llamacpp.json_cost import SchemaCost
 
 __all__ = ["PatternError", "pattern_expression"]
 
@@ -33,20 +34,53 @@ class PatternError(ValueError):
     """The pattern is no regular expression, or uses something that a grammar cannot say."""
 
 
-def pattern_expression(pattern: str) -> str:
+def pattern_expression(pattern: str, cost: SchemaCost | None = None) -> str:
     """The JSON strings, quotes included, in which `pattern` is found.
 
     Raises:
         PatternError: see there.
+        SchemaError: it costs more than `cost` allows.
     """
+    cost = SchemaCost() if cost is None else cost
+    cost.spend("pattern", len(pattern))
     parser = importlib.import_module("re._parser")  # the standard library's own syntax tree
     try:
         tree = list(parser.parse(pattern))
     except (re.error, RecursionError, OverflowError) as exc:
         raise PatternError("it is not a regular expression") from exc
+    cost.forget("optionals")
+    _count(tree, cost, 1)
     branches = tree[0][1][1] if len(tree) == 1 and _name(tree[0]) == "BRANCH" else [tree]
     inside = alternatives(_anchored(list(branch)) for branch in branches)
     return f'"\\"" {inside} "\\""'
+
+
+def _count(nodes: Sequence[Any], cost: SchemaCost, times: int) -> None:
+    """Count what llama.cpp must follow side by side: the branches, and the parts that may be left out.
+
+    Args:
+        nodes: a sequence of the syntax tree.
+        cost: counts them.
+        times: how often the sequence is repeated.
+    """
+    for node in nodes:
+        name, value = _name(node), node[1]
+        cost.spend("branches", 0)
+        if name == "BRANCH":
+            cost.spend("branches", len(value[1]))
+            for branch in value[1]:
+                _count(list(branch), cost, times)
+        elif name == "SUBPATTERN":
+            _count(list(value[3]), cost, times)
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most = int(value[0]), min(int(value[1]), MAX_REPEATS)
+            empty = value[2].getwidth()[0] == 0
+            # What may be empty can be left out at each turn, anything else only at the end.
+            cost.spend(
+                "optionals", (times if least < most else 0) + (most * times if empty and most > 1 else 0)
+            )
+            cost.spend("repeats", max(least, most) if str(value[1]) != "MAXREPEAT" else least)
+            _count(list(value[2]), cost, times if empty or least == most else 1)
 
 
 def _name(node: Any) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.gbnf import MAX_REPEATS, alternatives, grammar_text, literal, repeated
+from disco.endpoints.llamacpp.json_cost import MAX_DIGITS, SchemaCost
 from disco.endpoints.llamacpp.json_numbers import integers, numbers
 from disco.endpoints.llamacpp.json_patterns import PatternError, pattern_expression
 from disco.endpoints.llamacpp.json_simple import SchemaError, Unsatisfiable, simplified, types_of
@@ -34,6 +35,7 @@ _FORMATS = {
     "email": '[a-z0-9] [a-z0-9._-]{0,30} "@" ([a-z0-9] [a-z0-9-]{0,30} "."){1,3} [a-z]{2,8}',
     "ipv4": ' "." '.join([_BYTE] * 4),
 }
+_LARGEST = 10**MAX_DIGITS - 1
 _PRIMITIVES = {"boolean": "json-boolean", "null": "json-null"}
 
 
@@ -47,7 +49,11 @@ def schema_grammar(schema: Mapping[str, Any]) -> str:
 
 
 def schema_rules(
-    schema: Mapping[str, Any], prefix: str, *, only: str | None = None
+    schema: Mapping[str, Any],
+    prefix: str,
+    *,
+    only: str | None = None,
+    check: Callable[[], None] | None = None,
 ) -> tuple[str, dict[str, str]]:
     """The expression for a value that is valid under `schema`, and the rules it needs beside `JSON_RULES`.
 
@@ -55,11 +61,12 @@ def schema_rules(
         schema: a JSON schema; `$ref` may point to anywhere inside it.
         prefix: begins the rules' names, so that those of several schemas can stand in one grammar.
         only: a type that the value must have besides.
+        check: called all along; what it raises stops the translation and passes through.
 
     Raises:
         SchemaError: see `schema_grammar`.
     """
-    converter = _Converter(schema, prefix)
+    converter = _Converter(schema, prefix, SchemaCost() if check is None else SchemaCost(check))
     wanted = schema if only is None else {"allOf": [schema], "type": only}
     try:
         return converter.value(wanted), converter.rules
@@ -70,10 +77,11 @@ def schema_rules(
 class _Converter:
     """Mutable: `rules`, and `_named`, the rule of each `$ref` so far."""
 
-    def __init__(self, document: Mapping[str, Any], prefix: str) -> None:
+    def __init__(self, document: Mapping[str, Any], prefix: str, cost: SchemaCost) -> None:
         self.rules: dict[str, str] = {}
         self._document = document
         self._prefix = prefix
+        self._cost = cost
         self._named: dict[str, str] = {}
 
     def _rule(self, body: str, name: str | None = None) -> str:
@@ -90,23 +98,29 @@ class _Converter:
         """The expression for any value that is valid under `schema`."""
         if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
             ref = schema["$ref"]
-            if simplified(schema, {}) == {}:  # nothing but notes beside it
+            if simplified(schema, {}, self._cost) == {}:  # nothing but notes beside it
                 return self._referenced(ref)
-        schema = simplified(schema, self._document)
+        schema = simplified(schema, self._document, self._cost)
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 return self._union(schema, union)
         if "enum" in schema:
-            return alternatives(literal(_compact(one)) for one in schema["enum"])
+            self._cost.spend("enum", len(schema["enum"]))
+            return alternatives(self._literal(one) for one in schema["enum"])
         types = types_of(schema)
         if types is None:
             return "json-value"
         return alternatives(self._typed(one, schema) for one in types)
 
+    def _literal(self, value: Any) -> str:
+        text = _compact(value)
+        self._cost.spend("text", len(text))
+        return literal(text)
+
     def _referenced(self, ref: str) -> str:
         if ref not in self._named:
             name = self._named[ref] = self._new_name()
-            body = self.value(simplified({"$ref": ref}, self._document))
+            body = self.value(simplified({"$ref": ref}, self._document, self._cost))
             if body == name:
                 raise SchemaError(f"$ref {ref} refers to itself")
             self._rule(body, name)
@@ -115,6 +129,7 @@ class _Converter:
     def _union(self, schema: Mapping[str, Any], union: str) -> str:
         rest = {key: value for key, value in schema.items() if key != union}
         found = []
+        self._cost.spend(union, len(schema[union]))
         for one in schema[union]:
             try:
                 found.append(self.value({"allOf": [one, rest]} if rest else one))
@@ -151,10 +166,11 @@ class _Converter:
             properties = {**properties, **dict.fromkeys(unlisted, others)}
         if least > len(required) or (most is not None and most < len(properties)):
             raise SchemaError("minProperties and maxProperties beside properties are not supported")
+        self._cost.spend("optional", len(set(properties) - required))
         possible: dict[str, str] = {}
         for name, one in properties.items():
             try:
-                possible[name] = f'{literal(_compact(name))} ws ":" ws {self.value(one)}'
+                possible[name] = f'{self._literal(name)} ws ":" ws {self.value(one)}'
             except Unsatisfiable:
                 if name in required:
                     raise
@@ -209,6 +225,7 @@ class _Converter:
             raise Unsatisfiable("its upper limit is below its lower one")
         if most == 0:
             return f'"{opened}" ws "{closed}"'
+        self._cost.spend("repeats", max(least, min(most or 0, MAX_REPEATS)))
         more = repeated(f'(ws "," ws {item})', max(least - 1, 0), None if most is None else most - 1)
         inside = f"{item} {more}" if least else f"({item} {more})?"
         return f'"{opened}" ws {inside} ws "{closed}"'
@@ -222,7 +239,7 @@ class _Converter:
             if least or most is not None:
                 raise SchemaError("pattern together with minLength or maxLength is not supported")
             try:
-                return self._rule(pattern_expression(pattern))
+                return self._rule(pattern_expression(pattern, self._cost))
             except PatternError as exc:
                 raise SchemaError(f"its pattern is not supported: {exc}") from None
         if least or most is not None:
@@ -230,6 +247,7 @@ class _Converter:
                 raise SchemaError(f"minLength above {MAX_REPEATS} is not supported")
             if most is not None and most < least:
                 raise Unsatisfiable("maxLength is below minLength")
+            self._cost.spend("repeats", max(least, min(most or 0, MAX_REPEATS)))
             return self._rule(f'"\\"" {repeated("json-char", least, most)} "\\""')
         form = _FORMATS.get(schema.get("format", ""))
         return "json-string" if form is None else self._rule(f'"\\"" {form} "\\""')
@@ -242,6 +260,8 @@ class _Converter:
             kind = "integer"
         low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
         high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
+        low, above = _within(low, above, -1, "minimum")
+        high, below = _within(high, below, 1, "maximum")
         if low is None and high is None:
             return f"json-{kind}"
         if kind == "integer":
@@ -272,6 +292,22 @@ def _bound(
     if other is None or bound is None:
         return (other, True) if bound is None and other is not None else (bound, False)
     return (other, True) if stricter(bound, other) == other else (bound, False)
+
+
+def _within(
+    bound: float | None,
+    excluded: bool,  # noqa: FBT001
+    sign: int,
+    keyword: str,
+) -> tuple[float | None, bool]:
+    """The bound, drawn in where it has more digits than anybody writes."""
+    if bound is None or -_LARGEST <= bound <= _LARGEST:
+        return bound, excluded
+    if not bound * sign > 0:
+        raise SchemaError(
+            f"{keyword} has more than {MAX_DIGITS} digits; leave it out, or send this request to a server"
+        )
+    return sign * _LARGEST, False
 
 
 def _compact(value: Any) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from disco.endpoints.llamacpp.json_cost import SchemaCost, SchemaError
+
 __all__ = ["SchemaError", "Unsatisfiable", "simplified", "types_of"]
 
 # Keywords that narrow what is valid and that no grammar here expresses.
@@ -33,25 +35,23 @@ _SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "m
 _MOST_STEPS = 64
 
 
-class SchemaError(ValueError):
-    """The schema cannot be turned into a grammar; the message says why, in a clause."""
-
-
 class Unsatisfiable(SchemaError):
     """Nothing is valid under the schema."""
 
 
-def simplified(schema: Any, document: Mapping[str, Any], steps: int = 0) -> dict[str, Any]:
+def simplified(schema: Any, document: Mapping[str, Any], cost: SchemaCost, steps: int = 0) -> dict[str, Any]:
     """The schema with its annotations dropped, without `$ref`, `allOf` and `const` at its top level.
 
     Args:
         schema: a schema inside `document`; True and False are schemas too.
         document: what its `$ref`s point into; where it is empty, they are left out.
+        cost: counts what is asked for.
         steps: how many references led here.
 
     Raises:
         SchemaError: it is malformed, unsupported, or refers to itself for ever.
     """
+    cost.spend("schema")
     if schema is True:
         return {}
     if schema is False:
@@ -66,13 +66,18 @@ def simplified(schema: Any, document: Mapping[str, Any], steps: int = 0) -> dict
     if schema.get("uniqueItems"):
         raise SchemaError("uniqueItems is not supported")
     found = {key: value for key, value in schema.items() if key in _MEANT}
+    for union in ("anyOf", "oneOf"):
+        if isinstance(found.get(union), list):
+            cost.spend("schema", len(found[union]))
+    if isinstance(found.get("enum"), list):
+        cost.expect("enum", len(found["enum"]))
     if "const" in found:
-        found = _merged({"enum": [found.pop("const")]}, found)
+        found = _merged({"enum": [found.pop("const")]}, found, cost)
     ref, parts = found.pop("$ref", None), found.pop("allOf", ())
     if ref is not None and document:
-        found = _merged(simplified(_target(ref, document), document, steps + 1), found)
+        found = _merged(simplified(_target(ref, document), document, cost, steps + 1), found, cost)
     for part in parts:
-        found = _merged(found, simplified(part, document, steps + 1))
+        found = _merged(found, simplified(part, document, cost, steps + 1), cost)
     return _filtered(found)
 
 
@@ -139,7 +144,7 @@ def _is_a(value: Any, kind: str) -> bool:
     return isinstance(value, classes[kind])
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any], cost: SchemaCost) -> dict[str, Any]:
     """What is valid under both."""
     found = dict(one)
     for key, value in other.items():
@@ -150,7 +155,7 @@ def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
             both = {name: {"allOf": [old[name], value[name]]} for name in old if name in value}
             found[key] = {**old, **value, **both}
         elif key == "required":
-            found[key] = [*old, *(name for name in value if name not in old)]
+            found[key] = list(dict.fromkeys([*old, *value]))
         elif key == "type":
             found[key] = _common_types(old, value)
         elif key == "enum":
@@ -163,6 +168,7 @@ def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = False
         elif key in ("anyOf", "oneOf"):
             # One union of all pairs.
+            cost.spend("schema", len(old) * len(value))
             found[key] = [{"allOf": [a, b]} for a in old for b in value]
         elif key in ("items", "propertyNames", "additionalProperties"):
             found[key] = {"allOf": [old, value]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from disco.endpoints.llamacpp.refusals import malformed, unserved
 from disco.endpoints.llamacpp.tools import Tools, read_tools
 from disco.request import Prefix, Request
 
-__all__ = ["Sampling", "read_params", "unserved_params"]
+__all__ = ["Sampling", "needs_compiling", "read_params", "unserved_params"]
 
 MOST_LOGPROBS = 20  # the API's own limit
 
@@ -99,8 +99,21 @@ def unserved_params(params: Mapping[str, Any]) -> list[str]:
     return sorted(unserved_names)
 
 
-def read_params(request: Request, prefix: Prefix, *, endpoint: str) -> Sampling:
+def needs_compiling(request: Request) -> bool:
+    """Whether there are schemas to translate, which may take a while."""
+    return bool(request.params.get("tools")) or request.params.get("response_format") is not None
+
+
+def read_params(
+    request: Request, prefix: Prefix, *, endpoint: str, check: Callable[[], None] | None = None
+) -> Sampling:
     """Translate a request's parameters.
+
+    Args:
+        request: its `params`.
+        prefix: the answer so far.
+        endpoint: its name, for messages.
+        check: called while schemas are translated; what it raises stops that and passes through.
 
     Raises:
         EndpointFailure: UNSERVED for what another endpoint may serve, BAD_REQUEST for what is malformed.
@@ -112,8 +125,8 @@ def read_params(request: Request, prefix: Prefix, *, endpoint: str) -> Sampling:
             "leave it out, or send this request to a server.",
             names[0],
         )
-    form = _form(params.get("response_format"), endpoint)
-    tools = read_tools(params, endpoint=endpoint)
+    form = _form(params.get("response_format"), endpoint, check)
+    tools = read_tools(params, endpoint=endpoint, check=check)
     if prefix and (form is not None or (tools is not None and tools.required)):
         raise unserved(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
     try:
@@ -147,7 +160,9 @@ def _numbers(params: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _form(response_format: Any, endpoint: str) -> tuple[str, Mapping[str, str]] | None:
+def _form(
+    response_format: Any, endpoint: str, check: Callable[[], None] | None
+) -> tuple[str, Mapping[str, str]] | None:
     if response_format is None:
         return None
     kind = response_format.get("type") if isinstance(response_format, Mapping) else None
@@ -159,7 +174,7 @@ def _form(response_format: Any, endpoint: str) -> tuple[str, Mapping[str, str]] 
         schema = (response_format.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping):
             try:
-                return schema_rules(schema, "r")
+                return schema_rules(schema, "r", check=check)
             except SchemaError as exc:
                 raise unserved(
                     f"Endpoint {endpoint!r} (llama.cpp) cannot keep to this JSON schema: {exc}.",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import IO, Any
 
+from disco.endpoints.base import Progress
 from disco.endpoints.llamacpp.job import Job, Lost
 from disco.endpoints.llamacpp.measure import Measurement
 from disco.endpoints.llamacpp.native import Aborted
@@ -252,7 +253,10 @@ class ModelProcess:
             job.used(usage)
         if job is None or name == "left":
             self._inbox.put((name, content))
-        elif name != "progress":
+        elif name == "progress":
+            if content is not None:
+                job.progress = Progress(**content)
+        else:
             item = unpack_item(name, content, usage)
             if isinstance(item, Measurement):  # starting the process is part of it
                 item = replace(item, load_s=self.load_s)

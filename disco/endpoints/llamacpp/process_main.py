@@ -66,7 +66,8 @@ class _Out:
         self._write(pack(name, content, None if self.job is None else self.job.usage))
 
     def step(self, tokens: int) -> None:
-        if tokens > 1 or time.monotonic() - self._sent_at >= PROGRESS_S:
+        tells = self.job is not None and self.job.on_progress is not None
+        if (tokens > 1 and not tells) or time.monotonic() - self._sent_at >= PROGRESS_S:
             self.send("progress")
 
     def _write(self, line: bytes) -> None:
@@ -118,14 +119,18 @@ class _Process:
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
             return MeasurementJob(self._out, **content)
-        return Generation(
+        job = Generation(
             self._out,
             content["messages"],
             unpack_prefix(content["prefix"]),
             unpack_sampling(content["sampling"]),
             renderer=self._loaded_renderer,
             name=content["name"],
+            wants=frozenset(content["wants"]),
         )
+        job.park = content["park"]
+        job.on_progress = lambda progress: self._out.send("progress", progress)
+        return job
 
     def _loaded_renderer(self) -> Renderer:
         assert self._renderer is not None

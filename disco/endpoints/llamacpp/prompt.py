@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from disco.endpoints.llamacpp.chat_template import ChatTemplate, TemplateLimitError
 from disco.endpoints.llamacpp.messages import as_text, for_template, mention_tools
-from disco.endpoints.llamacpp.native import NativeModel
-from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.refusals import malformed, unserved
 from disco.endpoints.llamacpp.tool_forms import GENERIC, Form, form_of
 from disco.endpoints.llamacpp.tools import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
@@ -28,71 +28,100 @@ class Rendered:
     form: Form
 
 
+def _no_check() -> None:
+    pass
+
+
 class Renderer:
     """A model's chat template, ready to use.
+
+    Args:
+        model: has the template and the texts of its control tokens.
+        override: a template in place of the model's own.
+        check: called while the template is tried out; what it raises passes through.
 
     Raises:
         ConfigurationError: the model has none and none was given, or it is not a Jinja template.
     """
 
-    def __init__(self, model: NativeModel, override: str | None) -> None:
+    def __init__(
+        self, model: NativeModel, override: str | None, check: Callable[[], None] = _no_check
+    ) -> None:
         template = override if override is not None else model.template
         if template is None:
             raise ConfigurationError(
                 f"{model.path} has no chat template. Name an instruct model, or pass chat_template=..."
             )
-        formats = importlib.import_module("llama_cpp.llama_chat_format")
         try:
-            self._format = formats.Jinja2ChatFormatter(
-                template=template, eos_token=model.eos_text, bos_token=model.bos_text
-            )
+            self._template = ChatTemplate(template, eos_text=model.eos_text, bos_text=model.bos_text)
         except Exception as exc:
             raise ConfigurationError(
                 f"The chat template of {model.path} cannot be read ({type(exc).__name__}); "
                 "pass another one as chat_template=..."
             ) from exc
         self.form = form_of(template)
-        if self.form.native and not self._writes_tools():
+        if self.form.native and not self._writes_tools(check):
             self.form = GENERIC
 
-    def _writes_tools(self) -> bool:
+    def _writes_tools(self, check: Callable[[], None]) -> bool:
         """Whether the template really shows tools: some only mention them."""
         function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
         tools = [{"type": "function", "function": function}]
         try:
-            return _PROBE in self._render([{"role": "user", "content": "?"}], tools)
+            return _PROBE in self._template.render([{"role": "user", "content": "?"}], tools, check=check)
+        except Aborted:
+            raise
         except Exception:  # noqa: BLE001 - whatever it is, the template does not work with tools
             return False
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        return str(self._format(messages=list(messages), tools=None if tools is None else list(tools)).prompt)
-
-    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None) -> Rendered:
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools | None = None,
+        *,
+        check: Callable[[], None] = _no_check,
+    ) -> Rendered:
         """The conversation up to where the answer begins.
 
         Args:
             messages: as `plain_messages` makes them.
             tools: what the model may call.
+            check: called all along; it raises `Aborted` to stop the rendering.
 
         Raises:
             EndpointFailure: BAD_REQUEST where the template refuses the messages. Its own words may quote
-                them, so they are only in the cause.
+                them, so they are only in the cause. UNSERVED where the template takes too much time or memory.
         """
-        with_calls = mention_tools(messages)
-        if self.form.native and (with_calls or tools is not None):
-            try:
-                offered = None if tools is None else tools.offered
-                return Rendered(self._render(for_template(messages, self.form), offered), self.form)
-            except Exception:  # noqa: BLE001, S110 - such as two calls at once where it knows only one
-                pass
-        if with_calls or tools is not None:
-            messages = as_text(messages, tools)
         try:
-            return Rendered(self._render(messages), GENERIC)
+            return self._rendered(messages, tools, check)
+        except Aborted:
+            raise
+        except TemplateLimitError as exc:
+            raise unserved(
+                f"The model's chat template was stopped: {exc}. Give another one as chat_template=..., or send "
+                "fewer messages."
+            ) from exc
         except Exception as exc:
             raise malformed(
                 "The model's chat template refuses these messages: their roles or their order.", "messages"
             ) from exc
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools | None, check: Callable[[], None]
+    ) -> Rendered:
+        with_calls = mention_tools(messages)
+        if self.form.native and (with_calls or tools is not None):
+            offered = None if tools is None else tools.offered
+            try:
+                adapted = for_template(messages, self.form)
+                return Rendered(self._template.render(adapted, offered, check=check), self.form)
+            except (Aborted, TemplateLimitError):
+                raise
+            except Exception:  # noqa: BLE001, S110 - such as two calls at once where it knows only one
+                pass
+        if with_calls or tools is not None:
+            messages = as_text(messages, tools)
+        return Rendered(self._template.render(messages, check=check), GENERIC)
 
 
 @dataclass(frozen=True, slots=True)

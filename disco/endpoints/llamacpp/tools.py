@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,12 +47,15 @@ class Tools:
     several: bool = True
 
 
-def read_tools(params: Mapping[str, Any], *, endpoint: str) -> Tools | None:
+def read_tools(
+    params: Mapping[str, Any], *, endpoint: str, check: Callable[[], None] | None = None
+) -> Tools | None:
     """The tools of a request that may be called; None where there are none.
 
     Args:
         params: the request's parameters.
         endpoint: its name, for messages.
+        check: see `schema_rules`.
 
     Raises:
         EndpointFailure: BAD_REQUEST where they are malformed, UNSERVED where this endpoint cannot have them called.
@@ -70,7 +73,7 @@ def read_tools(params: Mapping[str, Any], *, endpoint: str) -> Tools | None:
     if choice == "none":
         return None
     functions = [
-        _function(function, number, endpoint)
+        _function(function, number, endpoint, check)
         for number, function in enumerate(declared)
         if function["name"] in chosen
     ]
@@ -101,12 +104,14 @@ def _declared(tool: Any, endpoint: str) -> dict[str, Any]:
     }
 
 
-def _function(function: Mapping[str, Any], number: int, endpoint: str) -> Function:
+def _function(
+    function: Mapping[str, Any], number: int, endpoint: str, check: Callable[[], None] | None
+) -> Function:
     name, parameters = function["name"], function["parameters"]
     if not isinstance(parameters, Mapping):
         raise malformed(f"The parameters of the function {name!r} are no JSON schema.", "tools")
     try:
-        expression, rules = schema_rules(parameters, f"f{number}-", only="object")
+        expression, rules = schema_rules(parameters, f"f{number}-", only="object", check=check)
     except SchemaError as exc:
         raise unserved(
             f"Endpoint {endpoint!r} (llama.cpp) cannot keep to the parameters of the function {name!r}: {exc}.",

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import openai
-from openai.types.chat import ChatCompletionChunk
 
 from disco.endpoints.llamacpp.measure import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.params import Sampling
@@ -27,7 +26,7 @@ from disco.errors import (
     ModelFileError,
     NoEndpointError,
 )
-from disco.events import Delta, DeltaKind, Ended, Usage
+from disco.events import Delta, DeltaKind, Ended, Started, ToolCallDelta, Usage
 from disco.request import Prefix
 
 __all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
@@ -69,8 +68,6 @@ def unpack(line: bytes) -> tuple[str, Any, Usage | None]:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, ChatCompletionChunk):
-        return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
@@ -79,7 +76,9 @@ def _plain(value: Any) -> Any:
 def pack_item(item: Any, usage: Usage | None) -> bytes:
     """The line for something that a job hands over (see `Job.mail`)."""
     if isinstance(item, Delta):
-        return pack("delta", item, usage)
+        return pack("delta", _delta_content(item), usage)
+    if isinstance(item, Started):
+        return pack("started", item.cached_tokens, usage)
     if isinstance(item, Ended):
         return pack("ended", item.finish_reason, usage)
     if isinstance(item, EndpointFailure):
@@ -97,6 +96,8 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
     """
     if name == "delta":
         return _delta(content)
+    if name == "started":
+        return Started(content)
     if name == "ended":
         return Ended(content, usage)
     if name == "failed":
@@ -108,15 +109,29 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
     raise ValueError(f"unknown message {name!r}")
 
 
+def _delta_content(delta: Delta) -> dict[str, Any]:
+    """What of it is not as in most deltas; every token has one."""
+    content: dict[str, Any] = {"text": delta.text, "tokens": delta.tokens}
+    if delta.kind is not DeltaKind.TEXT:
+        content["kind"] = delta.kind
+    for name in ("ids", "logprobs", "logp"):
+        if (value := getattr(delta, name)) is not None:
+            content[name] = value
+    if delta.tool_calls:
+        content["tool_calls"] = delta.tool_calls
+    return content
+
+
 def _delta(content: Any) -> Delta:
-    ids, raw = content["ids"], content["raw"]
+    ids, logp = content.get("ids"), content.get("logp")
     return Delta(
         content["text"],
         content["tokens"],
-        DeltaKind(content["kind"]),
+        DeltaKind(content.get("kind", DeltaKind.TEXT)),
         None if ids is None else tuple(ids),
-        None if raw is None else ChatCompletionChunk.model_construct(**raw),
-        content["logprobs"],
+        logprobs=content.get("logprobs"),
+        logp=None if logp is None else tuple(logp),
+        tool_calls=tuple(ToolCallDelta(**one) for one in content.get("tool_calls", ())),
     )
 
 

@@ -57,6 +57,12 @@ class Worker:
         self._backoff = Backoff()
         self._bring_back = False
 
+    @property
+    def waiting(self) -> int:
+        """How many jobs a new one would wait for."""
+        running = self._running is not None
+        return len(self._queue) + running
+
     def submit(self, job: Job) -> None:
         """Queue a job.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -19,6 +20,7 @@ from disco.endpoints.continuation.ladder import (
     continue_call,
 )
 from disco.endpoints.continuation.probe import Verdict, probe, rendered_head
+from disco.endpoints.continuation.token_ids import ids_call, proved_vocabulary
 from disco.endpoints.openai_api.attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.request import Prefix, Request
@@ -77,7 +79,11 @@ class OpenAIEndpoint(Endpoint):
     def capabilities(self, model: str | None = None) -> Capabilities:
         continues = self.continuation(model).method != "none"
         return Capabilities(
-            continues=continues, context_tokens=self._context_tokens, features=None, logp=self._logp
+            continues=continues,
+            context_tokens=self._context_tokens,
+            features=None,
+            vocabulary=self.vocabulary(model),
+            logp=self._logp,
         )
 
     @property
@@ -100,13 +106,19 @@ class OpenAIEndpoint(Endpoint):
         """How `model` continues an answer, as configured or proved; method "none" when unknown."""
         if self._continuation.method != "auto":
             return self._continuation
-        if not self.verdicts:
-            return Continuation()
-        base_url = self._base_url
-        verdict = self.verdicts.get((base_url, model or ANY_MODEL)) or self.verdicts.get(
-            (base_url, ANY_MODEL)
-        )
+        verdict = self._verdict(model)
         return verdict.applied_to(self._continuation) if verdict is not None else Continuation()
+
+    def vocabulary(self, model: str | None = None) -> str | None:
+        """Fingerprint of the vocabulary that the server has proved to have; answers then travel as its ids."""
+        verdict = self._verdict(model)
+        return None if verdict is None else verdict.vocabulary
+
+    def _verdict(self, model: str | None) -> Verdict | None:
+        if not self.verdicts:
+            return None
+        known, base_url = self.verdicts, self._base_url
+        return known.get((base_url, model or ANY_MODEL)) or known.get((base_url, ANY_MODEL))
 
     @property
     def _base_url(self) -> str:
@@ -148,6 +160,8 @@ class OpenAIEndpoint(Endpoint):
     async def _call(self, request: Request, prefix: Prefix) -> Call:
         if not prefix:
             return chat_call(request)
+        if prefix.ids and not prefix.withheld and prefix.vocabulary == self.vocabulary(request.model):
+            return ids_call(request, prefix, await rendered_head(self._client, request))
         continuation = self.continuation(request.model)
         if continuation.method != "completions" or not prefix.sent:
             return continue_call(request, prefix, continuation)
@@ -177,6 +191,9 @@ class OpenAIEndpoint(Endpoint):
         if known is not None:
             return known
         verdict = await probe(self._client, model, continuation=self._continuation)
+        file = self._continuation.template_file
+        if file is not None and verdict.method != "none":
+            verdict = replace(verdict, vocabulary=await proved_vocabulary(self._client, file))
         if verdict.conclusive:
             self.verdicts[key] = verdict
         return verdict

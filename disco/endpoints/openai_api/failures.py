@@ -58,6 +58,7 @@ _CONTEXT_CODES = frozenset(
 )
 _CONTEXT_MESSAGE = re.compile(
     r"maximum context length|context (?:length|window|size)[^.]{0,40}(?:exceed|too|larger|limit)"
+    r"|context (?:length|window|size)[^.]{0,40}not enough|greater than the context (?:length|window|size)"
     r"|exceeds?[^.]{0,40}context|prompt is too long|input is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from disco.cost import Regime
+from disco.dispatch.regime import Regime
 
 __all__ = [
     "COST_CUT_PERCENT",
-    "FORECAST_ERRORS",
     "MEAN_CUT_PERCENT",
     "MIGRATION",
     "PLANNING_MS",
     "TAIL_CUT_PERCENT",
-    "Forecast",
     "Handover",
 ]
 
@@ -36,23 +34,6 @@ class Handover:
     delayed_tokens: float
     delayed_p99: float
     tbt_p99_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """How far forecasts of a server's next TTFT miss, which is all that is printed of how its TTFT scatters.
-
-    Attributes:
-        mape_percent, mae_s: mean absolute error of a moving average, relative and in seconds.
-    """
-
-    mape_percent: float
-    mae_s: float
-
-    @property
-    def typical_ttft_s(self) -> float:
-        """The TTFT of which that many seconds are that many percent."""
-        return self.mae_s / self.mape_percent * 100.0
 
 
 _S: Final[Regime] = "server-constrained"
@@ -104,13 +85,3 @@ PLANNING_MS: Final[Mapping[str, Mapping[int, float]]] = MappingProxyType(
     }
 )
 """Figure 9: milliseconds to plan from so many samples, on an Apple M1."""
-
-FORECAST_ERRORS: Final[Mapping[str, Forecast]] = MappingProxyType(
-    {
-        "GPT": Forecast(24.6, 0.100),
-        "LLaMA": Forecast(42.2, 0.331),
-        "DeepSeek": Forecast(27.8, 0.396),
-        "Command": Forecast(39.4, 0.090),
-    }
-)
-"""The appendix's table of TTFT predictors, its line of the moving average."""

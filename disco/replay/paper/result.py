@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from disco.cost import Regime
+from disco.dispatch.regime import Regime
 from disco.replay.paper.curves import Curves
 from disco.replay.paper.moves import ORDERS, Moves, Order, Reader, reader_of
 from disco.replay.paper.planning import PlanningTime

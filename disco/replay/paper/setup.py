@@ -11,8 +11,8 @@ from disco.cost import (
     PAPER_DEVICE_CONSTRAINED,
     PAPER_SERVER_CONSTRAINED,
     ExchangeRate,
-    Regime,
 )
+from disco.dispatch.regime import Regime
 from disco.errors import ConfigurationError
 from disco.profiles import DeviceProfile, ServerProfile, load_device, load_prices, load_server
 from disco.replay.scenario import Scenario, scenario_for

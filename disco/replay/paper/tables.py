@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from disco.cost import Regime
+from disco.dispatch.regime import Regime
 from disco.replay.paper.moves import Order
 from disco.replay.paper.printed import COST_CUT_PERCENT, MEAN_CUT_PERCENT, MIGRATION, PLANNING_MS
 from disco.replay.paper.result import PaperResult

@@ -1,0 +1,180 @@
+"""The policies of one device and one server, for any number of endpoints: the one place that counts two.
+
+Of the endpoints that may serve a request, the first in order of preference on each side takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from disco.dispatch.arranging import Arrangement, BudgetClass
+from disco.dispatch.base import FittedPolicy, Policy, alone
+from disco.dispatch.features import Features
+from disco.dispatch.fixed import Race
+from disco.dispatch.presets import DispatchSection
+from disco.dispatch.regime import regime
+from disco.dispatch.registry import AUTO, build_policy
+from disco.plan import Candidate, Place
+from disco.profiles.distributions import Empirical
+from disco.profiles.lengths import Lengths
+from disco.rates import Rates
+
+__all__ = ["TwoSided"]
+
+_RACE = Race()
+# Whose share of the tokens the fitted policies' budget limits; the others have none, or it depends on prices.
+_LIMITED: Mapping[str, Place] = {
+    "length_threshold": "server",
+    "optimal_wait": "device",
+    "wait_time": "device",
+}
+_BUDGETED = frozenset((AUTO, *_LIMITED))
+
+
+class TwoSided:
+    """Lets the policy of a preset decide between the cheapest device and the cheapest server.
+
+    Only ties in the budget's rounding (and the policy "random") draw on `rng`.
+    """
+
+    # Mutable: _lengths, _ttft (through refit), _policies (filled on first use), _prices, _server_constrained.
+    __slots__ = (
+        "_given",
+        "_lengths",
+        "_policies",
+        "_prices",
+        "_rng",
+        "_section",
+        "_server_constrained",
+        "_ttft",
+    )
+
+    def __init__(
+        self,
+        section: DispatchSection,
+        *,
+        lengths: Lengths,
+        ttft: Empirical,
+        rng: np.random.Generator,
+        policy: Policy | None = None,
+    ) -> None:
+        """Make one; policies are fitted when they are first needed.
+
+        Args:
+            section: which policy, with its numbers.
+            lengths: prompt lengths, tokens, counted or estimated as `features_of` does.
+            ttft: the server's time to first token as the user feels it, s.
+            rng: the only source of randomness.
+            policy: decides in place of the section's, for every pair; it is never refitted.
+        """
+        self._section = section
+        self._lengths = lengths
+        self._ttft = ttft
+        self._rng = rng
+        self._given = policy
+        self._policies: dict[tuple[str, bool], Policy] = {}
+        # The regime of the latest pair, which is nearly always the next one's too.
+        self._prices: tuple[Rates, Rates] | None = None
+        self._server_constrained = True
+
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:
+        """Follow the distributions; costs one planning per policy in use, tens of microseconds.
+
+        Only "optimal_wait" takes longer, a millisecond or a few, and does it when the next request comes.
+        """
+        self._lengths = lengths
+        self._ttft = ttft
+        for policy in self._policies.values():
+            if isinstance(policy, FittedPolicy):
+                policy.refit(lengths, ttft)
+
+    def arrange(
+        self, features: Features, able: Sequence[Candidate], budget_class: BudgetClass
+    ) -> Arrangement:
+        """The policy says when each of the two starts; one without the other starts at once.
+
+        "background" starts only the side that is not constrained, and spares the other; "urgent" starts both.
+        """
+        device, server = _sides(able)
+        if device is None or server is None:
+            starts = alone(device, server)
+            return Arrangement(starts, (starts[0].endpoint,))
+        chosen = device.name, server.name
+        if budget_class == "standard":
+            return Arrangement(self.policy_for(device, server).starts(features, device, server), chosen)
+        if budget_class == "urgent":
+            return Arrangement(_RACE.starts(features, device, server), chosen)
+        spared = self.constrained(device, server)
+        starts = alone(None, server) if spared is device else alone(device, None)
+        return Arrangement(starts, chosen, _names_at(spared.place, able))
+
+    def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
+        """The side that the policy's budget limits; empty where one side is missing, or there is no such budget."""
+        device, server = _sides(able)
+        if device is None or server is None or self._section.policy not in _BUDGETED:
+            return frozenset()
+        return _names_at(self.constrained(device, server).place, able)
+
+    def policy_for(self, device: Candidate, server: Candidate) -> Policy:
+        """The policy that decides between these two: the preset's, or for "auto" the regime's."""
+        if self._given is not None:
+            return self._given
+        section = self._section
+        name = section.policy
+        server_constrained = True
+        if name in (AUTO, "random"):
+            server_constrained = self._spares_server(device, server)
+            if name == AUTO:
+                name = "length_threshold" if server_constrained else "wait_time"
+        key = name, server_constrained
+        policy = self._policies.get(key)
+        if policy is None:
+            policy = self._policies[key] = build_policy(
+                name,
+                lengths=self._lengths,
+                ttft=self._ttft,
+                device=device,
+                budget=section.budget,
+                tail=section.tail,
+                rng=self._rng,
+                server_constrained=server_constrained,
+            )
+        return policy
+
+    def constrained(self, device: Candidate, server: Candidate) -> Candidate:
+        """The side that a background request leaves alone: the one the preset limits, else the more expensive."""
+        match self._section.policy:
+            case "device_only":
+                return server
+            case "server_only":
+                return device
+            case name:
+                limited = _LIMITED.get(name)
+        if limited is None:
+            limited = "server" if self._spares_server(device, server) else "device"
+        return server if limited == "server" else device
+
+    def _spares_server(self, device: Candidate, server: Candidate) -> bool:
+        """Whether the server is the constrained side at these prices."""
+        prices = device.rates, server.rates
+        if prices != self._prices:
+            self._prices = prices
+            self._server_constrained = regime(*prices) == "server-constrained"
+        return self._server_constrained
+
+
+def _sides(able: Sequence[Candidate]) -> tuple[Candidate | None, Candidate | None]:
+    """The first device and the first server."""
+    device = server = None
+    for candidate in able:
+        if candidate.place == "device":
+            device = device or candidate
+        else:
+            server = server or candidate
+    return device, server
+
+
+def _names_at(place: Place, able: Sequence[Candidate]) -> frozenset[str]:
+    return frozenset(c.name for c in able if c.place == place)

@@ -1,0 +1,93 @@
+"""The queue in front of a local server: it stands here, so that waiting is not taken for reading or for silence.
+
+A server on one machine works on one answer, or on a few, and queues the rest without a word. Whoever measures its
+prefill from outside would measure its queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
+
+__all__ = ["Turn", "Turns"]
+
+
+class Turns:
+    """First come, first served.
+
+    Args:
+        name: the endpoint's, for messages.
+        at_once: answers that the server works on at the same time.
+        max_waiting: requests that may wait; the next is refused.
+
+    Mutable: `at_once` (once the server has told), `_taken`, `_queue`.
+    """
+
+    def __init__(self, name: str, *, at_once: int, max_waiting: int) -> None:
+        self.at_once = at_once
+        self._name = name
+        self._max_waiting = max_waiting
+        self._taken = 0
+        self._queue: deque[Turn] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that would be served before a new one that has to wait; 0 where it would not."""
+        return len(self._queue)
+
+    def join(self) -> Turn:
+        """A place at the end of the queue.
+
+        Raises:
+            EndpointFailure: RATE_LIMIT, it is full.
+        """
+        if self._taken >= self.at_once and len(self._queue) >= self._max_waiting:
+            message = (
+                f"Endpoint {self._name!r} is too busy: {len(self._queue)} requests wait for its server. "
+                "Send fewer at a time, or raise max_queue."
+            )
+            raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
+        turn = Turn(self)
+        self._queue.append(turn)
+        self.call()
+        return turn
+
+    def call(self) -> None:
+        """Let those begin whose turn it is."""
+        while self._queue and self._taken < self.at_once:
+            self._taken += 1
+            self._queue.popleft().begin()
+
+    def leave(self, turn: Turn) -> None:
+        """Give a place back, used or not."""
+        if turn in self._queue:
+            self._queue.remove(turn)
+        else:
+            self._taken -= 1
+            self.call()
+
+
+class Turn:
+    """One request's place in the queue. Mutable: `_come`, `_left`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._come = anyio.Event()
+        self._left = False
+
+    def begin(self) -> None:
+        """It is its turn."""
+        self._come.set()
+
+    async def wait(self) -> None:
+        """Wait for it."""
+        await self._come.wait()
+
+    def leave(self) -> None:
+        """Make room for the next. Idempotent."""
+        if not self._left:
+            self._left = True
+            self._turns.leave(self)

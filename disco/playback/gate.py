@@ -1,0 +1,55 @@
+"""A position in the answer that nothing passes: what is behind it waits here, outside of the pace."""
+
+from __future__ import annotations
+
+from disco.events import Delta, DeltaKind
+from disco.playback.items import part_of, take_back, weight_of
+
+__all__ = ["Gate"]
+
+_TEXT = DeltaKind.TEXT
+
+
+class Gate:
+    """Mutable: `behind` and `chars`.
+
+    Attributes:
+        position: the first character that may not leave; what else stands there may not, either.
+        behind: what waits, in order.
+        chars: how many characters of text that is.
+    """
+
+    __slots__ = ("behind", "chars", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.behind: list[Delta] = []
+        self.chars = 0
+
+    def before(self, delta: Delta, at: int) -> tuple[Delta | None, int]:
+        """The part of a delta that may leave, and how many characters of it are kept here.
+
+        `at`: where it begins in the answer.
+        """
+        chars = len(delta.text) if delta.kind is _TEXT else 0
+        room = self.position - at
+        if room > 0 and chars <= room:
+            return delta, 0
+        head = None
+        if room > 0:
+            head, delta = part_of(delta, 0, room, ids=True), part_of(delta, room, chars, ids=True)
+            chars -= room
+        self.behind.append(delta)
+        self.chars += chars
+        return head, chars
+
+    def take_back(self, end: int, position: int) -> tuple[list[Delta], int]:
+        """See `items.take_back`."""
+        taken, left = take_back(self.behind, end, position)
+        self.chars -= end - left
+        return taken, left
+
+    @property
+    def tokens(self) -> float:
+        """What waits, in tokens as the pace counts them."""
+        return sum(weight_of(d, len(d.text)) for d in self.behind if d.kind is _TEXT)

@@ -1,0 +1,29 @@
+"""The pace that a preset sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+__all__ = ["Pace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How text is let go.
+
+    Attributes:
+        tps: reading pace r_c, in tokens/s; the slowest that text is ever shown when there is some.
+        max_hold_s: the longest that anything waits while nothing is banked for a hand-over.
+    """
+
+    tps: float
+    max_hold_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not (self.tps > 0 and isfinite(self.tps)):
+            raise ValueError(f"tps must be positive and finite, not {self.tps}; use pace None for no pacing")
+        if not self.max_hold_s > 0:
+            raise ValueError(
+                f"max_hold_s must be positive, not {self.max_hold_s}; use pace None for no pacing"
+            )

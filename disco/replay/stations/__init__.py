@@ -1,0 +1,18 @@
+"""Replay on any number of endpoints; `replay.scenario` and its evaluators are for one device and one server."""
+
+from disco.replay.stations.outcome import StationOutcome
+from disco.replay.stations.planning import PlanFunction, Planner
+from disco.replay.stations.simulate import simulate_stations
+from disco.replay.stations.station import Station
+from disco.replay.stations.workload import KnownTimes, StationWorkload, resolve_stations
+
+__all__ = [
+    "KnownTimes",
+    "PlanFunction",
+    "Planner",
+    "Station",
+    "StationOutcome",
+    "StationWorkload",
+    "resolve_stations",
+    "simulate_stations",
+]

@@ -1,0 +1,75 @@
+"""Selecting near a rank: the same values as sorting all, and the same waits."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disco.dispatch import ranks
+from disco.dispatch.waits import SampleWaits
+
+# Few distinct values, so that ties are the rule; or many.
+samples = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.2000001, 0.5, 3.0]), min_size=1, max_size=60) | st.lists(
+    st.floats(0.0, 60.0), min_size=1, max_size=300
+)
+RNG = np.random.default_rng(5)
+HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 20_000)
+LARGE = {
+    "heavy tail": HEAVY,
+    "ascending": np.sort(HEAVY),
+    "descending": np.sort(HEAVY)[::-1],
+    "big atoms": np.round(HEAVY, 1),
+    "half at 0": np.where(RNG.random(20_000) < 0.5, 0.0, HEAVY),
+    "all equal": np.full(20_000, 0.5),
+    # The part that sets the bounds is every 27th value: here it knows nothing of the rest.
+    "a part unlike the rest": np.where(np.arange(20_000) % 27 == 0, 100.0 * HEAVY, HEAVY),
+}
+
+
+@given(values=samples, share=st.floats(0.0, 1.0, exclude_max=True))
+def test_a_stretch_is_a_stretch_of_the_sorted_sample(values, share):
+    values = np.array(values)
+    rank = int(share * len(values))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "_SELECT_FROM", 4)
+        order = ranks.Ranks(values)
+        stretch, skipped = order.near(rank)
+    ordered = np.sort(values)
+    assert skipped <= rank < skipped + len(stretch)
+    assert (stretch == ordered[skipped : skipped + len(stretch)]).all()
+    assert not np.isin(stretch, ordered[:skipped]).any()
+    assert not np.isin(stretch, ordered[skipped + len(stretch) :]).any()
+    assert order.beyond(values[0]) == (ordered > values[0]).sum()
+    lower = ordered[ordered < values[0]]
+    assert order.before(values[0]) == (lower[-1] if lower.size else None)
+
+
+@given(values=samples, use=st.floats(0.0, 1.0))
+def test_selecting_gives_the_same_waits_as_sorting(values, use):
+    values = np.array(values)
+    expected = SampleWaits(values).split(use)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "_SELECT_FROM", 4)
+        assert SampleWaits(values).split(use) == expected
+
+
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("use", [1e-5, 0.05, 0.3, 0.5, 0.99, 0.99999])
+def test_many_samples_give_the_same_waits_as_when_all_are_sorted(kind, use, monkeypatch):
+    selected = SampleWaits(LARGE[kind]).split(use)
+    monkeypatch.setattr(ranks, "_SELECT_FROM", 1 << 30)
+    assert SampleWaits(LARGE[kind]).split(use) == selected
+
+
+def test_of_many_samples_few_are_sorted():
+    """What makes it cost the same on machines that sort slowly."""
+    for rank in (10_000, 19_000):
+        stretch, _ = ranks.Ranks(HEAVY).near(rank)
+        assert len(stretch) < 3_000
+
+
+def test_bounds_that_miss_cost_a_sort_and_nothing_else():
+    values = LARGE["a part unlike the rest"]
+    order = ranks.Ranks(values)
+    stretch, skipped = order.near(10_000)
+    assert (skipped, len(stretch)) == (0, len(values))

@@ -1,0 +1,282 @@
+"""The endpoint contract about turns, warm followers, progress and log probabilities; see `conformance`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import anyio
+import pytest
+
+from disco.errors import EndpointFailure
+from disco.events import Ended, Parked, Started, Usage
+from disco.request import Prefix
+from tests.endpoints.conformance import (
+    ask,
+    check,
+    collect,
+    complete,
+    long_prompt,
+    nothing_left,
+    prompt_next,
+    resources,
+    soon,
+    text_of,
+)
+
+_NUMBERS = itertools.count(5000)
+STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
+
+
+def fresh(max_tokens=12):
+    """A prompt that no earlier check has left in the cache."""
+    return ask(f"{next(_NUMBERS)} " + "river mill water stone " * 30, max_tokens=max_tokens)
+
+
+@check
+async def an_attempt_says_when_its_turn_came(subject, endpoint):
+    announces = endpoint.capabilities().announces
+    request = fresh()
+    for cold in (True, False):
+        async with endpoint.open(request) as attempt:
+            events = [event async for event in attempt]
+        started = [event for event in events if isinstance(event, Started)]
+        if not announces:
+            assert not started
+            return
+        assert isinstance(events[0], Started)
+        assert len(started) == 1
+        assert started[0].cached_tokens == attempt.usage.cached_tokens
+        assert (started[0].cached_tokens < 60) is cold
+    assert endpoint.capabilities().waiting == 0
+
+
+@check
+async def an_attempt_that_waits_has_not_begun(subject, endpoint):
+    if not endpoint.capabilities().announces:
+        pytest.skip("does not say when an attempt's turn has come")
+    await complete(endpoint, ask(max_tokens=2))
+    async with endpoint.open(ask(max_tokens=subject.context_tokens // 2)) as first:
+        while not isinstance(await anext(first), list):
+            pass
+        assert endpoint.capabilities().waiting == 1
+        async with endpoint.open(fresh()) as second:
+            with anyio.move_on_after(0.1):
+                await anext(second)
+                pytest.fail("two at once")
+            assert second.usage == Usage()
+            assert second.progress is None
+    assert endpoint.capabilities().waiting in (0, 1)  # a job that was just stopped may still leave
+    await prompt_next(subject, endpoint)
+
+
+def follower(endpoint, request, prefix=None):
+    attempt = endpoint.open(request) if prefix is None else endpoint.open(request, prefix)
+    assert attempt.follow()
+    return attempt
+
+
+async def parked(attempt) -> Parked:
+    event = await anext(attempt)
+    if isinstance(event, Started):
+        event = await anext(attempt)
+    assert isinstance(event, Parked)
+    return event
+
+
+def skip_unless_it_follows(endpoint):
+    if not endpoint.capabilities().follows:
+        attempt = endpoint.open(ask())
+        assert not attempt.follow()
+        assert not attempt.extend(Prefix("Once"))
+        pytest.skip("has no warm followers")
+
+
+@check
+async def a_follower_reads_and_never_writes(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    request, text = fresh(), ""
+    async with follower(endpoint, request) as attempt:
+        before = (await parked(attempt)).usage
+        assert before == attempt.usage
+        assert before.prompt_tokens > 100
+        for _ in range(3):
+            text += STORY
+            assert attempt.extend(Prefix(text, tokens=len(text) // 4))
+            now = (await parked(attempt)).usage
+            # The end of the old text may be cut into other tokens in the new one, and is read again then.
+            assert 15 <= now.prompt_tokens - before.prompt_tokens <= 30
+            assert now.cached_tokens <= before.cached_tokens + 1
+            before = now
+        progress = attempt.progress
+        assert progress is not None
+        assert progress.tokens_done == progress.tokens_total
+        assert abs(progress.tokens_total - now.prompt_tokens) <= 3
+        assert now.completion_tokens == 0
+    assert attempt.usage == now
+    assert not attempt.extend(Prefix("Once"))
+    assert not attempt.follow()
+    prefix = Prefix(text, tokens=2)
+    _, tokens, _, warm = await complete(endpoint, request, prefix)
+    assert tokens > 0
+    assert warm.usage.cached_tokens >= warm.usage.prompt_tokens - 1
+    assert warm.usage.prompt_tokens == progress.tokens_total
+
+
+@check
+async def what_a_follower_is_told_while_it_reads_is_read_once(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    async with follower(endpoint, fresh()) as attempt:
+        assert isinstance(await anext(attempt), Started)
+        for n in (1, 2, 3):
+            assert attempt.extend(Prefix(STORY * n, tokens=20 * n))
+        await parked(attempt)
+        with anyio.move_on_after(0.1):
+            await anext(attempt)
+            pytest.fail("there was nothing more to read")
+
+
+@check
+async def a_follower_leaves_the_model_to_others(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    request = fresh()
+    async with follower(endpoint, request) as attempt:
+        first = (await parked(attempt)).usage
+        assert endpoint.capabilities().waiting == 0
+        await complete(endpoint, ask("Something else, so that the cache is taken.", max_tokens=4))
+        assert attempt.extend(Prefix(STORY, tokens=20))
+        again = (await parked(attempt)).usage
+        # All but the template's first tokens had to be computed again, and counts again.
+        assert again.prompt_tokens - again.cached_tokens > 1.7 * first.prompt_tokens - first.cached_tokens
+
+
+@check
+async def an_attempt_can_become_a_follower_and_a_follower_end(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    async with endpoint.open(ask(max_tokens=subject.context_tokens // 2)) as attempt:
+        while not isinstance(await anext(attempt), list):
+            pass
+        assert attempt.follow()
+        assert isinstance(await anext(attempt), Parked)
+        assert attempt.extend(Prefix(STORY, tokens=20))
+        await parked(attempt)
+        assert attempt.park()
+        _, ended = await collect(attempt)
+        assert ended.finish_reason == "parked"
+    await prompt_next(subject, endpoint)
+
+
+@check
+async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    await complete(endpoint, ask(max_tokens=2))
+    before = resources()
+
+    async def closed(attempt):
+        await soon(subject, attempt.aclose)
+        await attempt.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(attempt)
+        await nothing_left(before, subject)
+
+    reading = follower(endpoint, long_prompt(subject))
+    with anyio.move_on_after(0.1):
+        await parked(reading)
+    await closed(reading)
+    for cancelled in (True, False):
+        waiting = follower(endpoint, ask())
+        await parked(waiting)
+        if cancelled:
+            with anyio.move_on_after(0.05):
+                await anext(waiting)
+        await closed(waiting)
+    told = follower(endpoint, ask())
+    await parked(told)
+    told.extend(Prefix("river " * subject.long_tokens, tokens=5))
+    with anyio.move_on_after(0.1):
+        await parked(told)
+    await closed(told)
+
+    other = follower(endpoint, ask())
+    await parked(other)
+    async with anyio.create_task_group() as group:
+
+        async def consume():
+            with pytest.raises(StopAsyncIteration):
+                await anext(other)
+
+        group.start_soon(consume)
+        await anyio.sleep(0.05)
+        await closed(other)
+    await prompt_next(subject, endpoint)
+
+
+@check
+async def closing_the_endpoint_ends_a_follower(subject, endpoint):
+    skip_unless_it_follows(endpoint)
+    attempt = follower(endpoint, ask())
+    await parked(attempt)
+    with anyio.fail_after(subject.within_s):
+        async with anyio.create_task_group() as group:
+
+            async def consume():
+                with pytest.raises((StopAsyncIteration, EndpointFailure)):
+                    await anext(attempt)
+
+            group.start_soon(consume)
+            await anyio.sleep(0.05)
+            await endpoint.aclose()
+    await attempt.aclose()
+
+
+@check
+async def progress_is_told_while_it_reads(subject, endpoint):
+    if not endpoint.capabilities().announces:
+        pytest.skip("does not know")
+    await complete(endpoint, ask(max_tokens=2))
+    async with endpoint.open(long_prompt(subject)) as attempt:
+        assert attempt.progress is None
+        seen = []
+        async with anyio.create_task_group() as group:
+
+            async def look():
+                while True:
+                    seen.append(attempt.progress)
+                    await anyio.sleep(0.005)
+
+            group.start_soon(look)
+            began_at = anyio.current_time()
+            while not isinstance(await anext(attempt), list):
+                pass
+            took_s = anyio.current_time() - began_at
+            group.cancel_scope.cancel()
+        last = attempt.progress
+    assert last is not None
+    assert last.tokens_done == last.tokens_total > subject.long_tokens
+    told = [one for one in seen if one is not None]
+    assert [one.tokens_done for one in told] == sorted(one.tokens_done for one in told)
+    assert len({one.tokens_done for one in told}) > 2
+    assert last.prefill_tps > 0.5 * last.tokens_total / took_s
+
+
+@check
+async def log_probabilities_are_given_to_those_who_want_them(subject, endpoint):
+    request = ask(max_tokens=10)
+    texts = []
+    for wants in (frozenset(), frozenset({"logp"})):
+        async with endpoint.open(request, wants=wants) as attempt:
+            batches, _ = await collect(attempt)
+        texts.append(text_of(batches))
+        deltas = [delta for batch in batches for delta in batch if delta.tokens]
+        if not wants or not endpoint.capabilities().logp:
+            assert all(delta.logp is None for delta in deltas)
+            continue
+        for delta in deltas:
+            assert delta.logp is not None
+            assert len(delta.logp) == delta.tokens
+            assert all(math.isfinite(one) and one <= 1e-5 for one in delta.logp)
+    if subject.exact:
+        assert texts[0] == texts[1]
+    else:
+        assert texts[0].split()[:1] == texts[1].split()[:1]
+    assert isinstance(_, Ended)

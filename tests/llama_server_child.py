@@ -1,0 +1,37 @@
+"""llama.cpp's own server out of the `xllamacpp` wheel, as a process: `llama_server_child.py MODEL [N_CTX [SLOTS]]`.
+
+Prints its address once it serves, on one thread, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import xllamacpp
+
+
+def main(model: str, context_tokens: str = "2048", slots: str = "1") -> None:
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.model_alias = {"smollm2-135m"}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0  # any that is free
+    params.n_parallel = int(slots)
+    params.n_ctx = int(context_tokens) * params.n_parallel  # shared out among the slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.n_threads_http = 4
+    params.cache_ram_mib = 0
+    params.n_batch = params.n_ubatch = 128  # it looks whether its client has left between two batches
+    params.fit_params = False  # take the sizes as given
+    params.ui = False
+    params.verbosity = -1
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.buffer.read()
+    # Its destructor waits for a request that is being worked on.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,244 @@
+"""Each server as the local side of a whole client: races, moves both ways, failover both ways, and what stays here.
+
+All of it with real SmolLM2. Greedy answers of one model in two servers may differ in a word, so the text is held to
+the route record: each piece of it is what its writer wrote, without a gap and without an overlap.
+"""
+
+from __future__ import annotations
+
+import socket
+import zlib
+
+import anyio
+import anyio.to_thread
+import pytest
+from faults.fault import Cut, Fault, Kind, Moment
+from faults.lab import get
+from faults.proxy import fault_proxy
+from quirks.ollama import Ollama
+from quirks.server import running
+from quirks.writers import KnownText
+from security.recorder import recording
+
+from disco import AsyncDisco, LocalServer
+from disco.dispatch import Preset
+from disco.endpoints.continuation import Continuation
+from disco.profiles import QuantileTable, ServerProfile
+from disco.request import Timeouts
+
+pytestmark = pytest.mark.anyio
+
+SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
+ASKED = {"messages": SEA, "max_tokens": 40, "temperature": 0}
+PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
+NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
+TRIES = 4  # a busy machine decides some races and some moves the other way
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"  # `test_endpoint` runs on both
+
+
+def local_of(desk, base_url=None, **more):
+    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue."""
+    if desk.kind == "llama-cpp-python":
+        more["continuation"] = Continuation("completions", template=desk.gguf)
+    return LocalServer(base_url=base_url or desk.base_url, model=desk.model, **more)
+
+
+def asking(desk, server, policy, *, base_url=None, at=None, **more):
+    settings = {
+        "local": local_of(desk, base_url),
+        "policy": policy,
+        "api_key": "secret-key-1234",
+        "base_url": at or server.base_url,
+        "continuation": "flags",
+        "timeouts": PATIENT,
+        "price": (0.15, 0.60),
+        **more,
+    }
+    return AsyncDisco(**settings)
+
+
+def lab(policy, **more):
+    fields = {"playback": {"pace_tps": "off"}, "migration": {"enabled": False}, **more}
+    return Preset(name="lab", dispatch={"policy": policy}, **fields)
+
+
+def whole(answer):
+    route, at = answer.route, 0
+    assert answer.error is None
+    assert answer.text.strip()
+    assert route.seamless
+    assert route.finish_reason in ("stop", "length")
+    for piece in route.pieces:
+        assert piece.start_char == at
+        at = piece.end_char
+        text = answer.text[piece.start_char : piece.end_char].encode()
+        assert piece.written_crc32 == piece.delivered_crc32 == zlib.crc32(text)
+    assert at == len(answer.text)
+
+
+async def test_it_races(desk, native_server):
+    async with asking(desk, native_server, lab("race")) as client:
+        await client.warm_up(model=native_server.model)
+        answer = await get(client, **ASKED)
+    whole(answer)
+    assert {t.endpoint for t in answer.route.tries} == {"device", "server"}
+    assert len(answer.route.pieces) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "exchange_rate", "way"),
+    [("server_only", 0.0, ["server", "device"]), ("device_only", 1e-7, ["device", "server"])],
+    ids=["to it", "from it"],
+)
+async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server, policy, exchange_rate, way):
+    paced = lab(
+        policy,
+        cost={"exchange_rate": exchange_rate},
+        playback={"pace_tps": 6.0},
+        migration={"enabled": True},
+    )
+    near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
+    async with asking(desk, native_server, paced, server_profile=near) as client:
+        await client.warm_up(model=native_server.model)
+        for _ in range(TRIES):
+            answer = await get(client, **ASKED)
+            whole(answer)
+            if [p.endpoint for p in answer.route.pieces] == way:
+                break
+    assert [p.endpoint for p in answer.route.pieces] == way, answer.route.transfers
+    assert answer.route.transfers[-1].outcome == "switched"  # one before it may have come too late
+
+
+CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
+
+
+@pytest.mark.parametrize("fault", [CUT, Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)], ids=str)
+async def test_the_other_server_goes_on_where_it_fails(desk, native_server, fault):
+    with fault_proxy(desk.base_url) as proxy:
+        async with asking(desk, native_server, lab("device_only"), base_url=proxy.base_url) as client:
+            await client.warm_up(model=native_server.model)
+            proxy.arm([fault])
+            answer = await get(client, **ASKED)
+        whole(answer)
+        assert [t.endpoint for t in answer.route.tries] == ["device", "server"]
+        assert answer.route.tries[0].failure == "connection"
+        await anyio.to_thread.run_sync(proxy.wait_idle)
+
+
+async def test_it_goes_on_where_the_other_server_fails(desk, native_server):
+    with fault_proxy(native_server.base_url) as proxy:
+        async with asking(desk, native_server, lab("server_only"), at=proxy.base_url) as client:
+            await client.warm_up(model=native_server.model)
+            proxy.arm([CUT])
+            answer = await get(client, **ASKED)
+        whole(answer)
+        assert [t.endpoint for t in answer.route.tries] == ["server", "device"]
+        assert [p.endpoint for p in answer.route.pieces] == ["server", "device"]
+        await anyio.to_thread.run_sync(proxy.wait_idle)
+
+
+async def test_it_answers_where_there_is_no_other(desk):
+    async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
+        answer = await get(client, **ASKED)
+        assert [m.id for m in (await client.models.list()).data] == [client.router.local_model]
+    whole(answer)
+    assert [t.endpoint for t in answer.route.tries] == ["device"]
+
+
+class Outside:
+    """Every address that anything in this process connects to, or asks the name of."""
+
+    def __init__(self, monkeypatch):
+        self.seen: set[str] = set()
+        connect, connect_ex, look_up = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+        def noted(original):
+            def call(sock, address, *more):
+                if sock.family in (socket.AF_INET, socket.AF_INET6):
+                    self.seen.add(f"{address[0]}:{address[1]}")
+                return original(sock, address, *more)
+
+            return call
+
+        def looked_up(host, *more, **named):
+            self.seen.add(str(host))
+            return look_up(host, *more, **named)
+
+        monkeypatch.setattr(socket.socket, "connect", noted(connect))
+        monkeypatch.setattr(socket.socket, "connect_ex", noted(connect_ex))
+        monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+
+
+@pytest.mark.parametrize("how", ["policy", "request"])
+async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
+    """No byte to the other server, no look-up, no connection but to the server on this machine."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:3128")
+    outside = Outside(monkeypatch)
+    own = desk.base_url.removeprefix("http://").removesuffix("/v1")
+    with recording() as recorder:
+        policy = "private" if how == "policy" else lab("race")
+        async with asking(desk, recorder, policy) as client:
+            if how == "policy":
+                await client.warm_up()
+            more = {} if how == "policy" else {"extra_body": {"disco": {"local_only": True}}}
+            for stream in (True, False):
+                answer = await get(client, stream=stream, **ASKED, **more)
+                whole(answer)
+                assert [t.endpoint for t in answer.route.tries] == ["device"]
+        assert recorder.untouched
+    behind = native_server.base_url.removeprefix("http://").removesuffix(
+        "/v1"
+    )  # the quirks' model, from here
+    assert own in outside.seen
+    assert outside.seen <= {own, own.partition(":")[0], *([behind] if desk.quirks else [])}
+
+
+def as_seen(client):
+    (member,) = client.router.members(None)
+    return client.router.catalog.candidate(0, member, "m", client.router.preset)
+
+
+async def test_it_learns_how_fast_it_is(desk):
+    async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
+        before = as_seen(client)
+        long = [{"role": "user", "content": "Tell me about the sea. " * 20}]
+        await get(client, messages=long, max_tokens=16, temperature=0)
+        after = as_seen(client)
+    assert before.prefill_tps != float("inf")
+    assert after.prefill_tps != before.prefill_tps
+    assert after.decode_tps != before.decode_tps
+    assert (after.reach, after.announces, after.parks) == ("device", True, False)
+
+
+async def test_a_prompt_that_is_cached_is_no_fast_prefill():
+    """Ollama does not say what was cached; the second question of a conversation begins as the first did."""
+    with running(Ollama(KnownText("Yes."), context_tokens=100_000)) as server:
+        async with AsyncDisco(local=f"{server.base_url}#smollm2:135m") as client:
+            asked = [{"role": "user", "content": "word " * 400}]
+            first = await get(client, messages=asked)
+            asked += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
+            second = await get(client, messages=asked)
+            other = await get(client, messages=[{"role": "user", "content": "Something else, " * 20}])
+    seen = [answer.route.tries[0] for answer in (first, second, other)]
+    assert seen[0].cached_tokens == 0
+    assert seen[1].cached_tokens > 0.8 * seen[1].prompt_tokens
+    assert seen[2].cached_tokens < 0.5 * seen[2].prompt_tokens
+
+
+async def test_energy_is_what_the_server_tells_or_assumed_aloud(desk, caplog):
+    async with AsyncDisco(local=desk.address, policy="battery-saver", timeouts=PATIENT) as client:
+        for _ in range(2):
+            await get(client, messages=SEA, max_tokens=2)
+        seen = as_seen(client).rates.cost_out
+    warned = [r for r in caplog.records if "energy" in r.message]
+    if desk.kind in ("ollama", "llama-server"):
+        rate = client.router.preset.cost.exchange_rate
+        assert seen == pytest.approx(2 * 134515008 * rate / 1e6)
+        assert not warned
+    else:
+        assert len(warned) == 1

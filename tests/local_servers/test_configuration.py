@@ -1,0 +1,130 @@
+"""What may be written for a server as the local side, and what is said where it may not."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+import disco
+from disco import AsyncDisco, ConfigurationError, LocalServer
+from disco.client.local_servers import is_address
+from disco.endpoints.local_server import LocalServerEndpoint
+
+
+def test_an_address_is_short_for_the_object():
+    assert LocalServer.at("http://localhost:11434/v1#qwen3:4b") == LocalServer(
+        base_url="http://localhost:11434/v1", model="qwen3:4b"
+    )
+    assert LocalServer.at("http://127.0.0.1:1234/v1").model is None
+    assert LocalServer.at("http://[::1]:8080/v1#a/b#c").model == "a/b#c"
+
+
+@pytest.mark.parametrize(
+    ("local", "address"),
+    [
+        ("http://localhost:11434/v1#qwen3:4b", True),
+        ("localhost:11434/v1", True),
+        ("localhost:11434", True),
+        ("smollm2-135m", False),
+        ("hf:owner/repo/file.gguf", False),
+        ("/models/a.gguf", False),
+        ("C:\\models\\a.gguf", False),
+    ],
+)
+def test_an_address_is_told_from_a_model(local, address):
+    assert is_address(local) is address
+
+
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("localhost:11434/v1#qwen3:4b", 'local="http://localhost:11434/v1#qwen3:4b"'),
+        ("http://localhost:11434", 'write "http://localhost:11434/v1"'),
+        ("http://localhost:11434/#qwen3:4b", 'write "http://localhost:11434/v1"'),
+        ("http://localhost:11434/api#qwen3:4b", 'write "http://localhost:11434/v1"'),
+        ("http://localhost:8000/v1/chat/completions", 'write "http://localhost:8000/v1"'),
+        ("http://localhost:8000/v1/models", 'write "http://localhost:8000/v1"'),
+        ("http://localhost:99999/v1", "is no address"),
+        ("http:///v1", "names no host"),
+        ("ftp://localhost/v1", "http:// or https://"),
+        ("http://me:secret@localhost:1/v1", "api_key"),
+        ("http://localhost:1/v1?key=secret", "without ? and #"),
+        ("http://192.168.1.20:11434/v1#a", 'reach="own"'),
+        ("https://api.example.com/v1#a", 'reach="own"'),
+        ("http://localhost.example.com/v1#a", 'reach="own"'),
+        ("http://0.0.0.0:11434/v1#a", 'reach="own"'),
+        ("http://localhost:11434/v1#gpt-oss:120b-cloud", "would leave this machine"),
+        ("http://localhost:11434/v1#glm-5:cloud", "would leave this machine"),
+    ],
+)
+def test_a_wrong_address_says_what_to_write(address, remedy):
+    with pytest.raises(ConfigurationError) as caught:
+        AsyncDisco(local=address)
+    assert remedy in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "models.localhost"])
+def test_addresses_of_this_machine(host):
+    assert LocalServer(base_url=f"http://{host}:1/v1").reach == "device"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"reach": "far"},
+        {"model": " "},
+        {"context_tokens": 0},
+        {"at_once": 0},
+        {"max_queue": 0},
+        {"parameters": 0},
+        {"continuation": "nonsense"},
+    ],
+)
+def test_a_wrong_setting_is_refused(given):
+    with pytest.raises(ConfigurationError):
+        AsyncDisco(local=LocalServer(**{"base_url": "http://localhost:1/v1", **given}))
+
+
+@pytest.mark.anyio
+async def test_a_client_of_the_users_may_lead_anywhere():
+    async with httpx2.AsyncClient() as http:
+        with pytest.raises(ConfigurationError, match="directly"):
+            LocalServer(base_url="http://localhost:1/v1", http_client=http)
+        LocalServer(base_url="https://desk.example/v1", reach="own", http_client=http)
+
+
+def test_another_machine_is_no_device():
+    own = LocalServer(base_url="http://192.168.1.20:11434/v1", model="a", reach="own").endpoint()
+    assert (own.reach, own.place, own.name) == ("own", "server", "local")
+    here = LocalServer(base_url="http://localhost:11434/v1", model="a").endpoint()
+    assert (here.reach, here.place, here.name) == ("device", "device", "device")
+
+
+def test_no_key_shows():
+    assert "sk-hidden" not in repr(LocalServer(base_url="http://localhost:1/v1", api_key="sk-hidden"))
+
+
+def test_what_the_environment_holds_is_for_others(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, "sk-of-somebody-else")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    client = LocalServer(base_url="http://localhost:1/v1").endpoint()._own
+    assert "sk-of-somebody-else" not in str(client.default_headers | client.auth_headers)
+    assert not client._client.follow_redirects
+    assert not client._client.trust_env
+
+
+@pytest.mark.anyio
+async def test_the_client_makes_it_of_either_form():
+    for local in ("http://localhost:9/v1#m", LocalServer(base_url="http://localhost:9/v1", model="m")):
+        async with AsyncDisco(local=local) as client:
+            assert isinstance(client.router.local, LocalServerEndpoint)
+            assert client.router.local.model == "m"
+    with disco.Disco(local="http://localhost:9/v1#m") as sync:
+        assert isinstance(sync.routed.router.local, LocalServerEndpoint)
+
+
+def test_isolation_is_for_models_of_this_program():
+    with pytest.raises(ConfigurationError, match="isolation"):
+        AsyncDisco(local="http://localhost:9/v1", isolation="process")

@@ -1,0 +1,53 @@
+"""The endpoint contract on servers as the local side: llama-server itself, and one of quirks over it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from endpoints.conformance import CHECKS, Subject
+from quirks.ollama import Ollama
+from quirks.server import running
+from quirks.writers import RealModel
+
+from disco import LocalServer
+
+CONTEXT_TOKENS = 2048
+# After one of the prefixes SmolLM2 begins its story, which that check takes for a restart; `test_answers` has moves.
+SERVED = [check for check in CHECKS if check.__name__ != "it_continues_exactly_where_the_prefix_ends"]
+# Ollama cuts off what is too long; its sockets are this process's.
+QUIRKS = ("a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated")
+OF_OLLAMA = [check for check in SERVED if check.__name__ not in QUIRKS]
+
+
+def run(base_url, check, backend):
+    @asynccontextmanager
+    async def make():
+        endpoint = LocalServer(base_url=base_url, continuation="flags").endpoint()
+        try:
+            yield endpoint
+        finally:
+            await endpoint.aclose()
+
+    # It notices between two batches of its prefill that its client has left.
+    subject = Subject(make, CONTEXT_TOKENS, prompt_s=10.0, long_tokens=600)
+
+    async def main():
+        with anyio.fail_after(90):
+            async with subject.make() as endpoint:
+                await check(subject, endpoint)
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("check", SERVED, ids=lambda check: check.__name__)
+def test_llama_server(check, backend, native_server):
+    run(native_server.base_url, check, backend)
+
+
+@pytest.mark.parametrize("check", OF_OLLAMA, ids=lambda check: check.__name__)
+def test_ollama(check, native_server):
+    with running(Ollama(RealModel(native_server.base_url))) as server:
+        run(server.base_url, check, "asyncio")

@@ -1,0 +1,313 @@
+"""Replay on any number of stations: two of them are the two-sided evaluator, and the luck of each is its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_stations import (
+    ALL,
+    BACKUP,
+    BIG,
+    CLOUD,
+    HOME,
+    PHONE,
+    at,
+    check_record,
+    columns,
+    line,
+    one,
+    same,
+    trace,
+)
+
+from disco.cost import Phase, Rates
+from disco.dispatch import Dispatcher, Features, Move, Plan, Preset, Start
+from disco.dispatch.presets import DispatchSection, MigrationSection
+from disco.endpoints.simulated_script import Fault
+from disco.errors import FailureKind
+from disco.plan import Candidate
+from disco.profiles import DeviceProfile, Empirical
+from disco.replay.arms import _POLICY_STREAM
+from disco.replay.events import as_stations, simulate
+from disco.replay.outcome import Outcome
+from disco.replay.scenario import Arm, Scenario, resolve
+from disco.replay.stations import (
+    Station,
+    resolve_stations,
+    simulate_stations,
+)
+from disco.replay.vectorised import evaluate
+from disco.session.record import RouteRecord
+
+# ---------------------------------------------------------------- two of them
+
+SCENARIO = Scenario(
+    name="test",
+    device=DeviceProfile(
+        name="phone", source="made up for tests", prefill_tps=100.0, decode_tps=20.0, c_s=0.1, load_s=2.0
+    ),
+    device_rates=Rates(1e-8, 1e-7, cached_share=0.0),
+    server_rates=Rates(1e-6, 1e-5),
+    ttft=Empirical.from_samples([0.2, 0.3, 0.5, 0.9]),
+)
+SITUATIONS = {
+    "plain": SCENARIO,
+    "unpaced, a dear device": replace(
+        SCENARIO, pace_tps=None, device_rates=Rates(1e-4, 1e-3, cached_share=0.0)
+    ),
+    "a queue and a model to load": replace(SCENARIO, device_slots=1, idle_unload_s=20.0, max_tokens=120),
+    "faults": replace(
+        SCENARIO, server_fault=Fault(10, probability=0.3), device_fault=Fault(0, probability=0.2)
+    ),
+    "all of it": replace(
+        SCENARIO, device_slots=1, idle_unload_s=20.0, server_fault=Fault(10, probability=0.3), pace_tps=12.0
+    ),
+}
+
+
+@pytest.mark.parametrize("migrate", [False, True], ids=["stays", "moves"])
+@pytest.mark.parametrize("policy", ["server_only", "race", "length_threshold", "auto", "wait_time"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_two_stations_and_a_dispatcher_are_the_two_sided_evaluator(situation, policy, migrate):
+    where, seed = SITUATIONS[situation], 5
+    load = resolve(trace(), where, seed=seed)
+    two_sided = simulate(load, where, Arm(policy, 0.4, migrate=migrate), seed=seed)
+    stations, workload = as_stations(load, where, seed=seed)
+    share = {"budget": 0.4} if policy in ("length_threshold", "auto", "wait_time") else {}
+    dispatcher = Dispatcher(
+        Preset(dispatch=DispatchSection(policy=policy, **share), migration=MigrationSection(enabled=migrate)),
+        lengths=where.planning_lengths(load.prompt_tokens),
+        ttft=where.ttft,
+        rng=np.random.default_rng([seed, _POLICY_STREAM]),
+    )
+    out = simulate_stations(workload, stations, dispatcher, pace_tps=where.pace_tps)
+    assert out.names == ("device", "server")
+    np.testing.assert_allclose(out.ttft_s, two_sided.ttft_s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(out.total_usd, two_sided.cost_usd, rtol=1e-9)
+    np.testing.assert_array_equal(out.winner == 0, two_sided.device_won)
+    np.testing.assert_array_equal(out.started_tokens[:, 0], two_sided.device_prompt_tokens)
+    np.testing.assert_array_equal(out.started_tokens[:, 1], two_sided.server_prompt_tokens)
+    np.testing.assert_array_equal(out.failed, two_sided.failed)
+    np.testing.assert_array_equal(out.moves > 0, two_sided.reading.moved)
+    for name, values in columns(two_sided.reading).items():
+        np.testing.assert_allclose(getattr(out.reading, name), values, rtol=0, atol=1e-9, err_msg=name)
+    if migrate and situation == "plain" and policy == "server_only":
+        assert out.moves.sum() > 5, "a comparison in which nothing moves shows nothing"
+
+
+@pytest.mark.parametrize("policy", ["device_only", "server_only", "race", "wait_time", "length_threshold"])
+def test_two_stations_agree_with_the_vectorised_kernel(policy):
+    """Which shares no code with what plays stations."""
+    where = replace(SCENARIO, pace_tps=None)
+    load = resolve(trace(150), where, seed=2)
+    fast: Outcome = evaluate(load, where, Arm(policy, 0.3), seed=2)
+    stations, workload = as_stations(load, where, seed=2)
+    share = {"budget": 0.3} if policy in ("wait_time", "length_threshold") else {}
+    dispatcher = Dispatcher(
+        Preset(dispatch=DispatchSection(policy=policy, **share), migration=MigrationSection(enabled=False)),
+        lengths=where.planning_lengths(load.prompt_tokens),
+        ttft=where.ttft,
+        rng=np.random.default_rng([2, _POLICY_STREAM]),
+    )
+    out = simulate_stations(workload, stations, dispatcher, pace_tps=None)
+    np.testing.assert_allclose(out.ttft_s, fast.ttft_s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(out.total_usd, fast.cost_usd, rtol=1e-9)
+    np.testing.assert_array_equal(out.winner == 0, fast.device_won)
+    np.testing.assert_array_equal(out.started_tokens[:, 0], fast.device_prompt_tokens)
+    np.testing.assert_array_equal(out.started_tokens[:, 1], fast.server_prompt_tokens)
+
+
+# ---------------------------------------------------------------- one to five of them
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[tuple[Station, ...], Plan, float | None, int]:
+    """Stations, a plan that names some of them, a pace, a seed."""
+    stations = list(draw(st.permutations(ALL)))[: draw(st.integers(1, 5))]
+    kinds = st.sampled_from([FailureKind.CONNECTION, FailureKind.SERVER, None])
+    for i, station in enumerate(stations):
+        fault = None
+        if draw(st.integers(0, 3)) == 0:
+            fault = Fault(draw(st.integers(0, 60)), draw(st.sampled_from([0.0, 3.0])), draw(kinds), 0.6)
+        stations[i] = replace(
+            station,
+            slots=draw(st.sampled_from([None, None, 1, 2])),
+            load_s=1.5,
+            idle_unload_s=draw(st.sampled_from([None, None, 30.0])),
+            continues=draw(st.integers(0, 4)) > 0,
+            fault=fault,
+        )
+    names = [station.name for station in stations]
+    if draw(st.booleans()):
+        # Left to chance, few answers move more than once: from the dearest down, step by step.
+        down = sorted(names, key=lambda name: -next(s.rates.cost_out for s in stations if s.name == name))
+        starters, targets = [down[0]], dict(itertools.pairwise(down))
+    else:
+        starters = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+        targets = {name: draw(st.sampled_from(names)) for name in names}
+    starts = tuple(Start(name, draw(st.sampled_from([0.0, 0.0, 0.4]))) for name in starters)
+    moves = {
+        name: Move(target, keep_prefill=draw(st.booleans()))
+        for name, target in targets.items()
+        if target != name
+    }
+    rest = tuple(name for name in names if name not in starters)
+    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    return (
+        tuple(stations),
+        Plan(starts, rest, moves, order),
+        draw(st.sampled_from([4.8, 12.0, None])),
+        draw(st.integers(0, 9)),
+    )
+
+
+@given(situation=situations())
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_stations_every_token_comes_once_and_is_charged_once(situation):
+    stations, plan, pace_tps, seed = situation
+    workload = resolve_stations(trace(8, seed=seed, gap_s=3.0, longest=400), stations, seed=seed)
+    records: dict[int, RouteRecord] = {}
+    out = simulate_stations(
+        workload,
+        stations,
+        lambda features, candidates: plan,
+        pace_tps=pace_tps,
+        on_record=records.__setitem__,
+    )
+    assert sorted(records) == list(range(8))
+    for row, record in records.items():
+        check_record(record, int(workload.answer_tokens[row]))
+        assert out.failed[row] == (record.finish_reason is None)
+        assert out.total_usd[row] == record.cost
+        assert out.answer_tokens[row] == record.answer_tokens
+        assert out.moves[row] == sum(t.outcome == "switched" for t in record.transfers)
+        assert (out.failures[row] > 0).any() == any(t.outcome == "failed" for t in record.tries)
+        if record.winner is not None:
+            assert out.names[out.winner[row]] == record.winner
+        for column, name in enumerate(out.names):
+            charged = record.ledger.by_endpoint().get(name)
+            assert out.prompt_tokens[row, column] == (charged.prompt_tokens if charged else 0)
+            assert out.completion_tokens[row, column] == (charged.completion_tokens if charged else 0)
+    np.testing.assert_allclose(out.cost_usd.sum(axis=1), out.total_usd, rtol=1e-12)
+    assert math.fsum(out.cost_by.values()) == pytest.approx(out.total_usd.sum(), rel=1e-9)
+    for (name, phase), usd in out.cost_by.items():
+        assert isinstance(phase, Phase)
+        assert usd <= out.cost_usd[:, out.names.index(name)].sum() * (1 + 1e-9)
+    same(out, simulate_stations(workload, stations, lambda f, c: plan, pace_tps=pace_tps))
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+def test_the_first_of_many_to_write_wins_and_the_others_are_charged_for_the_prompt(k):
+    stations = ALL[:k]
+    workload = resolve_stations(trace(), stations, seed=1)
+    out = simulate_stations(workload, stations, lambda f, c: Plan(tuple(Start(x.name) for x in c)))
+    np.testing.assert_allclose(out.ttft_s, workload.ttft_s.min(axis=1), atol=1e-9)
+    np.testing.assert_array_equal(out.winner, workload.ttft_s.argmin(axis=1))
+    np.testing.assert_array_equal(out.prompt_tokens, np.repeat(workload.prompt_tokens[:, None], k, axis=1))
+    np.testing.assert_array_equal(out.started_tokens, out.prompt_tokens)
+    np.testing.assert_array_equal(out.completion_tokens.sum(axis=1), workload.answer_tokens)
+    assert sum(out.share_won(name) for name in out.names) == pytest.approx(1.0)
+    assert out.share_of_prompts(stations[-1].name) == 1.0
+
+
+def test_an_answer_goes_down_from_station_to_station():
+    """From the dearest to the cheapest by the plan's moves, each as soon as the bank covers it; no token is late."""
+    home, phone = replace(HOME, ttft=line(400.0, 4.0)), replace(PHONE, ttft=line(100.0, 9.0))
+    stations = (phone, home, CLOUD, BIG)
+    down = {"big": Move("cloud"), "cloud": Move("home"), "home": Move("phone")}
+    workload = resolve_stations(one(900, prompt=20), stations, seed=0)
+    records: dict[int, RouteRecord] = {}
+    out = simulate_stations(workload, stations, at("big", moves=down), on_record=records.__setitem__)
+    assert out.moves.tolist() == [3]
+    assert list(out.examples) == [("big", "cloud", "home", "phone")]
+    assert [p.endpoint for p in records[0].pieces] == ["big", "cloud", "home", "phone"]
+    assert out.reading.handover_late_tokens.tolist() == [0.0]
+    check_record(records[0], 900)
+    stays = simulate_stations(workload, stations, at("big"))
+    assert out.total_usd[0] < stays.total_usd[0] / 5
+    assert out.ttft_s[0] == stays.ttft_s[0]
+
+
+def test_an_answer_passes_through_stations_that_keep_nothing_of_it():
+    """Where the bank covers the next move at once, a station in between is paid for its prompt and writes nothing."""
+    stations = (PHONE, HOME, CLOUD, BIG)
+    down = {"big": Move("cloud"), "cloud": Move("home"), "home": Move("phone")}
+    workload = resolve_stations(one(900, prompt=20), stations, seed=0)
+    records: dict[int, RouteRecord] = {}
+    out = simulate_stations(workload, stations, at("big", moves=down), on_record=records.__setitem__)
+    assert [(t.source, t.target) for t in records[0].transfers] == [
+        (source, move.target) for source, move in down.items()
+    ]
+    assert [p.endpoint for p in records[0].pieces] == ["big", "home", "phone"]
+    assert out.prompt_tokens[0].all()
+    assert out.reading.handover_late_tokens.tolist() == [0.0]
+    check_record(records[0], 900)
+
+
+def test_an_answer_moves_to_the_middle_of_three():
+    stations = (PHONE, HOME, CLOUD)
+    workload = resolve_stations(one(400), stations, seed=0)
+    out = simulate_stations(workload, stations, at("cloud", moves={"cloud": Move("home")}))
+    assert out.moves.tolist() == [1]
+    (record,) = out.examples.values()
+    move, target = record.transfers[0], record.tries[1]
+    assert (move.source, move.target) == ("cloud", "home")
+    assert move.took_s == pytest.approx(0.2 + (50 + move.cut_tokens) / 400)
+    assert target.prompt_tokens == 50 + move.cut_tokens
+    assert out.prompt_tokens[0].tolist() == [0, 50 + move.cut_tokens, 50]
+    assert out.started_tokens[0].tolist() == [0, 0, 50]
+    assert ("home", Phase.MIGRATION) in out.cost_by
+
+
+# ---------------------------------------------------------------- luck
+
+
+def test_a_station_more_or_another_order_leaves_the_others_luck_as_it_was():
+    faulty = [replace(s, fault=Fault(5, probability=0.4), tpot=BACKUP.tpot) for s in ALL]
+    whole = resolve_stations(trace(), faulty, seed=4)
+    for some in ([faulty[2]], faulty[::-1], [faulty[4], faulty[0]]):
+        part = resolve_stations(trace(), some, seed=4)
+        for column, name in enumerate(part.names):
+            there = whole.names.index(name)
+            for values in ("ttft_s", "tpot_s", "faulty"):
+                np.testing.assert_array_equal(
+                    getattr(part, values)[:, column], getattr(whole, values)[:, there]
+                )
+            assert part.again[column] == whole.again[there]
+    assert len(set(whole.again)) == 5
+    assert len({tuple(whole.faulty[:, c]) for c in range(5)}) == 5
+    assert len({tuple(whole.ttft_s[:, c]) for c in (2, 3)}) == 2, (
+        "of one distribution, but not the same draws"
+    )
+    other = resolve_stations(trace(), faulty, seed=5)
+    assert (other.ttft_s[:, 2:] != whole.ttft_s[:, 2:]).any()
+
+
+def test_what_comes_after_first_attempts_is_a_stations_own_too():
+    """Second tries and moves of two stations, alone and among five."""
+    cloud = replace(CLOUD, fault=Fault(0, probability=0.5))
+    backup = replace(BACKUP, fault=Fault(20, probability=0.5))
+    two = (cloud, backup)
+    five = (backup, PHONE, HOME, BIG, cloud)
+
+    def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
+        return Plan((Start("backup"),), ("cloud",), {"backup": Move("cloud")})
+
+    few = simulate_stations(resolve_stations(trace(), two, seed=6), two, plan, breakers=False)
+    many = simulate_stations(resolve_stations(trace(), five, seed=6), five, plan, breakers=False)
+    assert few.failures.sum() > 20
+    assert few.moves.sum() > 5
+    np.testing.assert_array_equal(few.ttft_s, many.ttft_s)
+    np.testing.assert_array_equal(few.total_usd, many.total_usd)
+    for name in few.names:
+        here, there = few.names.index(name), many.names.index(name)
+        for values in ("prompt_tokens", "completion_tokens", "cost_usd", "failures"):
+            np.testing.assert_array_equal(getattr(few, values)[:, here], getattr(many, values)[:, there])
+    assert not many.cost_usd[:, [1, 2, 3]].any()

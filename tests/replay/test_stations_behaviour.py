@@ -1,0 +1,232 @@
+"""What stations do in a replay (queues, models to load, faults, limits), and what is said about mistakes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_stations import (
+    ALL,
+    BACKUP,
+    CLOUD,
+    HOME,
+    PHONE,
+    at,
+    columns,
+    one,
+    trace,
+)
+
+from disco.cost import Phase
+from disco.dispatch import Dispatcher, Features, Plan, Preset, Start
+from disco.dispatch.presets import DispatchSection, MigrationSection
+from disco.endpoints.simulated_script import Fault
+from disco.errors import ConfigurationError, FailureKind
+from disco.plan import Candidate
+from disco.profiles import DeviceProfile, Lengths
+from disco.replay.scenario import Scenario
+from disco.replay.stations import (
+    KnownTimes,
+    Station,
+    StationWorkload,
+    resolve_stations,
+    simulate_stations,
+)
+from disco.replay.trace import Gaps, Trace
+from disco.session.record import RouteRecord
+
+LENGTHS = Lengths.from_samples([50])
+
+
+# ---------------------------------------------------------------- what stations do
+
+
+def test_each_station_has_a_queue_of_its_own():
+    stations = (replace(PHONE, slots=1), replace(HOME, slots=1), CLOUD)
+    workload = resolve_stations(one(60, arrivals=(0.0, 0.1, 0.2)), stations, seed=0)
+    turns = iter(["phone", "home", "phone"])
+    out = simulate_stations(workload, stations, lambda f, c: Plan((Start(next(turns)),)))
+    assert out.ttft_s[:2].tolist() == pytest.approx([0.6, 0.2 + 50 / 400])
+    assert out.ttft_s[2] == pytest.approx(0.6 + 59 / 20 - 0.2 + 0.6)
+
+
+def test_a_station_without_a_model_in_memory_is_planned_as_cold():
+    home = replace(HOME, load_s=3.0, idle_unload_s=60.0)
+    workload = resolve_stations(one(60, arrivals=(0.0, 30.0, 200.0)), (home, CLOUD), seed=0)
+    seen: list[float] = []
+
+    def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
+        seen.append(candidates[0].load_s)
+        return Plan((Start("home"),))
+
+    out = simulate_stations(workload, (home, CLOUD), plan)
+    assert seen == [3.0, 0.0, 3.0]
+    assert out.ttft_s.tolist() == pytest.approx([3.325, 0.325, 3.325])
+
+
+def test_a_station_that_keeps_failing_is_left_alone():
+    dead = replace(CLOUD, fault=Fault(0, silence_s=3.0, kind=FailureKind.SERVER))
+    stations = (PHONE, HOME, dead)
+    workload = resolve_stations(one(5, arrivals=np.arange(60) * 10.0), stations, seed=0)
+    offered: list[tuple[str, ...]] = []
+
+    def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
+        names = tuple(c.name for c in candidates)
+        offered.append(names)
+        return Plan((Start(names[-1]),), names[:-1])
+
+    out = simulate_stations(workload, stations, plan)
+    tried = out.failures[:, 2] > 0
+    assert tried[:3].all()
+    assert 4 <= tried.sum() <= 15
+    assert ("phone", "home") in offered
+    assert not out.failed.any()
+    assert out.share_won("home") == pytest.approx(1.0 - tried.mean())
+    assert out.share_won("phone") == pytest.approx(tried.mean())
+    always = simulate_stations(workload, stations, at("cloud"), breakers=False)
+    assert (always.failures[:, 2] > 0).all()
+
+
+def test_a_station_that_rests_is_the_last_resort_of_a_plan_that_does_not_see_it():
+    dead = replace(CLOUD, fault=Fault(0, kind=FailureKind.SERVER))
+    frail = replace(PHONE, fault=Fault(3, kind=FailureKind.SERVER, probability=0.0))
+    workload = resolve_stations(one(5, arrivals=np.arange(6) * 1.0), (frail, dead), seed=0)
+    records: dict[int, RouteRecord] = {}
+
+    def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
+        return Plan((Start(candidates[-1].name),))
+
+    simulate_stations(workload, (frail, dead), plan, on_record=records.__setitem__)
+    assert [r.endpoint for r in records[5].rested] == ["cloud"]
+    assert records[5].starts == (("phone", 0.0),)
+
+
+def test_a_dispatcher_with_a_preset_plans_for_three():
+    """The cheapest server takes part; the other one takes over where it dies."""
+    dying = replace(CLOUD, fault=Fault(20, kind=FailureKind.CONNECTION))
+    stations = (PHONE, replace(BACKUP, rank=1), dying)
+    workload = resolve_stations(one(60), stations, seed=0)
+    preset = Preset(dispatch=DispatchSection(policy="server_only"), migration=MigrationSection(enabled=False))
+    dispatcher = Dispatcher(preset, lengths=LENGTHS, ttft=CLOUD.ttft, rng=np.random.default_rng(0))
+    out = simulate_stations(workload, stations, dispatcher, policy="mine")
+    assert not out.failed[0]
+    assert out.names[out.winner[0]] == "cloud"
+    ((writers, record),) = out.examples.items()
+    assert writers == ("cloud", "phone")
+    assert record.policy == "mine"
+    assert out.failures[0].tolist() == [0, 0, 1]
+    assert ("phone", Phase.FAILOVER) in out.cost_by
+
+
+def test_a_prompt_that_fits_one_station_goes_there_and_one_that_fits_none_fails():
+    small, smaller = replace(PHONE, context_tokens=200), replace(HOME, context_tokens=120)
+    load = Trace.of(arrival_s=[0, 0, 0], prompt_tokens=[20, 100, 300], output_tokens=[5, 5, 5])
+    workload = resolve_stations(load, (small, smaller), seed=0)
+    out = simulate_stations(workload, (small, smaller), lambda f, c: Plan((Start(c[-1].name),)))
+    assert out.winner.tolist() == [1, 0, -1]
+    assert out.failed.tolist() == [False, False, True]
+    assert np.isnan(out.ttft_s[2])
+
+
+def test_each_station_may_answer_at_its_own_length_and_limits_hold_for_all():
+    known = {"phone": KnownTimes(answer_tokens=[10]), "home": KnownTimes(answer_tokens=[90])}
+    workload = resolve_stations(one(60), (PHONE, HOME, CLOUD), seed=0, max_tokens=80, known=known)
+    assert workload.answer_tokens.tolist() == [[10, 80, 60]]
+    for name, tokens in (("phone", 10), ("home", 80), ("cloud", 60)):
+        out = simulate_stations(workload, (PHONE, HOME, CLOUD), at(name))
+        assert out.answer_tokens.tolist() == [tokens]
+
+
+def test_what_is_known_comes_before_what_is_drawn():
+    gaps = Gaps(np.array([0, 3, 3]), np.array([0.5, 0.0, 1.5]))
+    known = {
+        "cloud": KnownTimes(ttft_s=[7.0, math.nan], tpot_s=[math.nan, 0.25], gaps=gaps),
+        "phone": KnownTimes(cached_tokens=[30, 999]),
+    }
+    load = one(6, arrivals=(0.0, 1.0))
+    workload = resolve_stations(load, (PHONE, CLOUD), seed=0, known=known)
+    plain = resolve_stations(load, (PHONE, CLOUD), seed=0)
+    assert workload.ttft_s[:, 1].tolist() == [7.0, plain.ttft_s[1, 1]]
+    assert workload.cached_tokens.tolist() == [[30, 0], [50, 0]]
+    out = simulate_stations(workload, (PHONE, CLOUD), at("cloud"), pace_tps=None)
+    np.testing.assert_allclose(out.reading.tbt_s, [0.5, 0.0, 1.5, 0.02, 0.02, *[0.25] * 5], atol=1e-12)
+    cached = simulate_stations(workload, (PHONE, CLOUD), at("phone"))
+    assert cached.cached_tokens.tolist() == [[30, 0], [50, 0]]
+
+
+def test_a_planner_may_know_which_request_it_plans():
+    class Oracle:
+        def __init__(self, workload: StationWorkload) -> None:
+            self.best = workload.ttft_s.argmin(axis=1)
+
+        def plan_row(self, row, features, candidates, *, resting, probing):
+            return Plan((Start(candidates[self.best[row]].name),))
+
+    workload = resolve_stations(trace(), ALL, seed=1)
+    out = simulate_stations(workload, ALL, Oracle(workload))
+    np.testing.assert_allclose(out.ttft_s, workload.ttft_s.min(axis=1), atol=1e-9)
+    assert (np.count_nonzero(out.prompt_tokens, axis=1) == 1).all()
+
+
+def test_from_profiles_they_are_the_scenarios_stations():
+    where = Scenario(
+        name="test",
+        device=DeviceProfile(name="phone", source="made up for tests", prefill_tps=100.0, decode_tps=20.0),
+        device_rates=PHONE.rates,
+        server_rates=CLOUD.rates,
+        ttft=CLOUD.ttft,
+    )
+    device, server = where.stations()
+    assert Station.of_device(where.device, where.device_rates) == device
+    assert (device.candidate(), server.candidate()) == where.candidates()
+    assert not device.candidate().announces
+    assert replace(device, slots=2).candidate().announces, (
+        "its answers wait for their turn, and it says when it comes"
+    )
+    assert not replace(device, slots=2, reach="own").candidate().announces
+    assert device.parks is None
+    assert device.candidate().parks
+    assert not server.candidate().parks
+
+
+def test_progress_is_told_to_the_end():
+    told: list[tuple[int, int]] = []
+    workload = resolve_stations(trace(70), ALL, seed=1)
+    simulate_stations(workload, ALL, at("phone"), progress=lambda done, n: told.append((done, n)))
+    assert told == [(64, 70), (70, 70)]
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+def test_mistakes_are_named():
+    workload = resolve_stations(one(), (PHONE, CLOUD), seed=0)
+    with pytest.raises(ConfigurationError, match="at least one station"):
+        resolve_stations(one(), (), seed=0)
+    with pytest.raises(ConfigurationError, match="two stations are called 'phone'"):
+        resolve_stations(one(), (PHONE, PHONE), seed=0)
+    with pytest.raises(ConfigurationError, match=r"no station is called 'cluod'.*cloud"):
+        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cluod": KnownTimes()})
+    with pytest.raises(ConfigurationError, match=r"'cloud': column ttft_s has shape \(2,\) for 1 requests"):
+        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cloud": KnownTimes(ttft_s=[1.0, 2.0])})
+    with pytest.raises(ConfigurationError, match="column tpot_s holds a value that is negative"):
+        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cloud": KnownTimes(tpot_s=[-1.0])})
+    with pytest.raises(
+        ConfigurationError, match="resolved for the stations phone, cloud, not for cloud, phone"
+    ):
+        simulate_stations(workload, (CLOUD, PHONE), at("cloud"))
+    with pytest.raises(ConfigurationError, match=r"names the station 'clout'.*cloud"):
+        simulate_stations(workload, (PHONE, CLOUD), at("clout"))
+    twice = replace(workload, **{f: np.repeat(getattr(workload, f), 2, axis=0) for f in columns(workload)})
+    with pytest.raises(ConfigurationError, match="column arrival_s is not in order"):
+        replace(twice, arrival_s=np.array([1.0, 0.0])).check()
+    for change, message in (
+        ({"slots": 0}, "at least 1 slot"),
+        ({"decode_tps": 0.0}, "more than 0"),
+        ({"load_s": -1.0}, "load its model"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            replace(PHONE, **change)
