@@ -159,11 +159,13 @@ def play_stretch(
         asking: who may have the stretch end before a piece; None: nobody.
 
     Returns:
-        None where this does not serve, and nothing was done: no pace, nothing shown yet, the answer has ended, or
-        something in the queue is not a whole piece of text.
+        None where this does not serve, and nothing was done: no pace, nothing shown yet, a gate or a tempo, the
+        answer has ended, or something in the queue is not a whole piece of text.
     """
     pace = playback.pace
     if pace is None or playback._ended or playback.released_chars == 0 or pieces.glued[first]:
+        return None
+    if playback.gate is not None or playback.tempo is not None:
         return None
     text, before = pieces.texts[first], playback._last_text
     if (

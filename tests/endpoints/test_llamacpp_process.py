@@ -460,7 +460,8 @@ from disco.request import Request
 async def main():
     endpoint = LlamaCppEndpoint(context_tokens=2048, threads=1, isolation="process")
     attempt = endpoint.open(Request([{"role": "user", "content": "Hello."}], "m", {"max_tokens": 2000}))
-    await next_event(attempt)
+    await anext(attempt)
+    await anext(attempt)  # behind the word that its turn has come
     if sys.argv[1:]:
         await attempt.aclose()  # so that it has nothing to say, and must notice all the same
     print(endpoint.process_id, flush=True)

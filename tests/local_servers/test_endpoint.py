@@ -85,6 +85,31 @@ async def test_the_file_of_the_model_lets_llama_cpp_python_continue(llama_server
     assert text.startswith(", 12")
 
 
+@pytest.mark.parametrize(
+    ("make", "method", "outcome"),
+    [
+        (lambda: Ollama(KnownText(SEA)), "flags", "continues"),
+        (lambda: Ollama(KnownText(SEA), continues=False), "none", "restarts"),
+        (lambda: LMStudio(KnownText(SEA)), "flags", "continues"),
+        (lambda: LMStudio(KnownText(SEA), prefix="echoes"), "flags", "echoes"),
+        (lambda: LMStudio(KnownText(SEA), prefix="restarts"), "none", "restarts"),
+    ],
+)
+async def test_what_each_kind_of_template_does_is_found_out_and_mended(make, method, outcome):
+    with running(make()) as server:
+        async with endpoint_at(server.base_url) as endpoint:
+            await endpoint.warm_up()
+            assert endpoint.continuation(endpoint.served_model).method == method
+            (verdict,) = endpoint.verdicts.values()
+            assert verdict.outcomes["flags"] == outcome
+            if method == "none":
+                assert not endpoint.capabilities().continues
+                return
+            begun = "The sea is wide and deep."
+            _, text, _ = await collected(endpoint.open(HELLO, Prefix(begun, tokens=6)))
+    assert begun + text == SEA
+
+
 async def test_a_model_need_not_be_named_where_there_is_one():
     with running(LMStudio(KnownText(SEA), models=("qwen3-4b",))) as server:  # lists an embedding model, too
         async with endpoint_at(server.base_url) as endpoint:

@@ -1,7 +1,6 @@
 """Nothing passes the gate, nothing is lost behind it, and a tempo spaces text as it says."""
 
 import math
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
 
 READING = 4.8
+LEAD_S = 0.01  # text leaves so long before the reader needs it: a timer rings late
 PACES = st.none() | st.builds(
     Pace, tps=st.sampled_from([1.0, READING, 75.0]), max_hold_s=st.sampled_from([0.05, 0.3])
 )
@@ -173,11 +173,11 @@ def test_a_tempo_spaces_text_exactly(tps, tempo, words, banking):
         at = playback.next_at
         times += [at] * len(playback.release(at))
     assert len(times) == words
-    spacing = 1 / max(tps, tempo)
-    # At the reader's own pace the deadline comes first, by the lead that it has over a timer.
-    assert times == pytest.approx([max(0.0, i * spacing) for i in range(words)], abs=0.0100001)
-    if tempo > 1.1 * tps and words / tps > 0.2:
-        assert [b - a for a, b in pairwise(times)] == pytest.approx([spacing] * (words - 1))
+    expected = [0.0]
+    for i in range(1, words):
+        deadline = i / tps - LEAD_S  # the reader's, which comes first only where the tempo is hardly faster
+        expected.append(min(expected[-1] + 1 / max(tps, tempo), deadline))
+    assert times == pytest.approx(expected)
 
 
 def test_a_tempo_holds_longer_than_the_preset_and_what_is_held_drains_within_the_hold_after_it():
