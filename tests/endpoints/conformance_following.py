@@ -142,7 +142,9 @@ async def a_follower_leaves_the_model_to_others(subject, endpoint):
     request = fresh()
     async with follower(endpoint, request) as attempt:
         first = (await parked(attempt)).usage
-        assert endpoint.capabilities().waiting == 0
+        with anyio.fail_after(subject.within_s):
+            while endpoint.capabilities().waiting:  # noqa: ASYNC110 - it is another thread's state
+                await anyio.sleep(0.005)
         await complete(endpoint, ask("Something else, so that the cache is taken.", max_tokens=4))
         assert attempt.extend(Prefix(STORY, tokens=20))
         again = (await parked(attempt)).usage
@@ -246,7 +248,7 @@ async def progress_is_told_while_it_reads(subject, endpoint):
 
             group.start_soon(look)
             began_at = anyio.current_time()
-            while not isinstance(await anext(attempt), list):
+            while not isinstance(await anext(attempt), list | Ended):  # it may have nothing to say
                 pass
             took_s = anyio.current_time() - began_at
             group.cancel_scope.cancel()
