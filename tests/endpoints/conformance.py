@@ -83,9 +83,9 @@ def ask(text="Write a long story about a river and a mill.", max_tokens=12, **pa
     return Request([{"role": "user", "content": text}], "smollm2-135m", params)
 
 
-def long_prompt(subject: Subject) -> Request:
+def long_prompt(subject: Subject, words: int | None = None) -> Request:
     # No earlier one is in the cache.
-    return ask(f"{next(_NUMBERS)} " + "river " * subject.long_tokens)
+    return ask(f"{next(_NUMBERS)} " + "river " * (words or subject.long_tokens))
 
 
 def endless(subject: Subject) -> Request:

@@ -419,7 +419,7 @@ from disco.request import Request
 async def main():
     endpoint = LlamaCppEndpoint(context_tokens=512, threads=1)
     attempt = endpoint.open(Request([{"role": "user", "content": "Hello."}], "m", {"max_tokens": 400}))
-    print(bool(await next_event(attempt)))
+    print(bool(await anext(attempt)))
 
 anyio.run(main)
 """
