@@ -109,11 +109,8 @@ class Scene:
 
     def reached(self, stream: DiscoStream | None = None) -> bool:
         if self.moment == "move":
-            return (
-                stream is not None
-                and stream._live.session._mover.moving is not None
-                and generates(self.local)
-            )
+            moves = [] if stream is None else stream._live.session.handovers
+            return any(move.outcome == "running" for move in moves) and generates(self.local)
         if self.moment == "model loads":
             return self.local._worker._thread is not None and self.local._worker.model is None
         if self.moment == "prefill":

@@ -54,6 +54,7 @@ class Subject:
 
 Check = Callable[[Subject, Endpoint], Awaitable[None]]
 CHECKS: list[Check] = []
+_NUMBERS = itertools.count(1000)
 
 
 def check(function: Check) -> Check:
@@ -82,8 +83,9 @@ def ask(text="Write a long story about a river and a mill.", max_tokens=12, **pa
     return Request([{"role": "user", "content": text}], "smollm2-135m", params)
 
 
-def long_prompt(subject: Subject) -> Request:
-    return ask("river " * subject.long_tokens)
+def long_prompt(subject: Subject, words: int | None = None) -> Request:
+    # No earlier one is in the cache.
+    return ask(f"{next(_NUMBERS)} " + "river " * (words or subject.long_tokens))
 
 
 def endless(subject: Subject) -> Request:
@@ -586,9 +588,6 @@ async def it_goes_on_with_its_own_answer(subject, endpoint):
 
 
 # ---------------------------------------------------------------- parking
-
-
-_NUMBERS = itertools.count(1000)
 
 
 @check

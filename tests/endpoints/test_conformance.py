@@ -60,19 +60,26 @@ def test_simulated(subject, check, backend):
     run(subject, check, *moved_clock.virtual(backend))
 
 
-@asynccontextmanager
-async def llama_cpp():
-    endpoint = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=CONTEXT_TOKENS, threads=1)
-    try:
-        yield endpoint
-    finally:
-        await endpoint.aclose()
+@pytest.fixture(scope="module")
+def llama_cpp():
+    """One model, which outlives the event loops; the check that closes it costs a new one."""
+    made = []
+
+    @asynccontextmanager
+    async def make():
+        if not made or not made[-1].capabilities().ready:
+            made.append(LlamaCppEndpoint(name="device", context_tokens=CONTEXT_TOKENS, threads=1))
+        yield made[-1]
+
+    yield Subject(make, CONTEXT_TOKENS)
+    for endpoint in made:
+        anyio.run(endpoint.aclose)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_llama_cpp(check, backend):
-    run(Subject(llama_cpp, CONTEXT_TOKENS), check, backend)
+def test_llama_cpp(llama_cpp, check, backend):
+    run(llama_cpp, check, backend)
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ WORDS = [chunk(word + " ") for word in ANSWER.split()]
 GOOD = stream(sse(*WORDS, chunk(finish="stop"), usage(20, 10)))
 SLOW = [STREAM_HEAD, *(step for word in WORDS * 20 for step in (piece(sse(word, done=False)), 0.01))]
 TOOL_TEXT: str = TOOL["function"]["description"]
+SILENT_S = 30.0
 QUOTE = f"You sent {PROMPT} after {SYSTEM}, with {TOOL_TEXT} by {KEY} and {HEADER}."
 
 
@@ -80,8 +81,8 @@ FAILURES: dict[str, list[Any]] = {
     "wrong types": stream(sse(WORDS[0], {**WORDS[1], "choices": [{"delta": {"content": {"x": QUOTE}}}]})),
     "error in stream": stream(sse(*WORDS[:4], {"error": {"message": QUOTE, "code": "x"}})),
     "odd reason": stream(sse(*WORDS, chunk(finish=PROMPT))),
-    "silence": [30.0],
-    "silence in mid-answer": [STREAM_HEAD, piece(sse(*WORDS[:4], done=False)), 30.0],
+    "silence": [SILENT_S],
+    "silence in mid-answer": [STREAM_HEAD, piece(sse(*WORDS[:4], done=False)), SILENT_S],
 }
 
 
@@ -184,8 +185,9 @@ async def aenumerate(stream: Any) -> Any:
         number += 1
 
 
-def ways(client: AsyncDisco, timeout: float = 30.0) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """How a chat is asked for. `timeout`: in seconds."""
+def ways(client: AsyncDisco, script: list[Any] = GOOD) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """How a chat is asked for of a server that plays `script`."""
+    timeout = 0.2 if SILENT_S in script else 30.0  # what comes is not to depend on how fast this machine is
     given: dict[str, Any] = {
         "model": "m",
         "extra_headers": {"X-Api-Key": HEADER},
@@ -214,12 +216,9 @@ def ways(client: AsyncDisco, timeout: float = 30.0) -> dict[str, Callable[[], Aw
 async def failures(journal: Journal, log: RouteLog) -> None:
     """Every failure, with nobody to take over and with somebody."""
     for name, script in {"good": GOOD, **FAILURES}.items():
-        timeout = (
-            0.2 if name.startswith("silence") else 30.0
-        )  # what comes in time is not to depend on the machine
         for local in (None, device()):
             async with scripted_server(script) as server, made(server, local, log, journal) as client:
-                for way, call in ways(client, timeout).items():
+                for way, call in ways(client, script).items():
                     if (local is None) == (way in ("whole", "raw", "response", "passed on")):
                         await attempt(journal, f"{name}, {way}, {'alone' if local is None else 'both'}", call)
                 journal.objects()
@@ -324,7 +323,7 @@ async def in_the_url(journal: Journal, log: RouteLog) -> None:
             async with made(
                 server, device(), log, journal, base_url=with_password, policy="balanced"
             ) as client:
-                for way, call in ways(client).items():
+                for way, call in ways(client, script).items():
                     await attempt(journal, f"url, {way}", call)
 
 
