@@ -55,10 +55,14 @@ class Ending:
         """Whatever has been silent for too long has failed, and so has an answer that takes too long (rule 6)."""
         clocks, deadlines = self._terms.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
-            self._succession.error = self._succession.error or AnswerTimeoutError(
-                f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
-                "deadline_s)."
-            )
+            succession = self._succession
+            if (
+                succession.error is None or succession.made_up_for
+            ):  # else the failure is why it is not complete
+                succession.error = AnswerTimeoutError(
+                    f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
+                    "deadline_s)."
+                )
             self._end(None, Outcome.FAILED, now, out)
             return
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):

@@ -85,7 +85,7 @@ class Session:
 
     @property
     def error(self) -> Exception | None:
-        """What the answer fails with, as things stand; None once an endpoint has made up for it."""
+        """What the answer failed with; while it goes on, what it would fail with."""
         return self._succession.error
 
     def start(self, now: float) -> list[Effect]:

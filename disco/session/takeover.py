@@ -15,16 +15,18 @@ __all__ = ["Succession"]
 
 
 class Succession:
-    """Replaces attempts that fail. Mutable: `error`, `failures`, `is_cut`.
+    """Replaces attempts that fail. Mutable: `error`, `made_up_for`, `failures`, `is_cut`.
 
     Attributes:
-        error: of the first failure that no endpoint has made up for yet; what the answer fails with if none does.
+        error: of the first failure; what the answer fails with if no endpoint can go on.
+        made_up_for: an endpoint has written on since.
         failures: which endpoints have failed.
         is_cut: a writer had to stop because it had used up its allowance.
     """
 
     def __init__(self, parts: Parts) -> None:
         self.error: Exception | None = None
+        self.made_up_for = False
         self.failures = Failures()
         self.is_cut = False
         plan = parts.plan
@@ -49,6 +51,7 @@ class Succession:
             mover.has_failed(name)
         if self.error is None or isinstance(self.error, BudgetExceededError):
             self.error = failure.error
+        self.made_up_for = False
         writer = self._transcript.writer
         if mover.is_target(state):
             if mover.source.active:

@@ -72,7 +72,7 @@ class Writing:
         """The writer's deltas, into the answer or behind the cut of a move."""
         if state.first_content_at is None and is_content(deltas):
             self._attempts.spoke(state, now)
-            self._succession.error = None  # whatever failed before it: this endpoint has made up for it
+            self._succession.made_up_for = True
         moving = self._mover.moving
         self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
