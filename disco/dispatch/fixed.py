@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from disco.dispatch.base import Delays, alone
+from disco.dispatch.base import alone
 from disco.dispatch.features import Features
 from disco.plan import Candidate, Start
 
@@ -28,10 +25,6 @@ class DeviceOnly:
     ) -> tuple[Start, ...]:
         return alone(device, None) if device is not None else alone(None, server)
 
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        n = prompt_tokens.size
-        return Delays(np.zeros(n), np.full(n, np.inf))
-
 
 @dataclass(frozen=True, slots=True)
 class ServerOnly:
@@ -46,10 +39,6 @@ class ServerOnly:
         server: Candidate | None,
     ) -> tuple[Start, ...]:
         return alone(None, server) if server is not None else alone(device, None)
-
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        n = prompt_tokens.size
-        return Delays(np.full(n, np.inf), np.zeros(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,3 @@ class Race:
         if device is None or server is None:
             return alone(device, server)
         return Start(device.name), Start(server.name)
-
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        n = prompt_tokens.size
-        return Delays(np.zeros(n), np.zeros(n))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from disco.dispatch.base import Delays, Diffusion, alone, check_share
+from disco.dispatch.base import Diffusion, alone, check_share
 from disco.dispatch.features import Features
 from disco.dispatch.shares import TokenShares
 from disco.plan import Candidate, Start
@@ -34,12 +34,6 @@ class ThresholdPlan:
 
     boundary_tokens: float
     race_share: float
-
-    def race_probability(self, lengths: ArrayLike) -> NDArray[np.float64]:
-        """`P(I_s(l) = 1)` for each length in tokens; float64, same shape."""
-        tokens = np.asarray(lengths)
-        at_boundary = np.where(tokens == self.boundary_tokens, self.race_share, 0.0)
-        return np.where(tokens > self.boundary_tokens, 1.0, at_boundary)
 
 
 def plan_threshold(lengths: Lengths, budget: float) -> ThresholdPlan:
@@ -101,12 +95,3 @@ class LengthThreshold:
         ):
             return (Start(device.name),)
         return Start(device.name), Start(server.name)
-
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        plan = self.plan
-        server_s = np.where(prompt_tokens > plan.boundary_tokens, 0.0, np.inf)
-        tied = np.flatnonzero(prompt_tokens == plan.boundary_tokens)
-        if tied.size:
-            race = self._diffusion.take_many(plan.race_share, int(plan.boundary_tokens), tied.size)
-            server_s[tied[race]] = 0.0
-        return Delays(np.zeros(prompt_tokens.size), server_s)

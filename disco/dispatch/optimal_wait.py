@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.dispatch.base import Delays, Diffusion, alone
+from disco.dispatch.base import Diffusion, alone
 from disco.dispatch.features import Features
 from disco.dispatch.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
 from disco.plan import Candidate, Start
@@ -162,8 +162,9 @@ class OptimalWait:
             return (Start(server.name),)
         return Start(server.name), Start(device.name, wait_s)
 
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        return Delays(self._ready().waits_s(prompt_tokens), np.zeros(prompt_tokens.size))
+    def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The wait for each of these requests, in order, s; shape (n,)."""
+        return self._ready().waits_s(prompt_tokens)
 
     def _has_changed(self, device: Candidate) -> bool:
         """Whether a prompt of mean length takes the device another time than it was planned for."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from disco.dispatch.base import Delays, alone, check_share
+from disco.dispatch.base import alone, check_share
 from disco.dispatch.features import Features
 from disco.plan import Candidate, Start
 
@@ -54,10 +53,3 @@ class RandomSplit:
             return alone(device, server)
         scarce, free = (server, device) if self._constrained == "server" else (device, server)
         return (Start((scarce if self._rng.random() < self._budget else free).name),)
-
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        n = prompt_tokens.size
-        chosen = self._rng.random(n) < self._budget
-        scarce_s = np.where(chosen, 0.0, np.inf)
-        free_s = np.where(chosen, np.inf, 0.0)
-        return Delays(free_s, scarce_s) if self._constrained == "server" else Delays(scarce_s, free_s)

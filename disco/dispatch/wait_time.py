@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from disco.dispatch.base import Delays, Diffusion, alone, check_share
+from disco.dispatch.base import Diffusion, alone, check_share
 from disco.dispatch.features import Features
 from disco.dispatch.shares import TokenShares
 from disco.dispatch.waits import EmpiricalWaits, SampleWaits, SplitWait, WaitByLength, WaitSource
@@ -55,24 +55,6 @@ class WaitPlan:
     edge: SplitWait
     tail: WaitByLength
     slope: WaitByLength | None = None
-
-    def mean_wait_s(self, lengths: ArrayLike) -> NDArray[np.float64]:
-        """The mean wait for each length in tokens: s, float64, same shape."""
-        tokens = np.asarray(lengths)
-        mean_s = np.zeros(tokens.shape)
-        for p, wait_s in self._branches(tokens):
-            # A wait that nobody gets may be infinite.
-            mean_s += p * np.where(p > 0.0, wait_s, 0.0)
-        return mean_s
-
-    def use_probability(self, lengths: ArrayLike, ttft: Empirical) -> NDArray[np.float64]:
-        """`P(I_d(l) = 1)` for each length in tokens when the server's TTFT follows `ttft`; same shape."""
-        tokens = np.asarray(lengths)
-        source = EmpiricalWaits(ttft)
-        use = np.zeros(tokens.shape)
-        for p, wait_s in self._branches(tokens):
-            use += p * source.use(wait_s)
-        return use
 
     def waits(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """All waits that may occur for each length in tokens, shape (m,).
@@ -299,31 +281,6 @@ class WaitTime:
             return (Start(server.name),)
         return Start(server.name), Start(device.name, wait_s)
 
-    def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        plan = self.plan
-        later = plan.tail if plan.slope is None else plan.slope
-        device_s = np.where(prompt_tokens < later.tokens, later.early, later.late)
-        edge = np.flatnonzero(prompt_tokens == plan.boundary_tokens)
-        edge_s = _pick_many(plan.edge, self._edge, plan.boundary_tokens, edge.size)
-        if later.tokens > plan.boundary_tokens:
-            self._divide(device_s, later, np.flatnonzero(prompt_tokens == later.tokens))
-        if plan.slope is None:
-            device_s[edge] = edge_s
-        else:
-            if later.tokens == plan.boundary_tokens:
-                self._divide(device_s, later, edge[edge_s != 0.0])
-            device_s *= prompt_tokens
-            np.minimum(device_s, plan.tail.late, out=device_s)
-            device_s[edge[edge_s == 0.0]] = 0.0
-        np.copyto(device_s, 0.0, where=prompt_tokens < plan.boundary_tokens)
-        return Delays(device_s, np.zeros(prompt_tokens.size))
-
-    def _divide(self, device_s: NDArray[np.float64], wait: WaitByLength, tied: NDArray[np.intp]) -> None:
-        """Give the early wait to as many of those tied at its length as belong to it."""
-        if tied.size:
-            early = self._later.take_many(wait.part, int(wait.tokens), tied.size)
-            device_s[tied[early]] = wait.early
-
 
 def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
     p_early = wait.p_early
@@ -332,15 +289,6 @@ def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
     if p_early >= 1.0:
         return wait.early_s
     return wait.early_s if diffusion.take(p_early, tokens) else wait.late_s
-
-
-def _pick_many(wait: SplitWait, diffusion: Diffusion, tokens: float, n: int) -> NDArray[np.float64]:
-    p_early = wait.p_early
-    if not n or p_early <= 0.0:
-        return np.full(n, wait.late_s)
-    if p_early >= 1.0:
-        return np.full(n, wait.early_s)
-    return np.where(diffusion.take_many(p_early, int(tokens), n), wait.early_s, wait.late_s)
 
 
 def _pick_by_length(wait: WaitByLength, diffusion: Diffusion, tokens: int) -> float:

@@ -156,10 +156,6 @@ class Playback:
         self._run_chars += len(text)
         return not (self._run_chars > CAP_CHARS and text[0].isalnum() and self._last_text[-1].isalnum())
 
-    @property
-    def _due_at(self) -> float:
-        return self._due_from_at + self._due_tokens / self._rate_tps
-
     def _change_rate(self, now: float, idle: bool) -> None:  # noqa: FBT001 - called for every token
         """Set the rate anew: what is due by now stays due, what is left is due at the new rate."""
         due_at = self._due_from_at + self._due_tokens / self._rate_tps

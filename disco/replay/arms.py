@@ -7,10 +7,11 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.dispatch.base import Delays, Policy, VectorPolicy
+from disco.dispatch.base import Delays, Policy
 from disco.dispatch.features import Features
 from disco.dispatch.registry import AUTO, build_policy
 from disco.errors import ConfigurationError
+from disco.replay.delays import delays
 from disco.replay.oracle import oracle_delays
 from disco.replay.scenario import DEVICE, SERVER, Arm, Scenario, Workload
 
@@ -121,14 +122,15 @@ def arm_policy(scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64], *
 
 def policy_delays(policy: Policy, scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64]) -> Delays:
     """What the arm's policy decides for the next requests, as `arm_delays`."""
-    if isinstance(policy, VectorPolicy):
-        return policy.delays(prompt_tokens)
+    at_once = delays(policy, prompt_tokens)
+    if at_once is not None:
+        return at_once
     return _one_by_one(policy, policy_name(scenario, arm), scenario, prompt_tokens)
 
 
 def _one_by_one(policy: Policy, name: str, scenario: Scenario, prompt_tokens: NDArray[np.int64]) -> Delays:
     device, server = scenario.candidates()
-    delays = {endpoint: np.full(prompt_tokens.size, np.inf) for endpoint in (DEVICE, SERVER)}
+    after_s = {endpoint: np.full(prompt_tokens.size, np.inf) for endpoint in (DEVICE, SERVER)}
     for row, tokens in enumerate(prompt_tokens.tolist()):
         features = Features(prompt_tokens=tokens, max_tokens=scenario.max_tokens)
         try:
@@ -141,9 +143,9 @@ def _one_by_one(policy: Policy, name: str, scenario: Scenario, prompt_tokens: ND
                 "it gives prompt_tokens and max_tokens"
             ) from error
         for start in starts:
-            if start.endpoint not in delays:
+            if start.endpoint not in after_s:
                 raise ConfigurationError(
                     f"policy {name!r} starts {start.endpoint!r}; a replay has {DEVICE!r} and {SERVER!r}"
                 )
-            delays[start.endpoint][row] = min(delays[start.endpoint][row], start.after_s)
-    return Delays(delays[DEVICE], delays[SERVER])
+            after_s[start.endpoint][row] = min(after_s[start.endpoint][row], start.after_s)
+    return Delays(after_s[DEVICE], after_s[SERVER])

@@ -17,8 +17,8 @@ from disco.dispatch import (
     ServerOnly,
     WaitTime,
 )
-from disco.dispatch.base import VectorPolicy
 from disco.profiles import Empirical, Lengths
+from disco.replay.delays import delays
 
 DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.1), Candidate("s", "any")
 # Few distinct values, so that requests tie at a boundary again and again.
@@ -83,11 +83,10 @@ def test_the_same_as_one_after_the_other(name, seen, times, budget, tail, tokens
         return MAKERS[name](lengths, ttft, budget, tail, np.random.default_rng(seed))
 
     at_once, alone = fresh(), fresh()
-    assert isinstance(at_once, VectorPolicy)
     for piece in (tokens, more):
-        delays = at_once.delays(np.array(piece))
-        assert delays.device_s.dtype == delays.server_s.dtype == np.float64
-        assert (delays.device_s.tolist(), delays.server_s.tolist()) == one_by_one(alone, piece)
+        many = delays(at_once, np.array(piece))
+        assert many.device_s.dtype == many.server_s.dtype == np.float64
+        assert (many.device_s.tolist(), many.server_s.tolist()) == one_by_one(alone, piece)
     assert one_by_one(at_once, more) == one_by_one(alone, more)
 
 
@@ -96,8 +95,8 @@ def test_no_request_no_delay():
         policy = make(
             Lengths.from_samples([3]), Empirical.from_samples([1.0]), 0.5, 0.1, np.random.default_rng(0)
         )
-        delays = policy.delays(np.array([], dtype=np.int64))
-        assert delays.device_s.shape == delays.server_s.shape == (0,), name
+        none = delays(policy, np.array([], dtype=np.int64))
+        assert none.device_s.shape == none.server_s.shape == (0,), name
 
 
 @given(

@@ -260,7 +260,7 @@ def test_budget_holds_on_100_000_requests(budget, tail):
         Lengths.from_samples(CHAT), ttft, DEVICE, budget=budget, tail=tail, rng=np.random.default_rng(5)
     )
     order = np.random.default_rng(6).choice(CHAT, 100_000)
-    waits_s = policy.delays(order).device_s
+    waits_s = policy.waits_s(order)
     drawn = (waits_s <= 0.0) | (ttft.sample(np.random.default_rng(7), order.size) > waits_s)
     assert order @ drawn / order.sum() == pytest.approx(budget, abs=0.01)
 
@@ -281,7 +281,7 @@ def test_lengths_never_seen_wait_like_the_next_longer_one():
     known = policy.wait_s(10), policy.wait_s(1_000)
     assert known[0] < known[1]
     assert [policy.wait_s(n) for n in (3, 11, 5_000)] == [known[0], known[1], known[1]]
-    assert policy.delays(np.array([3, 11, 5_000])).device_s.tolist() == [known[0], known[1], known[1]]
+    assert policy.waits_s(np.array([3, 11, 5_000])).tolist() == [known[0], known[1], known[1]]
 
 
 def test_very_long_prompts_need_no_table():
@@ -289,7 +289,7 @@ def test_very_long_prompts_need_no_table():
     policy = OptimalWait(lengths, ttft, DEVICE, budget=0.3, rng=rng())
     tokens = np.array([3, 10, 10**6, 10**6, 10**7])
     one_by_one = OptimalWait(lengths, ttft, DEVICE, budget=0.3, rng=rng())
-    assert policy.delays(tokens).device_s.tolist() == [one_by_one.wait_s(n) for n in tokens.tolist()]
+    assert policy.waits_s(tokens).tolist() == [one_by_one.wait_s(n) for n in tokens.tolist()]
 
 
 def test_refit_follows_the_server():

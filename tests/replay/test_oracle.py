@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, build_policy
 from disco.profiles import Empirical, Lengths
+from disco.replay.delays import delays as policy_form
 from disco.replay.oracle import oracle_delays
 from disco.replay.scenario import Workload
 
@@ -130,7 +131,7 @@ def test_no_policy_that_keeps_to_the_budget_beats_it(policy, rows, constrained, 
         rng=np.random.default_rng(seed),
         server_constrained=constrained == "server",
     )
-    delays = lived.delays(work.prompt_tokens)
+    delays = policy_form(lived, work.prompt_tokens)
     # What the policy spent is its budget here, whatever it was meant to be: luck may have it overspend.
     spent = min(used(work, delays, constrained) / work.prompt_tokens.sum(), 1.0)
     lived_s = ttft(work, delays)
