@@ -58,7 +58,8 @@ def new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
 @pytest.mark.anyio
 async def test_first_requests_at_the_same_time_share_one_background_task():
     before = tasks()
-    device = SimulatedEndpoint("device", WORDY, place="server")
+    device = SimulatedEndpoint("device", WORDY, place="server")  # it writes any number of answers at once
+    device.place = "device"
     client = AsyncDisco(local=device, policy=HERE)
     streams = []
 
@@ -130,7 +131,8 @@ async def test_whoever_waits_for_an_answer_of_a_closed_client_is_told_so():
 
 @pytest.mark.anyio
 async def test_a_defect_ends_its_own_answer_only(monkeypatch, caplog):
-    device = SimulatedEndpoint("device", WORDY, place="server")
+    device = SimulatedEndpoint("device", WORDY, place="server")  # it writes any number of answers at once
+    device.place = "device"
     async with AsyncDisco(local=device, policy=HERE) as client:
         good = await client.chat.completions.create(**ASKED)
         with monkeypatch.context() as patched:
