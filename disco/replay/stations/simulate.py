@@ -295,8 +295,8 @@ class _Replay:
         tallies = self.tallies
         t0 = session.started_at
         released = session.transcript.released
-        times_s = np.array([at for at, _ in released]) - t0
-        tokens = [count for _, count in released]
+        at, tokens = zip(*released, strict=True) if released else ((), ())
+        times_s = np.array(at) - t0
         if tokens.count(1) < len(tokens):
             times_s = np.repeat(times_s, tokens)
         if times_s.size:
