@@ -10,7 +10,7 @@ from functools import cached_property
 from disco.client.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.dispatch import Preset
-from disco.endpoints.base import Endpoint
+from disco.endpoints.base import Capabilities, Endpoint
 from disco.plan import Candidate
 from disco.profiles import (
     DeviceProfile,
@@ -86,9 +86,9 @@ class Member:
         """Whether its work costs its user energy and no money: it runs on a machine of theirs."""
         return self.endpoint.reach != "any"
 
-    @property
+    @cached_property
     def address(self) -> Hashable:
-        """Where it is: a name may come to stand for another server."""
+        """Where it is: a name may come to stand for another server. Looked up once; members are made per request."""
         return getattr(self.endpoint, "address", None)
 
     def asked_for(self, model: str) -> str:
@@ -198,13 +198,15 @@ class EndpointCatalog:
         flops = UNMEASURED.flops if told is None else _same_for_all(told)
         return profile.model_copy(update={"flops": flops})
 
-    def candidate(self, rank: int, member: Member, model: str, preset: Preset) -> Candidate:
-        """The endpoint as dispatch and session see it for one request."""
+    def candidate(
+        self, rank: int, member: Member, model: str, preset: Preset, able: Capabilities
+    ) -> Candidate:
+        """The endpoint as dispatch and session see it for one request; `able` is what it can do now."""
         return self.known(member, model).candidate(
             member.name,
             member.endpoint.reach,
             self.rates(member, model, preset),
-            member.endpoint.capabilities(model),
+            able,
             standby=member.standby,
             rank=rank,
         )

@@ -182,12 +182,16 @@ class Router:
         members = self.members(server)
         endpoints = {m.name: m.endpoint for m in members}
         known = {m.name: self.catalog.known(m, model) for m in members}
-        candidates = [self.catalog.candidate(i, m, model, preset) for i, m in enumerate(members)]
+        able = [m.endpoint.capabilities(model) for m in members]
+        candidates = [
+            self.catalog.candidate(rank, m, model, preset, can)
+            for rank, (m, can) in enumerate(zip(members, able, strict=True))
+        ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
         purse = self._purse(preset, request, features, members, candidates, created_s - now)
         view = View(
             candidates=candidates,
-            served={m.name: m.endpoint.capabilities(model).features for m in members},
+            served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
             dispatcher=self._dispatcher(preset, members, known, model),

@@ -200,7 +200,9 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
 
 def as_seen(client):
     (member,) = client.router.members(None)
-    return client.router.catalog.candidate(0, member, "m", client.router.preset)
+    return client.router.catalog.candidate(
+        0, member, "m", client.router.preset, member.endpoint.capabilities("m")
+    )
 
 
 async def test_it_learns_how_fast_it_is(desk):
