@@ -90,6 +90,18 @@ def test_what_was_written_is_what_is_read(suffix, trace):
     assert_same(found, trace)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_python_takes_for_the_end_of_a_line_may_stand_in_a_text(suffix, tmp_path):
+    words = np.array(["a\x85b", "c\u2028d", "e\x0b\x0c\x1cf"])
+    numbers = [1, 2, 3]
+    trace = Trace.of(
+        arrival_s=numbers, prompt_tokens=numbers, output_tokens=numbers, features={"team": words}, name="trace"
+    )
+    write_trace(trace, tmp_path / f"x.{suffix}")
+    found, _ = read_trace(tmp_path / f"x.{suffix}")
+    assert_same(found, trace)
+
+
 def long_trace(n: int = 40_000) -> Trace:
     """Over several internal batches, gaps and features included."""
     rng = np.random.default_rng(5)

@@ -225,13 +225,16 @@ def test_a_chat_in_the_terminal_keeps_no_words(process, place):
             OPENAI_API_KEY=KEY,
             OPENAI_BASE_URL=behind.base_url,
         )
-        chat.communicate(f"{asked}\n{asked}\n{asked}\n\n".encode(), timeout=60)
+        chat.communicate(f"{asked}\n{asked}\n{asked}\n\n".encode(), timeout=120)
     assert chat.returncode == 0, (place / "stderr").read_text()[-3000:]
     shown = (place / "stdout").read_text()
     assert ANSWER_CANARY in shown  # that is what it is for; nothing else has it
     assert "[prompt]" in shown.replace("\n", "")
     assert "[key]" in shown.replace("\n", "")
-    (place / "stdout").write_text(shown.replace(ANSWER_CANARY, ""))
+    # The screen is where answers belong. After the 401 the device answers, a real model that may repeat the prompt.
+    *others, last = shown.split("you: ", 3)
+    last = last[last.rindex("[device;") :]
+    (place / "stdout").write_text("you: ".join([*others, last]).replace(ANSWER_CANARY, ""))
     assert (place / "work" / "routes.jsonl").stat().st_size > 0
     check(place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,7 +85,8 @@ class JsonSource:
         return iter(list(enumerate(found if isinstance(found, list) else [found], start=1)))
 
     def _lines(self, head: str) -> Iterator[_Entry]:
-        for number, line in enumerate(itertools.chain(head.splitlines(keepends=True), self._file), start=1):
+        # Not `splitlines`: it cuts at U+0085 and U+2028 too, which may stand in a JSON string.
+        for number, line in enumerate(itertools.chain(io.StringIO(head), self._file), start=1):
             self._read = number
             if not line.strip():
                 continue
