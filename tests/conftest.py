@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Reading the world's certificates costs every client 60 ms; servers here speak plain HTTP, or bring a certificate.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # Test helpers (servers.py, scripted_server.py) are imported by name from any room.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import run_script
 
 from disco.dispatch import available_presets, load_preset
 
@@ -69,18 +68,9 @@ def run(code: str, cwd: Path, **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     script = cwd / "block.py"
     script.write_text(code, encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=RUN_S,
-        cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "Traceback" not in ran.stderr
-    return ran.stdout
+    printed, complaints = run_script(script, cwd=cwd, environment=inherited | environment, timeout_s=RUN_S)
+    assert "Traceback" not in complaints
+    return printed
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)

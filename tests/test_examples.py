@@ -6,11 +6,10 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_script
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -19,18 +18,11 @@ RUN_S = 90.0  # they take seconds; a busy machine may need more
 
 def run(name: str, cwd: Path, **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=RUN_S,
-        cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
+    printed, complaints = run_script(
+        ROOT / "examples" / name, cwd=cwd, environment=inherited | environment, timeout_s=RUN_S
     )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == "", "an example neither warns nor logs"
-    return ran.stdout
+    assert complaints == "", "an example neither warns nor logs"
+    return printed
 
 
 def test_there_is_a_test_for_every_example():

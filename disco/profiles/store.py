@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from disco._resources import resource_dir
 from disco.errors import ConfigurationError, nearest
@@ -70,6 +71,11 @@ def load_profile(name: str | os.PathLike[str]) -> Profile:
         ConfigurationError: no such profile, or a file that is not one (with file and line).
     """
     path = _find(name)
+    return _profile(path, _version(path))
+
+
+@lru_cache(maxsize=32)  # a client reads three of them; an application may make a client for each request
+def _profile(path: Path, version: tuple[int, ...]) -> Profile:  # noqa: ARG001 - read anew when it changes
     data = read_toml(path)
     kind = data.get("kind")
     if kind not in _MODELS:
@@ -181,5 +187,15 @@ def _of_kind(name: str | os.PathLike[str], wanted: type[_P], kind: Kind) -> _P:
 def _prices(path: Path) -> PriceTable:
     if not path.is_file():
         raise ConfigurationError(f"there is no price file {path}")
-    data: dict[str, Any] = read_toml(path)
-    return validate(PriceTable, data, path)
+    return _price_table(path, _version(path))
+
+
+@lru_cache(maxsize=8)
+def _price_table(path: Path, version: tuple[int, ...]) -> PriceTable:  # noqa: ARG001 - as for `_profile`
+    return validate(PriceTable, read_toml(path), path)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """Another one whenever the file was written or replaced."""
+    state = path.stat()
+    return state.st_mtime_ns, state.st_size, state.st_ino

@@ -27,7 +27,7 @@ device_faults = st.none() | st.builds(
 )
 policies = st.sampled_from(["server_only", "device_only", "race"])
 some = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -109,7 +109,7 @@ def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules() | moves_under_way())
 def test_one_endpoint_that_is_well_is_enough(schedule):
     run = play(**schedule)
@@ -132,7 +132,7 @@ def _tell(session) -> None:
     event(f"takeovers: {sum(a.role is Role.TAKEOVER for a in session.attempts)}")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(), st.data())
 def test_with_nobody_well_nothing_is_repeated_and_the_first_error_is_raised(schedule, data):
     befallen = {

@@ -199,6 +199,23 @@ def test_a_saved_profile_is_found_by_name_before_the_shipped_one(users_folder):
 TABLE = QuantileTable(levels=(0, 0.5, 1), values=(0.1, 0.2, 3.5e-7 + 1), mean=0.4)
 
 
+def test_a_file_that_was_written_again_is_read_again(users_folder):
+    for profile in ("pixel7pro-bloom-1.1b", "pixel7pro-bloom-560m"):
+        other = load_device(profile).model_copy(update={"name": "mine"})
+        save_profile(other, users_folder / "mine.toml")
+        assert load_device("mine") == other
+    for price in (0.1, 0.2):
+        table = PriceTable(
+            kind="prices",
+            currency="USD",
+            date=dt.date(2026, 1, 1),
+            source="me",
+            models={"m": Price(usd_per_mtok_in=price, usd_per_mtok_out=price)},
+        )
+        save_profile(table, users_folder / "prices.toml")
+        assert load_prices().models["m"].usd_per_mtok_in == price
+
+
 @pytest.mark.parametrize(
     "profile",
     [

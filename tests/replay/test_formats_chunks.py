@@ -95,7 +95,11 @@ def test_what_python_takes_for_the_end_of_a_line_may_stand_in_a_text(suffix, tmp
     words = np.array(["a\x85b", "c\u2028d", "e\x0b\x0c\x1cf"])
     numbers = [1, 2, 3]
     trace = Trace.of(
-        arrival_s=numbers, prompt_tokens=numbers, output_tokens=numbers, features={"team": words}, name="trace"
+        arrival_s=numbers,
+        prompt_tokens=numbers,
+        output_tokens=numbers,
+        features={"team": words},
+        name="trace",
     )
     write_trace(trace, tmp_path / f"x.{suffix}")
     found, _ = read_trace(tmp_path / f"x.{suffix}")

@@ -96,6 +96,11 @@ TEXT_ITSELF = ("Delta", "Release", "DiscoStream", "SimulatedProfile")
 SDKS = {"api_key", "_custom_headers", "_custom_query", "_base_url"}
 
 
+@functools.cache
+def is_printed(kind: type) -> bool:
+    return str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
+
+
 class Journal:
     """Everything an application could print: objects, exceptions, log lines, spans, metrics, records."""
 
@@ -118,7 +123,7 @@ class Journal:
         """The repr of everything of disco's that is alive. Pieces of an answer on their way are what they are."""
         for thing in gc.get_objects():  # of what was there before `main`, nothing is among them
             kind = type(thing)
-            if str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF:
+            if is_printed(kind):
                 self.write(f"{kind.__qualname__}: {thing!r} {thing!s}")
             if kind in (AsyncDisco, Disco):
                 self.write(repr({name: value for name, value in vars(thing).items() if name not in SDKS}))

@@ -67,7 +67,7 @@ def environment(place: Path, **more: str) -> dict[str, str]:
         "XDG_CONFIG_HOME": "home/config",
     }
     folders |= {"XDG_DATA_HOME": "home/data", "XDG_STATE_HOME": "home/state"}
-    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "SSL_CERT_DIR", "SYSTEMROOT") if name in os.environ}
     paths = os.pathsep.join(str(path) for path in (ROOT, HERE.parent, HERE))
     settings = {"PYTHONPATH": paths, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
     return kept | {name: str(place / folder) for name, folder in folders.items()} | settings | more
