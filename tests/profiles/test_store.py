@@ -207,7 +207,6 @@ def test_a_file_that_was_written_again_is_read_again(users_folder):
     for price in (0.1, 0.2):
         table = PriceTable(
             kind="prices",
-            currency="USD",
             date=dt.date(2026, 1, 1),
             source="me",
             models={"m": Price(usd_per_mtok_in=price, usd_per_mtok_out=price)},
