@@ -179,6 +179,7 @@ async def grows(requests: int, warm_up: int) -> float:
             return grown / requests
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
 @pytest.mark.anyio
 async def test_a_thousand_requests_leave_nothing_behind():
     assert await grows(1_000, warm_up=200) < 4  # lengths of the last 1,000 answers are remembered

@@ -324,8 +324,19 @@ PROGRAM = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there, processes are interrupted otherwise")
-@pytest.mark.parametrize("side", ["device", "server"])
-@pytest.mark.parametrize("way", ["asyncio", "trio", "sync"])
+@pytest.mark.parametrize(
+    ("way", "side"),
+    [
+        ("asyncio", "device"),
+        ("trio", "server"),
+        ("sync", "device"),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (("asyncio", "server"), ("trio", "device"))
+        ),
+        pytest.param("sync", "server", marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_ends_everything(way, side):
     with upstream(SCRIPTS["server writes"]) as server:
         here = {"local": "smollm2-135m"}

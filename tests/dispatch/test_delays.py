@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.dispatch import (
@@ -75,6 +75,7 @@ def one_by_one(policy, tokens):
     more=TOKENS,
     seed=st.integers(0, 9),
 )
+@settings(max_examples=50)
 def test_the_same_as_one_after_the_other(name, seen, times, budget, tail, tokens, more, seed):
     """Also when decisions were made before, one by one or together."""
 

@@ -64,7 +64,7 @@ def test_both_evaluators_agree(device, server, regime):
     assert isinstance(here, DeviceProfile)
     assert isinstance(there, ServerProfile)
     where = scenario_for(here, there, exchange_rate=REGIMES[regime], pace_tps=None)
-    load = workload(where, 150, seed=7)
+    load = workload(where, 100, seed=7)
     for arm in ARMS:
         agree(simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7))
 

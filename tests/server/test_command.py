@@ -103,7 +103,7 @@ def connects(base_url: str) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_answer_in_progress_is_finished_before_the_end(sent, tmp_path):
     records = tmp_path / "routes.jsonl"
     body = {**LONG, "max_tokens": 60}
