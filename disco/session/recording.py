@@ -158,7 +158,7 @@ def _transfers(session: Session) -> tuple[Transfer, ...]:
     for h in session.handovers:
         late = 0
         if h.outcome == "switched" and pace is not None and released:
-            after_cut = metrics.lateness_s(released, pace)[h.cut_tokens :]
+            after_cut = metrics.lateness_s(tuple(released), pace)[h.cut_tokens :]
             late = sum(late_s > metrics.TOLERANCE_S for late_s in after_cut)
         out.append(
             Transfer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from disco.events import Delta, DeltaKind
@@ -10,7 +11,7 @@ from disco.playback import Playback, last_word_start
 from disco.request import Prefix
 from disco.session.attempts import AttemptState, Role
 
-__all__ = ["Segment", "Transcript"]
+__all__ = ["Segment", "Times", "Transcript"]
 
 # Looking a member up on its enum class runs Python code (3.11), and these are needed for every token.
 _TEXT, _ROLE, _STARTER = DeltaKind.TEXT, DeltaKind.ROLE, Role.STARTER
@@ -31,6 +32,22 @@ class Segment:
     tokens: int = 0
 
 
+class Times:
+    """When tokens came, in columns: iterates over (time, tokens). Mutable: both, which are of equal length."""
+
+    __slots__ = ("at", "tokens")
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.tokens: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        return zip(self.at, self.tokens, strict=True)
+
+
 class Transcript:
     """One answer as it grows. The text itself stands in one place; playback holds what the reader has not got yet.
 
@@ -43,8 +60,8 @@ class Transcript:
         writer: the attempt that writes now; None before the race is won, and where the answer begins anew.
         tokens: content tokens of the answer so far.
         only_text: no tool call and no reasoning so far.
-        generated: (time, tokens) as they were written, those behind a cut included.
-        released: (time, tokens) as the reader got them.
+        generated: when tokens were written, those behind a cut included.
+        released: when the reader got them.
     """
 
     def __init__(self, playback: Playback, *, streams: bool) -> None:
@@ -54,11 +71,9 @@ class Transcript:
         self.writer: AttemptState | None = None
         self.tokens = 0
         self.only_text = True
-        self.generated: list[tuple[float, int]] = []
-        self.released: list[tuple[float, int]] = []
-        self._delivered: list[
-            str
-        ] = []  # noted where it leaves, so that a record can hold it against what was written
+        self.generated, self.released = Times(), Times()
+        # Noted where it leaves, so that a record can hold it against what was written.
+        self._delivered: list[str] = []
         self._text: list[str] = []  # all that was given to playback and not taken back
         self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
 
@@ -120,7 +135,8 @@ class Transcript:
             tokens = delta.tokens
             state.tokens += tokens
             state.parts.append(delta.text)
-            self.generated.append((now, tokens))
+            self.generated.at.append(now)
+            self.generated.tokens.append(tokens)
             if beyond is None:
                 self.push(delta, now)
             else:
@@ -154,7 +170,8 @@ class Transcript:
         deltas = self.playback.release(now)
         for delta in deltas:
             if delta.kind is not _ROLE:
-                self.released.append((now, delta.tokens))
+                self.released.at.append(now)
+                self.released.tokens.append(delta.tokens)
                 if delta.text:
                     self._delivered.append(delta.text)
         return deltas
@@ -179,11 +196,13 @@ class Transcript:
             state.parts += texts
             segment.tokens += count
             self.tokens += count
-            self.generated += zip(written_at, tokens, strict=True)
+            self.generated.at += written_at
+            self.generated.tokens += tokens
             self._text += texts
             self._ids = None
         released_at, texts, tokens = released
-        self.released += zip(released_at, tokens, strict=True)
+        self.released.at += released_at
+        self.released.tokens += tokens
         self._delivered += texts
 
     def take_back(self, position: int) -> list[Delta]:

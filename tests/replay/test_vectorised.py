@@ -276,7 +276,7 @@ def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first
             cost_by[key] = cost_by.get(key, 0.0) + charge.cost
         out.append(
             Outcome(
-                ttft_s=np.array([session.transcript.released[0][0]]),
+                ttft_s=np.array([session.transcript.released.at[0]]),
                 device_won=np.array([winner == DEVICE]),
                 prompt_tokens=np.array([prompt]),
                 device_prompt_tokens=np.array([prompt if DEVICE in tried else 0]),

@@ -295,10 +295,9 @@ class _Replay:
         tallies = self.tallies
         t0 = session.started_at
         released = session.transcript.released
-        at, tokens = zip(*released, strict=True) if released else ((), ())
-        times_s = np.array(at) - t0
-        if tokens.count(1) < len(tokens):
-            times_s = np.repeat(times_s, tokens)
+        times_s = np.fromiter(released.at, np.float64, len(released)) - t0
+        if released.tokens.count(1) < len(released):
+            times_s = np.repeat(times_s, released.tokens)
         if times_s.size:
             self.ttft_s[row] = times_s[0]
         first = session.transcript.first_writer
