@@ -132,32 +132,6 @@ def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0
     return fixed + cost_in * (prompt_tokens + n)
 
 
-def _now_beats_next(h: float, saving_per_token: float, price: float, cost_in: float) -> bool:
-    return h * price - (1 - h) * cost_in <= saving_per_token
-
-
-@dataclass(slots=True)  # not frozen, which is slow to make, and one is made for every question
-class _Money:
-    """What one move costs and saves; the source writes up to `wasted_tokens` behind the cut."""
-
-    lengths: AnswerLengths
-    saving: float
-    cost_in: float
-    prompt_tokens: int
-    wasted_tokens: float
-    source_cost_out: float
-
-    def price(self, n: int, remaining_tokens: float) -> float:
-        fixed = min(self.wasted_tokens, remaining_tokens) * self.source_cost_out
-        return fixed + self.cost_in * (self.prompt_tokens + n)  # as `move_price`, which costs a call
-
-    def gain(self, n: int) -> float:
-        return self.gain_with(n, self.lengths.expected_remaining(n))
-
-    def gain_with(self, n: int, remaining_tokens: float) -> float:
-        return remaining_tokens * self.saving - self.price(n, remaining_tokens)
-
-
 def decide(snapshot: Snapshot) -> Decision:
     """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
     return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
@@ -178,20 +152,18 @@ class Rule:
         snapshot: its `written_tokens` and `slack_s` are not looked at.
     """
 
-    __slots__ = ("_money", "_per_token_s", "_prompt_tokens", "_snapshot")
+    __slots__ = (
+        "_cost_in", "_lengths", "_per_token_s", "_prompt_tokens", "_saving", "_snapshot", "_t_0", "_wasted_cost",
+    )  # fmt: skip
 
     def __init__(self, snapshot: Snapshot) -> None:
         source, target = snapshot.source.rates, snapshot.target.rates
         self._snapshot = snapshot
+        self._lengths = snapshot.lengths.capped(snapshot.max_tokens)
         self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
-        self._money = _Money(
-            lengths=snapshot.lengths.capped(snapshot.max_tokens),
-            saving=source.cost_out - target.cost_out,
-            cost_in=target.cost_in,
-            prompt_tokens=self._prompt_tokens,
-            wasted_tokens=0.0,
-            source_cost_out=source.cost_out,
-        )
+        self._saving = source.cost_out - target.cost_out
+        self._cost_in, self._wasted_cost = target.cost_in, source.cost_out
+        self._t_0 = handover_time_s(snapshot.target, 0)
         # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
         # gets shorter is not counted: by what is known of its length it may not.
         self._per_token_s = 0.0
@@ -207,58 +179,58 @@ class Rule:
         """The same without the numbers behind it, for half the price."""
         return self._decide(written_tokens, slack_s)[0]
 
-    def _decide(self, written_tokens: int, slack_s: float) -> _Fields:
-        snapshot, money, n = self._snapshot, self._money, written_tokens
+    def _decide(self, n: int, slack_s: float) -> _Fields:
+        snapshot, lengths, saving = self._snapshot, self._lengths, self._saving
         source, target = snapshot.source, snapshot.target
         if not target.continues:
             return _NEVER, Reason.CANNOT_CONTINUE, 0.0, 0.0, 0.0
-        expected = money.lengths.expected_remaining(n)
+        expected = lengths.expected_remaining(n)
         if target.context_tokens is not None:
             used = snapshot.prompt_tokens + n
             if used + math.ceil(expected) > target.context_tokens:
                 return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
-        t_m_s = target.time_to_first_token_s(self._prompt_tokens + n)
-        money.wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
-        price = money.price(n, expected)
-        now = expected * money.saving - price
-        if now < 0 or money.saving <= 0 or expected <= 0:
-            return _not_worth_it(money, n, expected, now)
-        h = money.lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
-        if not _now_beats_next(h, money.saving, price, money.cost_in):
+        t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps  # as `handover_time_s`
+        wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
+        price = self._price(n, expected, wasted_tokens)
+        now = expected * saving - price
+        if now < 0 or saving <= 0 or expected <= 0:
+            # Where a long answer promises an even longer one, the same move may pay further on.
+            most = lengths.most_remaining(n)
+            may_pay = saving > 0 and expected > 0 and most * saving >= self._price(n, most, wasted_tokens)
+            return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
+        h = lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
+        if h * price - (1 - h) * self._cost_in > saving:
             return _LATER, Reason.ENDS_SOON, 0.0, 0.0, now
         if math.isinf(slack_s):
             return _GO, None, 0.0, t_m_s, now
-        if snapshot.pace_tps is None:
-            if expected > _tokens_to_make_up(t_m_s * snapshot.margin, source.decode_tps, target.decode_tps):
+        r_s, r_t, r_c = source.decode_tps, target.decode_tps, snapshot.pace_tps
+        needed_s = t_m_s * snapshot.margin
+        if r_c is None:
+            if expected > _tokens_to_make_up(needed_s, r_s, r_t):
                 return _GO, None, 0.0, t_m_s, now
             return _NEVER, Reason.NO_BUFFER, 0.0, t_m_s, now
-        return self._in_time(n, slack_s, t_m_s, now, snapshot.pace_tps)
 
-    def _in_time(self, n: int, slack_s: float, t_m_s: float, now: float, r_c: float) -> _Fields:
-        """GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER."""
-        margin, money, r_t = self._snapshot.margin, self._money, self._snapshot.target.decode_tps
-        needed_s = t_m_s * margin
+        # GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER.
         if r_t < r_c:
             # Such a target falls behind the reader until the end: plan for a long rest, not a middling one.
-            remaining = money.lengths.remaining_quantile(n, _REMAINING_QUANTILE)
+            remaining = lengths.remaining_quantile(n, _REMAINING_QUANTILE)
             needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
         missing_s = needed_s - slack_s
         if missing_s <= _ROUNDING:
             return _GO, None, 0.0, t_m_s, now
-        per_token_s = self._per_token_s
-        if per_token_s <= 0:
+        if self._per_token_s <= 0:
             return _NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now
-        then = n + math.ceil(missing_s / per_token_s)
-        if money.gain(then) <= 0:
+        then = n + math.ceil(missing_s / self._per_token_s)
+        left = lengths.expected_remaining(then)
+        if left * saving <= self._price(then, left, wasted_tokens):
             return _NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now
         return _BANK, _SLACK, missing_s, t_m_s, now
 
-
-def _not_worth_it(money: _Money, n: int, expected: float, now: float) -> _Fields:
-    # Where a long answer promises an even longer one, the same move may pay further on.
-    may_pay = money.saving > 0 and expected > 0 and money.gain_with(n, money.lengths.most_remaining(n)) >= 0
-    return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
+    def _price(self, n: int, remaining_tokens: float, wasted_tokens: float) -> float:
+        """`move_price`, without its call; the source writes up to `wasted_tokens` behind the cut."""
+        fixed = min(wasted_tokens, remaining_tokens) * self._wasted_cost
+        return fixed + self._cost_in * (self._prompt_tokens + n)
 
 
 def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
