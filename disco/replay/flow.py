@@ -192,7 +192,7 @@ def take_stretch(
     times = known.coming(started_at, until)
     if not times:
         return 0
-    considered = mover.considered(times[0])
+    considered = mover.considered()
     asking = None
     if considered is not None:
         asking = Asking(considered.leaves_all_as_it_is, RECONSIDER_S, considered.ask_at)
@@ -222,14 +222,13 @@ def _take_beyond(
     session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
 ) -> int:
     """What the source of a move writes behind the cut piles up until `wake_at`; the last is left to the session."""
-    mover = session.mover
-    beyond = mover.beyond
-    if not beyond or not mover.is_source(state):
+    moving = session.mover.moving
+    if moving is None or not moving.beyond or moving.source != state.number:
         return 0
     times = known.coming(started_at, min(until, session.wake_at - _ROUNDING_S))[:-1]
     first = known.first + known.taken
     for now, delta in zip(times, known.pieces.deltas[first : first + len(times)], strict=True):
         state.last_at = now
-        session.transcript.add(state, [delta], now, beyond)
+        session.transcript.add(state, [delta], now, moving.beyond)
     known.taken += len(times)
     return len(times)

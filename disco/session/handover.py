@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from disco.events import Delta
 from disco.plan import Candidate, Move, Plan
 from disco.playback import last_word_start
 from disco.session.answer_lengths import AnswerLengths
 from disco.session.attempt_table import AttemptTable
 from disco.session.attempts import AttemptState, Outcome
 from disco.session.effects import Effect
-from disco.session.migration import Rule, Snapshot, Verdict, decide
+from disco.session.migration import Rule, Snapshot, Verdict
 from disco.session.terms import Handover, Role, Terms
 from disco.session.transcript import Transcript
 
@@ -67,7 +66,7 @@ class ConsideredMove:
 class Mover:
     """Where the answer may go from its present writer, and the hand-over under way, if there is one.
 
-    Mutable: `handovers`, `moving`, `move`, `_writer`, `_margin`, `_reconsider_at`, `_failed`.
+    Mutable: `handovers`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
         handovers: every hand-over that was begun.
@@ -95,6 +94,7 @@ class Mover:
         self._transcript = transcript
         self._writer: AttemptState | None = None
         self._margin = terms.margin
+        self._rules: dict[bool, Rule] = {}  # of this writer and margin, by whether the target has the prompt
         self._reconsider_at = 0.0
         self._failed: set[str] = set()
 
@@ -103,6 +103,7 @@ class Mover:
     def writer_is(self, writer: AttemptState) -> None:
         """Another attempt writes from here on."""
         self._writer = writer
+        self._rules.clear()
         self._reconsider_at = 0.0
         allowed = self._terms.may_migrate and self._terms.may_continue
         move = self._plan.moves.get(writer.candidate.name) if allowed else None
@@ -122,38 +123,44 @@ class Mover:
         """The endpoint whose prefill is worth keeping although it lost the race: a move there is likely."""
         if self.move is None or not self.move.keep_prefill:
             return None
-        decision = decide(self._snapshot(now, target_has_prompt=True))
-        return self.move.target if decision.verdict in (Verdict.GO, Verdict.BANK) else None
+        rule = self._rule(target_has_prompt=True)
+        verdict = rule.verdict(self._transcript.tokens, self._slack_s(now))
+        return self.move.target if verdict in (Verdict.GO, Verdict.BANK) else None
 
-    def _snapshot(self, now: float, *, target_has_prompt: bool) -> Snapshot:
-        assert self._writer is not None
-        assert self.move is not None
-        target = self._candidates[self.move.target]
-        pace = self._terms.pace_tps
+    def _slack_s(self, now: float) -> float:
+        """What a hand-over may take."""
         if not self._terms.streams:
-            slack = inf
-        elif pace is None:
-            slack = 0.0
-        else:
-            slack = _usable_slack_s(self._transcript.playback.slack_s(now), pace)
-        return Snapshot(
-            source=self._writer.candidate,
-            # What holds the prompt has loaded its model, whatever the plan had to reckon with.
-            target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
-            prompt_tokens=self._terms.prompt_tokens,
-            written_tokens=self._transcript.tokens,
-            max_tokens=self._terms.max_tokens,
-            target_has_prompt=target_has_prompt,
-            slack_s=slack,
-            pace_tps=pace,
-            lengths=self._lengths,
-            margin=self._margin,
-            make_before_break=self._plan.order == "make_before_break",
-        )
+            return inf
+        pace = self._terms.pace_tps
+        return 0.0 if pace is None else _usable_slack_s(self._transcript.playback.slack_s(now), pace)
+
+    def _rule(self, *, target_has_prompt: bool) -> Rule:
+        """The rule for the move that is considered; asked for every token, so made once."""
+        rule = self._rules.get(target_has_prompt)
+        if rule is None:
+            assert self._writer is not None
+            assert self.move is not None
+            target = self._candidates[self.move.target]
+            snapshot = Snapshot(
+                source=self._writer.candidate,
+                # What holds the prompt has loaded its model, whatever the plan had to reckon with.
+                target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
+                prompt_tokens=self._terms.prompt_tokens,
+                written_tokens=0,
+                max_tokens=self._terms.max_tokens,
+                target_has_prompt=target_has_prompt,
+                slack_s=0.0,
+                pace_tps=self._terms.pace_tps,
+                lengths=self._lengths,
+                margin=self._margin,
+                make_before_break=self._plan.order == "make_before_break",
+            )
+            rule = self._rules[target_has_prompt] = Rule(snapshot)
+        return rule
 
     # ------------------------------------------------------------------ moving
 
-    def considered(self, now: float) -> ConsideredMove | None:
+    def considered(self) -> ConsideredMove | None:
         """The move that is considered; None: there is none, or the reader has no pace."""
         pace = self._terms.pace_tps
         if self.move is None or self.moving is not None or pace is None:
@@ -162,7 +169,7 @@ class Mover:
         unchanging = _NOT_YET
         if self._transcript.playback.banking:
             unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
-        rule = Rule(self._snapshot(now, target_has_prompt=kept is not None))
+        rule = self._rule(target_has_prompt=kept is not None)
         return ConsideredMove(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
 
     def was_asked(self, next_at: float) -> None:
@@ -177,7 +184,8 @@ class Mover:
             return
         target = self._candidates[self.move.target]
         kept = self._attempts.parked_at(target.name)
-        decision = decide(self._snapshot(now, target_has_prompt=kept is not None))
+        rule = self._rule(target_has_prompt=kept is not None)
+        decision = rule.decide(self._transcript.tokens, self._slack_s(now))
         self._reconsider_at = now + RECONSIDER_S
         self._transcript.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
         if decision.verdict is Verdict.NEVER:
@@ -215,11 +223,6 @@ class Mover:
     def is_source(self, state: AttemptState) -> bool:
         """Whether the answer is about to move away from this attempt."""
         return self.moving is not None and self.moving.source == state.number
-
-    @property
-    def beyond(self) -> list[Delta] | None:
-        """What the source writes behind the cut; None while nothing moves."""
-        return None if self.moving is None else self.moving.beyond
 
     @property
     def source(self) -> AttemptState:
@@ -275,6 +278,7 @@ class Mover:
         self._transcript.give_back(source, moving.beyond, now)
         moving.beyond = []
         self._margin *= 2
+        self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
         tries = sum(1 for h in self.handovers if h.source == source.number)
         if tries >= _TRIES or target.candidate.name in self._failed:
