@@ -9,7 +9,7 @@ which its verdict would change anything is left to the session. Both leave a ses
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from math import inf
 from typing import Any
@@ -94,7 +94,17 @@ class KnownPackets:
     Mutable: `taken`, how many packets have been. Iterating takes them one by one.
     """
 
-    __slots__ = ("_ended", "_first_at", "_gaps", "_known_s", "_packets", "first", "pieces", "taken")
+    __slots__ = (
+        "_ended",
+        "_first_at",
+        "_gaps",
+        "_known_at",
+        "_known_s",
+        "_packets",
+        "first",
+        "pieces",
+        "taken",
+    )
 
     def __init__(
         self,
@@ -103,7 +113,7 @@ class KnownPackets:
         packets: Sequence[list[Delta]],
         pieces: Pieces,
         first: int,
-        ended: Ended,
+        ended: Callable[[], Ended],
     ) -> None:
         """Take over what is given.
 
@@ -113,15 +123,15 @@ class KnownPackets:
             packets: what is written; of one token each.
             pieces: of the text that they are a part of.
             first: the piece that the first packet is.
-            ended: comes with the last packet.
+            ended: makes what comes with the last packet.
         """
         self._first_at = first_at
         self._gaps = gaps
-        self._known_s: list[float] | None = (
-            None  # most attempts that lose a race are asked for no more than the first
-        )
+        # Both found out late: most attempts that lose a race are asked for no more than the first.
+        self._known_s: list[float] | None = None
+        self._known_at: list[float] | None = None
         self._packets = packets
-        self._ended: Ended | None = ended
+        self._ended: Callable[[], Ended] | None = ended
         self.pieces = pieces
         self.first = first
         self.taken = 0
@@ -148,18 +158,20 @@ class KnownPackets:
         if self._ended is None:
             raise StopIteration
         ended, self._ended = self._ended, None
-        return self._times_s[-1], ended
+        return self._times_s[-1], ended()
 
     def coming(self, started_at: float, until: float) -> list[float]:
-        """When the packets come that are not taken yet and come before `until`; on the clock of `started_at`."""
-        if self.taken >= len(self._packets):
-            return []
-        times = self._times_s[self.taken :]
-        if started_at:
-            if self._times_s[-1] + started_at >= until:  # as many as may come by then, or one more
-                del times[bisect_left(times, until - started_at) + 1 :]
-            times = [started_at + at for at in times]
-        return times if times[-1] < until else times[: bisect_left(times, until)]
+        """When the packets come that are not taken yet and come before `until`, on the clock of `started_at`.
+
+        That is the same at every call.
+        """
+        times = self._known_at
+        if times is None:
+            times = self._times_s
+            if started_at:
+                times = [started_at + at for at in times]
+            self._known_at = times
+        return times[self.taken : bisect_left(times, until, self.taken, len(self._packets))]
 
 
 def take_stretch(

@@ -162,14 +162,17 @@ class AnswerScripts:
             generated += swallowed
             at += sum(islice(gaps, swallowed))
         reason = "stop" if limit is None or total < limit else "length"
-        ended = Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
+
+        def ended() -> Ended:  # only few attempts get that far
+            return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
+
         if fault is None:
             if answers.pieces is not None:
                 return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
             # As `play` has it, in one go.
             times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
-            return chain(zip(times, packets, strict=False), ((times[-1], ended),))
-        return _with_fault(packets, at, gaps, fault, start.endpoint, ended)
+            return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
+        return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
 
 
 def _with_fault(
