@@ -168,9 +168,8 @@ def play_stretch(
     if playback.gate is not None or playback.tempo is not None:
         return None
     text, before = pieces.texts[first], playback._last_text
-    if (
-        text[0] != " " and before and continues(before, text)
-    ):  # something else stands before it than in `pieces`
+    # Something else stands before it than in `pieces`.
+    if text[0] != " " and before and continues(before, text):
         return None
     queue = playback._queue
     for item in queue:
@@ -188,7 +187,7 @@ def play_stretch(
     weights += pieces.weights[first:end]
     glued += pieces.glued[first:end]
     open_ += pieces.open[first:end]
-    kinds = pieces.kinds
+    kinds = [0] * waiting + pieces.kinds[first:end]
     shift = first - waiting  # piece `j + shift` of the text is column j here
 
     tps, hold_s, token_s = pace.tps, pace.max_hold_s, playback._token_s
@@ -203,7 +202,7 @@ def play_stretch(
     next_at = inf if soonest is None else soonest
     known_until = playback._nothing_before_at
 
-    memory_s = _EWMA_SPAN_S
+    span_s, kept = 0.0, 1.0  # the latest gap between two pieces, and what it leaves of the memory of the rate
     one_tps, two_tps = 1.0 / hold_s, 2.0 / hold_s  # what one and two tokens that wait make of the rate
     least_of_one_tps = one_tps if one_tps > tps else tps
     least_of_two_tps = two_tps if two_tps > tps else tps
@@ -215,62 +214,68 @@ def play_stretch(
         if tail == stop:
             break
         now = arrived[tail]
-        if free and (
-            head == tail or (tail - head == 1 and open_[head] and pushed - gone == 1.0 and gone % 1.0 == 0.0)
+        if (
+            free
+            and next_at >= now
+            and gone % 1.0 == 0.0
+            and (head == tail or (tail - head == 1 and open_[head] and pushed - gone == 1.0))
         ):
             # Nothing waits, or one word that may go on: what a source settles down to that is faster than the
             # reader (each word leaves when the next comes) or slower (each leaves as it comes).
-            while True:
-                kind = kinds[tail + shift]
-                due_at = due_from_at + due_tokens / rate_tps
-                if head < tail:
-                    if due_at > now or next_at < now or frame_at > now or not kind:
+            waits = head < tail
+            read_at = -inf  # when the reader needs what comes next, as of some token before: it only grows
+            due_at = due_from_at + due_tokens / rate_tps
+            for tail in range(head + waits, stop):
+                now, kind = arrived[tail], kinds[tail]
+                if waits:
+                    if due_at > now or frame_at > now or next_at < now or not kind:
                         break
                     gone += 1.0
                     leave(now)
-                    due_tokens = 1.0
                     frame_at = now + _FRAME_S
-                    head = tail
+                    due_tokens = 1.0
                     burst_tps, lowest_tps = two_tps, least_of_two_tps
-                elif kind == _PLAIN and gone % 1.0 == 0.0:
+                elif kind == _PLAIN:
                     due_tokens = (due_at - now) * rate_tps if due_at > now else 0.0
                     burst_tps, lowest_tps = one_tps, least_of_one_tps
+                    waits = True
                 else:
                     break
-                tail += 1
-                span_s = now - last_push_at
-                kept = exp(-span_s / memory_s)
+                if now - last_push_at != span_s:  # of a steady source it is the same again and again
+                    span_s = now - last_push_at
+                    kept = exp(-span_s / _EWMA_SPAN_S)
                 span_sum_s = span_sum_s * kept + span_s
                 tokens_sum = tokens_sum * kept + 1.0
                 last_push_at = due_from_at = now
                 rate_tps = _AHEAD * tokens_sum / span_sum_s
                 if rate_tps < lowest_tps:
                     rate_tps = lowest_tps
-                next_at = begun_at + gone * token_s - _LEAD_S
-                if now + hold_s < next_at:
-                    next_at = now + hold_s
-                if (
-                    next_at <= now or kind == _CLOSING
-                ):  # it ends the word that has left, or the reader waits for it
-                    due_at = now + due_tokens / rate_tps
+                due_at = now + due_tokens / rate_tps
+                next_at = now + hold_s
+                if next_at >= read_at:
+                    read_at = begun_at + gone * token_s - _LEAD_S
+                    if read_at < next_at:
+                        next_at = read_at
+                # It ends the word that has left, or the reader waits for it.
+                if next_at <= now or kind == _CLOSING:
                     if next_at < now:
                         next_at = now
                     due_from_at = due_at if due_at < next_at else next_at
                     due_tokens = 1.0
+                    due_at = due_from_at + 1.0 / rate_tps
                     gone += 1.0
                     leave(now)
                     frame_at = now + _FRAME_S
-                    head = tail
+                    waits = False
                     next_at = inf
-                if tail == stop:
-                    break
-                now = arrived[tail]
+            else:
+                tail = stop
             if last_push_at > seen_at:
                 seen_at = last_push_at
-            if head == tail:
-                pushed, known_until = gone, _UNKNOWN
+            if waits:
+                head, pushed, known_until = tail - 1, gone + 1.0, next_at
             else:
-                pushed, known_until = gone + 1.0, next_at
+                head, pushed, known_until = tail, gone, _UNKNOWN
             if tail == stop:
                 break
         if next_at < now:
@@ -295,10 +300,11 @@ def play_stretch(
             if idle:
                 burst_tps = 0.0
             pushed += weight
-            span_s = now - last_push_at
-            if span_s < 0.0:
-                span_s = 0.0
-            kept = exp(-span_s / _EWMA_SPAN_S)
+            if now - last_push_at != span_s:
+                span_s = now - last_push_at
+                if span_s < 0.0:
+                    span_s = 0.0
+                kept = exp(-span_s / _EWMA_SPAN_S)
             span_sum_s = span_sum_s * kept + span_s
             tokens_sum = tokens_sum * kept + weight
             last_push_at = now
@@ -312,7 +318,6 @@ def play_stretch(
                 due_from_at, due_tokens = (now if idle else due_at), 0.0
             rate_tps = tps
             if not banking:
-                rate_tps = tps
                 arrivals_tps = _AHEAD * tokens_sum / span_sum_s
                 if arrivals_tps > rate_tps:
                     rate_tps = arrivals_tps
@@ -326,7 +331,6 @@ def play_stretch(
                 else:
                     due_from_at, due_tokens = due_at, 0.0
         # release
-        seen_at = now
         wait_for_frame = frame_at > now
         inside_word = False
         while head < tail:
@@ -347,13 +351,15 @@ def play_stretch(
                 else:
                     whole = not (glued[head + 1] and open_[tail - 1] and all(glued[head + 1 : tail]))
                 if wait_for_frame or due_at > now or not whole:
+                    next_at = latest_at
                     if whole:
-                        if due_at < frame_at:
-                            due_at = frame_at
-                        if due_at < latest_at:
-                            latest_at = due_at
-                    next_at = known_until = latest_at
-                    break
+                        ready_at = due_at if due_at > frame_at else frame_at
+                        if ready_at < next_at:
+                            next_at = ready_at
+                    if tail == stop or next_at >= arrived[tail]:
+                        known_until = next_at
+                        break
+                    now = next_at  # nothing comes before: it leaves then
             weight = weights[head]
             due_from_at, due_tokens = due_at, weight
             gone += weight
@@ -365,6 +371,7 @@ def play_stretch(
         else:
             next_at, known_until = inf, _UNKNOWN
             gone = pushed
+        seen_at = now
 
     taken = tail - waiting
     queued = [queue.popleft().delta for _ in range(min(head, waiting))]
