@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from disco.rates import Rates
 
@@ -24,8 +24,7 @@ def place_of(reach: Reach) -> Place:
     return "device" if reach == "device" else "server"
 
 
-@dataclass(frozen=True, slots=True)
-class Payer:
+class Payer(NamedTuple):
     """One party that an endpoint's work is charged to: itself, or a part of it where it is made of several.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from disco.rates import Rates
 
@@ -30,8 +30,7 @@ class Phase(StrEnum):
     DISCARDED = "discarded"  # written and never shown: beyond a cut, an echo, after the reader left
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """Tokens that one attempt processed in one phase, and their cost.
 
     Attributes:
@@ -139,7 +138,7 @@ class Ledger:
         """The charges and their total as plain numbers and names."""
         return {
             "total_cost": self.total_cost,
-            "charges": [{**asdict(charge), "phase": charge.phase.value} for charge in self._charges],
+            "charges": [{**charge._asdict(), "phase": charge.phase.value} for charge in self._charges],
         }
 
 

@@ -72,20 +72,21 @@ class Readings:
         if self._beats_s.size < k:
             self._beats_s = np.arange(2 * k) / pace_tps
         x = times_s - self._beats_s[:k]
-        late = x > x[0] + TOLERANCE_S
-        self._late[row] = np.count_nonzero(late)
-        for cut in cuts:
-            self._handover_late[row] += np.count_nonzero(late[cut:])
         most = np.maximum.accumulate(x)
         waited_s = most[-1] - x[0]
+        missed = int(x[0] > FLUIDITY_TTFT_S + TOLERANCE_S)
+        if waited_s:  # else nothing was late
+            late = x > x[0] + TOLERANCE_S
+            self._late[row] = np.count_nonzero(late)
+            for cut in cuts:
+                self._handover_late[row] += np.count_nonzero(late[cut:])
+            # After a miss the deadlines start anew from there, so it is missed by those that set a record.
+            missed += int(np.count_nonzero(x[1:] > np.maximum(most[:-1], FLUIDITY_TTFT_S) + TOLERANCE_S))
+        self._fluidity[row] = 1 - missed / k
         self._stall[row] = waited_s / (waited_s + k / pace_tps)
         due_s = max(session.terms.prompt_tokens / 5000, 1.0)
         reached_s = np.maximum(most, due_s).sum()
         self._qoe[row] = 1 - (reached_s - k * due_s) / (reached_s + self._beats_s[:k].sum())
-        # After a miss the deadlines start anew from there, so it is missed by those that set a record.
-        missed = x[0] > FLUIDITY_TTFT_S + TOLERANCE_S
-        missed += np.count_nonzero(x[1:] > np.maximum(most[:-1], FLUIDITY_TTFT_S) + TOLERANCE_S)
-        self._fluidity[row] = 1 - missed / k
 
     def reading(self) -> Reading:
         """All of it as columns."""

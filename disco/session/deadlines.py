@@ -86,5 +86,4 @@ class Deadlines:
         return late
 
     def _find_next(self) -> None:
-        self.next_at = min(self._at.values(), default=inf)
-        self.next_at = min(self.next_at, self.total_at)
+        self.next_at = min((self.total_at, *self._at.values()))

@@ -16,6 +16,9 @@ from disco.session.transcript import Transcript
 __all__ = ["Race"]
 
 
+_NOTHING = Prefix()
+
+
 class Race:
     """Starts that are still to come, and the choice of a writer. Mutable: `pending`."""
 
@@ -28,9 +31,8 @@ class Race:
 
     def begin(self, now: float, out: list[Effect]) -> None:
         """The plan's starts, each in its time."""
-        self.pending = [
-            Pending(now + s.after_s, s.endpoint, Prefix(), Role.STARTER) for s in self._plan.starts
-        ]
+        starts = self._plan.starts
+        self.pending = [Pending(now + s.after_s, s.endpoint, _NOTHING, Role.STARTER) for s in starts]
         self.start_due(now, out)
 
     @property
