@@ -15,6 +15,7 @@ import pytest
 from faults.fault import Cut, Fault, Kind, Moment
 from faults.lab import get
 from faults.proxy import fault_proxy
+from local_servers.desks import at_every_desk
 from quirks.ollama import Ollama
 from quirks.server import running
 from quirks.writers import KnownText
@@ -29,7 +30,8 @@ from disco.request import Timeouts
 pytestmark = pytest.mark.anyio
 
 SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
-ASKED = {"messages": SEA, "max_tokens": 40, "temperature": 0}
+ASKED = {"messages": SEA, "max_tokens": 16, "temperature": 0}
+LONGER = {**ASKED, "max_tokens": 40}  # for what takes its time to move
 PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
 NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
 TRIES = 4  # a busy machine decides some races and some moves the other way
@@ -105,7 +107,7 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
     async with asking(desk, native_server, paced, server_profile=near) as client:
         await client.warm_up(model=native_server.model)
         for _ in range(TRIES):
-            answer = await get(client, **ASKED)
+            answer = await get(client, **LONGER)
             whole(answer)
             if [p.endpoint for p in answer.route.pieces] == way:
                 break
@@ -114,9 +116,12 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
 
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
+IN_A_LINE = Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)
 
 
-@pytest.mark.parametrize("fault", [CUT, Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)], ids=str)
+@pytest.mark.parametrize(
+    ("desk", "fault"), at_every_desk(CUT, IN_A_LINE, at="llama-server"), indirect=["desk"]
+)
 async def test_the_other_server_goes_on_where_it_fails(desk, native_server, fault):
     with fault_proxy(desk.base_url) as proxy:
         async with asking(desk, native_server, lab("device_only"), base_url=proxy.base_url) as client:
@@ -173,7 +178,7 @@ class Outside:
         monkeypatch.setattr(socket, "getaddrinfo", looked_up)
 
 
-@pytest.mark.parametrize("how", ["policy", "request"])
+@pytest.mark.parametrize(("desk", "how"), at_every_desk("policy", "request", at="ollama"), indirect=["desk"])
 async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     """No byte to the other server, no look-up, no connection but to the server on this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")

@@ -7,7 +7,8 @@ import contextlib
 import anyio
 import openai
 import pytest
-from local_servers.desks import collected
+from local_servers.desks import KINDS, collected
+from loops import by_turns, mostly
 from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
 from quirks.server import running
@@ -41,6 +42,7 @@ async def endpoint_at(address, **more):
 # ---------------------------------------------------------------------- what it tells
 
 
+@pytest.mark.parametrize(("desk", "anyio_backend"), by_turns(KINDS), indirect=True)
 async def test_every_server_writes(desk):
     async with endpoint_at(desk.address) as endpoint:
         await endpoint.warm_up()
@@ -62,6 +64,7 @@ async def test_every_server_writes(desk):
     assert endpoint.parameters == (134515008 if desk.kind in ("ollama", "llama-server") else None)
 
 
+@pytest.mark.parametrize(("desk", "anyio_backend"), by_turns(KINDS, 1), indirect=True)
 async def test_what_continues_a_half_written_answer_is_found_out(desk):
     async with endpoint_at(desk.address) as endpoint:
         assert not endpoint.capabilities().continues  # unknown means no
@@ -70,6 +73,7 @@ async def test_what_continues_a_half_written_answer_is_found_out(desk):
     assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
 
 
+@mostly("asyncio")
 async def test_the_file_of_the_model_lets_llama_cpp_python_continue(llama_server):
     from disco.endpoints.continuation import Continuation
 
@@ -236,6 +240,7 @@ async def test_each_request_has_a_connection_of_its_own():
         assert server.connections == 3
 
 
+@mostly("trio")
 async def test_answers_follow_each_other_without_a_pause(native_server):
     async with endpoint_at(native_server.base_url) as endpoint:
         request = Request(HELLO.messages, model="x", params={"max_tokens": 2})
@@ -353,7 +358,7 @@ async def test_the_queue_stands_here():
 
 
 async def test_a_full_queue_refuses():
-    with running(Ollama(KnownText(SEA, token_s=0.05))) as server:
+    with running(Ollama(KnownText(SEA, token_s=0.01))) as server:
         async with endpoint_at(server.base_url, max_queue=1) as endpoint:
             await endpoint.introduce()
             attempts = [endpoint.open(HELLO) for _ in range(3)]
@@ -369,7 +374,8 @@ async def test_a_full_queue_refuses():
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
 async def test_who_leaves_makes_room(how):
-    with running(Ollama(KnownText(SEA, token_s=0.05))) as server:
+    writer = KnownText(SEA, token_s=0.05)
+    with running(Ollama(writer)) as server:
         async with endpoint_at(server.base_url) as endpoint:
             await endpoint.introduce()
             first, second, third = (endpoint.open(HELLO) for _ in range(3))
@@ -390,6 +396,7 @@ async def test_who_leaves_makes_room(how):
                 else:
                     tasks.cancel_scope.cancel()
             await first.aclose()
+            writer.token_s = 0.0
             _, text, _ = await collected(third)
             assert text == SEA
             assert endpoint.capabilities().waiting == 0
