@@ -1,4 +1,4 @@
-"""Which event loops a test runs on where it asks a real model, which takes seconds for what a simulated one does in none.
+"""Which event loops a test runs on where it asks a real model: seconds of work, where a simulated one needs none.
 
 Every run takes one of them, by turns; `make test-slow` takes the other.
 """

@@ -44,6 +44,7 @@ TOOL = openai.pydantic_function_tool(GetWeather, name="get_weather")
 FLAT = {
     "type": "function",
     "name": "get_weather",
+    "description": TOOL["function"]["description"],  # so that it is the same prompt, which is in the cache
     "parameters": TOOL["function"]["parameters"],
     "strict": True,
 }

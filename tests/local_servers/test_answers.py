@@ -42,16 +42,20 @@ def anyio_backend():
     return "asyncio"  # `test_endpoint` runs on both
 
 
-def local_of(desk, base_url=None, **more):
-    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue."""
+def local_of(desk, base_url=None, *, probed=False):
+    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue.
+
+    How the others continue is found out where it is `probed`, which is a second of work, and known elsewhere.
+    """
+    more = {} if probed else {"continuation": "flags"}
     if desk.kind == "llama-cpp-python":
         more["continuation"] = Continuation("completions", template=desk.gguf)
     return LocalServer(base_url=base_url or desk.base_url, model=desk.model, **more)
 
 
-def asking(desk, server, policy, *, base_url=None, at=None, **more):
+def asking(desk, server, policy, *, base_url=None, at=None, probed=False, **more):
     settings = {
-        "local": local_of(desk, base_url),
+        "local": local_of(desk, base_url, probed=probed),
         "policy": policy,
         "api_key": "secret-key-1234",
         "base_url": at or server.base_url,
@@ -104,7 +108,8 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
         migration={"enabled": True},
     )
     near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
-    async with asking(desk, native_server, paced, server_profile=near) as client:
+    to_it = way[-1] == "device"
+    async with asking(desk, native_server, paced, server_profile=near, probed=to_it) as client:
         await client.warm_up(model=native_server.model)
         for _ in range(TRIES):
             answer = await get(client, **LONGER)
@@ -187,7 +192,7 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     own = desk.base_url.removeprefix("http://").removesuffix("/v1")
     with recording() as recorder:
         policy = "private" if how == "policy" else lab("race")
-        async with asking(desk, recorder, policy) as client:
+        async with asking(desk, recorder, policy, probed=True) as client:
             if how == "policy":
                 await client.warm_up()
             more = {} if how == "policy" else {"extra_body": {"disco": {"local_only": True}}}
@@ -213,7 +218,7 @@ def as_seen(client):
 async def test_it_learns_how_fast_it_is(desk):
     async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
         before = as_seen(client)
-        long = [{"role": "user", "content": "Tell me about the sea. " * 20}]
+        long = [{"role": "user", "content": "Tell me about the sea. " * 10}]
         await get(client, messages=long, max_tokens=16, temperature=0)
         after = as_seen(client)
     assert before.prefill_tps != float("inf")
