@@ -43,9 +43,12 @@ async def endpoint_at(address, **more):
 
 
 @pytest.mark.parametrize(("desk", "anyio_backend"), by_turns(KINDS), indirect=True)
-async def test_every_server_writes(desk):
+async def test_every_server_writes_and_is_found_to_continue(desk):
     async with endpoint_at(desk.address) as endpoint:
+        assert not endpoint.capabilities().continues  # unknown means no
         await endpoint.warm_up()
+        found = endpoint.continuation(endpoint.served_model).method
+        assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
         assert isinstance(endpoint, Endpoint)
         able = endpoint.capabilities()
         assert (able.announces, able.ready, able.parks, able.waiting) == (True, True, False, 0)
@@ -62,15 +65,6 @@ async def test_every_server_writes(desk):
     assert endpoint.about.kind == {"llama-cpp-python": "other"}.get(desk.kind, desk.kind)
     assert endpoint._turns.at_once == (2 if desk.kind == "llama-server" else 1)
     assert endpoint.parameters == (134515008 if desk.kind in ("ollama", "llama-server") else None)
-
-
-@pytest.mark.parametrize(("desk", "anyio_backend"), by_turns(KINDS, 1), indirect=True)
-async def test_what_continues_a_half_written_answer_is_found_out(desk):
-    async with endpoint_at(desk.address) as endpoint:
-        assert not endpoint.capabilities().continues  # unknown means no
-        await endpoint.warm_up()
-        found = endpoint.continuation(endpoint.served_model).method
-    assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
 
 
 @mostly("asyncio")
