@@ -368,8 +368,7 @@ async def test_a_full_queue_refuses():
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
 async def test_who_leaves_makes_room(how):
-    writer = KnownText(SEA, token_s=0.05)
-    with running(Ollama(writer)) as server:
+    with running(Ollama(KnownText(SEA, token_s=0.05))) as server:
         async with endpoint_at(server.base_url) as endpoint:
             await endpoint.introduce()
             first, second, third = (endpoint.open(HELLO) for _ in range(3))
@@ -390,7 +389,6 @@ async def test_who_leaves_makes_room(how):
                 else:
                     tasks.cancel_scope.cancel()
             await first.aclose()
-            writer.token_s = 0.0
             _, text, _ = await collected(third)
             assert text == SEA
             assert endpoint.capabilities().waiting == 0
