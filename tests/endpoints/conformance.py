@@ -301,7 +301,7 @@ async def usage_grows_and_is_exact_in_the_end(subject, endpoint):
 @check
 async def a_longer_prompt_is_more_usage(subject, endpoint):
     _, _, _, short = await complete(endpoint, ask("One.", max_tokens=1))
-    _, _, _, long = await complete(endpoint, ask("One two three. " * 20, max_tokens=1))
+    _, _, _, long = await complete(endpoint, ask("One two three. " * 14, max_tokens=1))
     assert long.usage.prompt_tokens > short.usage.prompt_tokens + 40
 
 
@@ -346,7 +346,7 @@ async def cancelling_before_the_first_token(subject, endpoint):
     before = resources()
     attempt = endpoint.open(long_prompt(subject))
     async with attempt:
-        with anyio.move_on_after(0.1) as scope:
+        with anyio.move_on_after(0.05) as scope:
             await first_content(attempt)
             pytest.fail("the prompt is too short to be cancelled")
         cancelled = since(subject)
@@ -410,7 +410,7 @@ async def closing_from_another_task_ends_the_iteration(subject, endpoint):
 
         async with anyio.create_task_group() as group:
             group.start_soon(consume)
-            await anyio.sleep(0.2)
+            await anyio.sleep(0.05)
 
             async def close(attempt=attempt, finished=finished):
                 async with anyio.create_task_group() as closers:
@@ -468,12 +468,12 @@ async def closing_the_endpoint_stops_its_attempts(subject, endpoint):
 @check
 async def two_attempts_at_once_both_complete_unmixed(subject, endpoint):
     questions = ["Name three colours.", "What is two plus two?"]
-    alone = [(await complete(endpoint, ask(q, max_tokens=10)))[0] for q in questions]
+    alone = [(await complete(endpoint, ask(q, max_tokens=6)))[0] for q in questions]
     together = ["", ""]
 
     async def one(i):
-        text, tokens, ended, _ = await complete(endpoint, ask(questions[i], max_tokens=10))
-        assert tokens <= 10
+        text, tokens, ended, _ = await complete(endpoint, ask(questions[i], max_tokens=6))
+        assert tokens <= 6
         assert ended.finish_reason in ("stop", "length")
         together[i] = text
 
@@ -530,8 +530,10 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
     restart, _, _, whole = await complete(endpoint, ask(max_tokens=20))
     assert whole.seam is None, "an answer from its beginning has no seam"
     for prefix in PREFIXES:
+        room = max(8, prefix.tokens + 2)  # for all of an echo, and for a restart
+        asked = ask(max_tokens=prefix.tokens + room)
         try:
-            text, tokens, ended, attempt = await complete(endpoint, ask(max_tokens=24), prefix)
+            text, tokens, ended, attempt = await complete(endpoint, asked, prefix)
         except EndpointFailure as failure:
             # Allowed by the contract: the withheld piece does not come again, or a prompt that is sent as
             # text cannot tell a control token from its name.
@@ -540,7 +542,7 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
             continue
         assert ended.finish_reason in ("stop", "length")
         # How many tokens the withheld text is to the target, a server's endpoint can only estimate.
-        assert tokens <= 24 - prefix.tokens + len(prefix.withheld) // 3
+        assert tokens <= room + len(prefix.withheld) // 3
         assert attempt.usage.prompt_tokens > 0
         assert not text.startswith(prefix.text), f"an echo of {prefix.text!r}"
         tail = prefix.text[-10:]
@@ -567,7 +569,7 @@ def its_seam_adds_up(attempt: Attempt, prefix: Prefix, text: str) -> None:
 async def it_goes_on_with_its_own_answer(subject, endpoint):
     if not endpoint.capabilities().continues:
         pytest.skip("does not continue")
-    whole, tokens, _, _ = await complete(endpoint, ask(max_tokens=24))
+    whole, tokens, _, _ = await complete(endpoint, ask(max_tokens=16))
     cuts = sorted({len(whole) // 3, len(whole) // 2, whole.rfind(" ", 0, len(whole) // 2)})
     for cut in (c for c in cuts if c > 0):
         text = whole[:cut]
@@ -575,7 +577,7 @@ async def it_goes_on_with_its_own_answer(subject, endpoint):
         word_at = max(text.rfind(" "), text.rfind("\n"), 0)
         prefix = Prefix(text, tokens=tokens // 2, withheld=text[word_at:])
         try:
-            rest, _, _, _ = await complete(endpoint, ask(max_tokens=24 + tokens // 2), prefix)
+            rest, _, _, _ = await complete(endpoint, ask(max_tokens=16 + tokens // 2), prefix)
         except EndpointFailure as failure:
             assert failure.kind is FailureKind.SEAM  # noqa: PT017
             continue
@@ -599,12 +601,12 @@ async def parking(subject, endpoint):
         assert not attempt.park()
         return
     # A prompt that no earlier check has left in the cache, so that there is a prefill to be parked in.
-    request = ask(f"{next(_NUMBERS)} " + "river mill water stone " * 90, max_tokens=5)
+    request = ask(f"{next(_NUMBERS)} " + "river mill water stone " * 45, max_tokens=5)
     async with endpoint.open(request) as attempt:
         parked: list[bool] = []
 
         async def park():
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.01)
             parked.append(attempt.park())
 
         async with anyio.create_task_group() as group:

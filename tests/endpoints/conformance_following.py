@@ -28,9 +28,9 @@ _NUMBERS = itertools.count(5000)
 STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
 
 
-def fresh(max_tokens=12):
+def fresh(rows=16):
     """A prompt that no earlier check has left in the cache."""
-    return ask(f"{next(_NUMBERS)} " + "river mill water stone " * 30, max_tokens=max_tokens)
+    return ask(f"{next(_NUMBERS)} " + "river mill water stone " * rows)
 
 
 @check
@@ -99,7 +99,7 @@ async def a_follower_reads_and_never_writes(subject, endpoint):
     async with follower(endpoint, request) as attempt:
         before = (await parked(attempt)).usage
         assert before == attempt.usage
-        assert before.prompt_tokens > 100
+        assert before.prompt_tokens > 60
         for _ in range(3):
             text += STORY
             assert attempt.extend(Prefix(text, tokens=len(text) // 4))
@@ -126,7 +126,7 @@ async def a_follower_reads_and_never_writes(subject, endpoint):
 @check
 async def what_a_follower_is_told_while_it_reads_is_read_once(subject, endpoint):
     skip_unless_it_follows(endpoint)
-    async with follower(endpoint, fresh()) as attempt:
+    async with follower(endpoint, fresh(20)) as attempt:  # it still reads when it has been told thrice
         assert isinstance(await anext(attempt), Started)
         for n in (1, 2, 3):
             assert attempt.extend(Prefix(STORY * n, tokens=20 * n))
@@ -236,7 +236,7 @@ async def progress_is_told_while_it_reads(subject, endpoint):
     if not endpoint.capabilities().announces:
         pytest.skip("does not know")
     await complete(endpoint, ask(max_tokens=2))
-    words = subject.long_tokens // 3  # all of it is read here
+    words = 200  # all of it is read here, in several batches
     async with endpoint.open(long_prompt(subject, words)) as attempt:
         assert attempt.progress is None
         seen = []

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import openai
 import pytest
+from loops import mostly
 from promptly import promptly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
@@ -31,9 +32,6 @@ PARIS = "Write two sentences about Paris."
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +73,7 @@ async def first_delta(attempt):
 # Writing
 
 
-@both_loops
+@mostly("trio")
 async def test_one_delta_per_token_with_ids_that_spell_it(endpoint, anyio_backend):
     text, deltas, ended = await complete(endpoint, ask(max_tokens=12))
     assert text
@@ -254,7 +252,7 @@ async def cold(endpoint):
     await complete(endpoint, ask("Something else.", max_tokens=1))
 
 
-@both_loops
+@mostly("trio")
 async def test_stopping_while_it_decodes(endpoint, anyio_backend):
     await cold(endpoint)
     whole, _, _ = await complete(endpoint, ask(max_tokens=10))
@@ -283,7 +281,7 @@ async def read_in_part(attempt, more_than=0):
         group.cancel_scope.cancel()
 
 
-@both_loops
+@mostly("asyncio")
 async def test_stopping_while_it_prefills(endpoint, anyio_backend):
     long = ask("river " * 1500, max_tokens=5)
     await cold(endpoint)
@@ -439,7 +437,7 @@ def test_a_program_that_forgets_to_close_ends_quietly():
 # Failing
 
 
-@both_loops
+@mostly("trio")
 async def test_what_is_wrong_with_a_file_reaches_everybody_who_waits(tmp_path, anyio_backend):
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF but not really")

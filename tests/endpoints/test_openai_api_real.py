@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import openai
 import pytest
+from loops import mostly
 
 from disco.endpoints.continuation import Continuation, Verdict
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -43,6 +44,7 @@ async def client(llama_server):
         yield client
 
 
+@mostly("asyncio")
 async def test_same_text_as_the_sdk(llama_server, client):
     async def sdk():
         return await client.chat.completions.create(
@@ -59,6 +61,7 @@ async def test_same_text_as_the_sdk(llama_server, client):
     assert sum(delta.tokens for delta in deltas) == answer.usage.completion_tokens
 
 
+@mostly("trio")
 async def test_auto_finds_that_only_a_rendered_prompt_continues(llama_server, client):
     endpoint = OpenAIEndpoint(
         client=client, continuation=Continuation("auto", template=str(llama_server.gguf))
@@ -70,6 +73,7 @@ async def test_auto_finds_that_only_a_rendered_prompt_continues(llama_server, cl
     assert endpoint.capabilities("another name for it").continues
 
 
+@mostly("asyncio")
 async def test_chat_of_this_server_is_found_not_to_continue(llama_server, client):
     endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
     verdict = await endpoint.probe(llama_server.model)
@@ -83,6 +87,7 @@ async def test_chat_of_this_server_is_found_not_to_continue(llama_server, client
     assert not endpoint.capabilities(llama_server.model).continues
 
 
+@mostly("trio")
 async def test_a_rendered_prompt_continues_where_the_answer_was_cut(llama_server, client):
     continuation = Continuation("completions", template=str(llama_server.gguf))
     endpoint = OpenAIEndpoint(client=client, continuation=continuation)

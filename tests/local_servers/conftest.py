@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from local_servers.desks import KINDS
 from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
 from quirks.server import QuirkServer, running
 from quirks.writers import RealModel
 from servers import LlamaServer
-
-KINDS = ("ollama", "lmstudio", "llama-cpp-python", "llama-server")
 
 
 @dataclass(frozen=True)

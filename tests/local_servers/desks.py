@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from disco.events import Ended
 
-__all__ = ["collected"]
+__all__ = ["KINDS", "at_every_desk", "collected"]
+
+KINDS = ("ollama", "lmstudio", "llama-cpp-python", "llama-server")
+
+
+def at_every_desk(usual: Any, other: Any, *, at: str) -> list[Any]:
+    """(desk, variant), for `parametrize`: the usual variant with every server, the other one with `at`.
+
+    Its lines are the same with all of them; the slow run takes the rest.
+    """
+    return [
+        pytest.param(
+            kind, one, id=f"{kind}-{one}", marks=pytest.mark.slow if one is other and kind != at else ()
+        )
+        for kind in KINDS
+        for one in (usual, other)
+    ]
 
 
 async def collected(attempt: Any) -> tuple[list[Any], str, Ended | None]:

@@ -15,6 +15,7 @@ import pytest
 from faults.fault import Cut, Fault, Kind, Moment
 from faults.lab import get
 from faults.proxy import fault_proxy
+from local_servers.desks import at_every_desk
 from quirks.ollama import Ollama
 from quirks.server import running
 from quirks.writers import KnownText
@@ -29,7 +30,8 @@ from disco.request import Timeouts
 pytestmark = pytest.mark.anyio
 
 SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
-ASKED = {"messages": SEA, "max_tokens": 40, "temperature": 0}
+ASKED = {"messages": SEA, "max_tokens": 16, "temperature": 0}
+LONGER = {**ASKED, "max_tokens": 40}  # for what takes its time to move
 PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
 NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
 TRIES = 4  # a busy machine decides some races and some moves the other way
@@ -40,16 +42,20 @@ def anyio_backend():
     return "asyncio"  # `test_endpoint` runs on both
 
 
-def local_of(desk, base_url=None, **more):
-    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue."""
+def local_of(desk, base_url=None, *, probed=False):
+    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue.
+
+    How the others continue is found out where it is `probed`, which is a second of work, and known elsewhere.
+    """
+    more = {} if probed else {"continuation": "flags"}
     if desk.kind == "llama-cpp-python":
         more["continuation"] = Continuation("completions", template=desk.gguf)
     return LocalServer(base_url=base_url or desk.base_url, model=desk.model, **more)
 
 
-def asking(desk, server, policy, *, base_url=None, at=None, **more):
+def asking(desk, server, policy, *, base_url=None, at=None, probed=False, **more):
     settings = {
-        "local": local_of(desk, base_url),
+        "local": local_of(desk, base_url, probed=probed),
         "policy": policy,
         "api_key": "secret-key-1234",
         "base_url": at or server.base_url,
@@ -102,10 +108,11 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
         migration={"enabled": True},
     )
     near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
-    async with asking(desk, native_server, paced, server_profile=near) as client:
+    to_it = way[-1] == "device"
+    async with asking(desk, native_server, paced, server_profile=near, probed=to_it) as client:
         await client.warm_up(model=native_server.model)
         for _ in range(TRIES):
-            answer = await get(client, **ASKED)
+            answer = await get(client, **LONGER)
             whole(answer)
             if [p.endpoint for p in answer.route.pieces] == way:
                 break
@@ -114,9 +121,12 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
 
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
+IN_A_LINE = Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)
 
 
-@pytest.mark.parametrize("fault", [CUT, Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)], ids=str)
+@pytest.mark.parametrize(
+    ("desk", "fault"), at_every_desk(CUT, IN_A_LINE, at="llama-server"), indirect=["desk"]
+)
 async def test_the_other_server_goes_on_where_it_fails(desk, native_server, fault):
     with fault_proxy(desk.base_url) as proxy:
         async with asking(desk, native_server, lab("device_only"), base_url=proxy.base_url) as client:
@@ -173,7 +183,7 @@ class Outside:
         monkeypatch.setattr(socket, "getaddrinfo", looked_up)
 
 
-@pytest.mark.parametrize("how", ["policy", "request"])
+@pytest.mark.parametrize(("desk", "how"), at_every_desk("policy", "request", at="ollama"), indirect=["desk"])
 async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     """No byte to the other server, no look-up, no connection but to the server on this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
@@ -182,7 +192,7 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     own = desk.base_url.removeprefix("http://").removesuffix("/v1")
     with recording() as recorder:
         policy = "private" if how == "policy" else lab("race")
-        async with asking(desk, recorder, policy) as client:
+        async with asking(desk, recorder, policy, probed=True) as client:
             if how == "policy":
                 await client.warm_up()
             more = {} if how == "policy" else {"extra_body": {"disco": {"local_only": True}}}
@@ -208,7 +218,7 @@ def as_seen(client):
 async def test_it_learns_how_fast_it_is(desk):
     async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
         before = as_seen(client)
-        long = [{"role": "user", "content": "Tell me about the sea. " * 20}]
+        long = [{"role": "user", "content": "Tell me about the sea. " * 10}]
         await get(client, messages=long, max_tokens=16, temperature=0)
         after = as_seen(client)
     assert before.prefill_tps != float("inf")

@@ -7,7 +7,8 @@ import contextlib
 import anyio
 import openai
 import pytest
-from local_servers.desks import collected
+from local_servers.desks import KINDS, collected
+from loops import by_turns, mostly
 from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
 from quirks.server import running
@@ -41,9 +42,13 @@ async def endpoint_at(address, **more):
 # ---------------------------------------------------------------------- what it tells
 
 
-async def test_every_server_writes(desk):
+@pytest.mark.parametrize(("desk", "anyio_backend"), by_turns(KINDS), indirect=True)
+async def test_every_server_writes_and_is_found_to_continue(desk):
     async with endpoint_at(desk.address) as endpoint:
+        assert not endpoint.capabilities().continues  # unknown means no
         await endpoint.warm_up()
+        found = endpoint.continuation(endpoint.served_model).method
+        assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
         assert isinstance(endpoint, Endpoint)
         able = endpoint.capabilities()
         assert (able.announces, able.ready, able.parks, able.waiting) == (True, True, False, 0)
@@ -62,14 +67,7 @@ async def test_every_server_writes(desk):
     assert endpoint.parameters == (134515008 if desk.kind in ("ollama", "llama-server") else None)
 
 
-async def test_what_continues_a_half_written_answer_is_found_out(desk):
-    async with endpoint_at(desk.address) as endpoint:
-        assert not endpoint.capabilities().continues  # unknown means no
-        await endpoint.warm_up()
-        found = endpoint.continuation(endpoint.served_model).method
-    assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
-
-
+@mostly("asyncio")
 async def test_the_file_of_the_model_lets_llama_cpp_python_continue(llama_server):
     from disco.endpoints.continuation import Continuation
 
@@ -236,6 +234,7 @@ async def test_each_request_has_a_connection_of_its_own():
         assert server.connections == 3
 
 
+@mostly("trio")
 async def test_answers_follow_each_other_without_a_pause(native_server):
     async with endpoint_at(native_server.base_url) as endpoint:
         request = Request(HELLO.messages, model="x", params={"max_tokens": 2})
@@ -353,7 +352,7 @@ async def test_the_queue_stands_here():
 
 
 async def test_a_full_queue_refuses():
-    with running(Ollama(KnownText(SEA, token_s=0.05))) as server:
+    with running(Ollama(KnownText(SEA, token_s=0.01))) as server:
         async with endpoint_at(server.base_url, max_queue=1) as endpoint:
             await endpoint.introduce()
             attempts = [endpoint.open(HELLO) for _ in range(3)]
