@@ -17,7 +17,13 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 # Test helpers (servers.py, scripted_server.py) are imported by name from any room.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    use_quick_model(config.cache.mkdir("models"))
+
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
     from hypothesis import HealthCheck, settings

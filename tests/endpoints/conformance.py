@@ -516,7 +516,7 @@ PREFIXES = [
     Prefix("Once upon a time there was a beauti", tokens=9, withheld=" beauti"),
     Prefix("Once upon a time there was", tokens=6, withheld=" was"),
     Prefix("Once", tokens=1, withheld="Once"),
-    Prefix("Here is a story about a mill 🎉", tokens=10),
+    Prefix("They all danced at the mill 🎉", tokens=10),
     Prefix("A family 👩‍👩‍👧 lived by the river", tokens=15, withheld=" river"),
     Prefix("从前有一条河", tokens=12),
     Prefix("A mill ends a turn with <|im_end|> and", tokens=14),

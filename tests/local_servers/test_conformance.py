@@ -15,11 +15,9 @@ from quirks.writers import RealModel
 from disco import LocalServer
 
 CONTEXT_TOKENS = 2048
-# After one of the prefixes SmolLM2 begins its story, which that check takes for a restart; `test_answers` has moves.
-SERVED = [check for check in CHECKS if check.__name__ != "it_continues_exactly_where_the_prefix_ends"]
 # Ollama cuts off what is too long; its sockets are this process's.
 QUIRKS = ("a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated")
-OF_OLLAMA = [check for check in SERVED if check.__name__ not in QUIRKS]
+OF_OLLAMA = [check for check in CHECKS if check.__name__ not in QUIRKS]
 # In these nothing of Ollama's own API takes part: the llama-server behind it, which `test_llama_server` asks, does it.
 AS_BEHIND_IT = (
     "text_is_always_complete_utf8",
@@ -51,7 +49,7 @@ def run(base_url, check, backend):
     anyio.run(main, backend=backend)
 
 
-@pytest.mark.parametrize(("check", "backend"), by_turns(SERVED, 1))
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1))
 def test_llama_server(check, backend, native_server):
     run(native_server.base_url, check, backend)
 
