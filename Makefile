@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
 # GCC 12 miscompiles llama.cpp's AMX code (it faults at the first prompt); without this macro that code is left out.
 export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+# Tests start many processes: what Python has compiled is kept, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo chaos chat test test-slow test-frameworks lint format bench build clean
 

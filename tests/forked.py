@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from disco.endpoints.llamacpp.files import KNOWN_MODELS
+
 __all__ = ["run_script"]
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -25,7 +27,8 @@ def run_script(
     with tempfile.TemporaryDirectory() as folder:
         printed, complaints = Path(folder) / "stdout", Path(folder) / "stderr"
         process = _FORKS.Process(
-            target=_run, args=(str(script), str(cwd), dict(environment), str(printed), str(complaints))
+            target=_run,
+            args=(str(script), str(cwd), dict(environment), str(printed), str(complaints), KNOWN_MODELS),
         )
         process.start()
         process.join(timeout_s)
@@ -41,7 +44,14 @@ def run_script(
         return printed.read_text(encoding="utf-8"), err
 
 
-def _run(script: str, cwd: str, environment: dict[str, str], printed: str, complaints: str) -> None:
+def _run(
+    script: str,
+    cwd: str,
+    environment: dict[str, str],
+    printed: str,
+    complaints: str,
+    models: dict[str, tuple[str, str, str]],
+) -> None:
     for path, number in ((printed, 1), (complaints, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
@@ -49,6 +59,7 @@ def _run(script: str, cwd: str, environment: dict[str, str], printed: str, compl
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    KNOWN_MODELS.update(models)
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

@@ -1,6 +1,6 @@
 """The model of most tests: SmolLM2 as Q8_0, made from the wheel's Q4_1. It reads prompts in half the time.
 
-Processes of their own (examples, pages, the command line) have the wheel's file, as users do.
+A process that a test starts by a command has the wheel's file, as users do.
 """
 
 from __future__ import annotations

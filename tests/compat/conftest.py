@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -33,18 +33,26 @@ def device() -> Iterator[LlamaCppEndpoint]:
     anyio.run(made.aclose)
 
 
+@pytest.fixture
+def make_side(llama_server, device) -> Callable[[str], Side]:
+    """By name: who answers."""
+
+    def make(name: str) -> Side:
+        settings = {"base_url": llama_server.base_url, "api_key": KEY}
+        if name != "plain":
+            settings |= {
+                "local": device,
+                "policy": Preset(dispatch={"policy": f"{name}_only"}, playback={"pace_tps": 5.0}),
+                "continuation": Continuation(method="completions", template=str(llama_server.gguf)),
+            }
+        return Side(name, llama_server.model, settings, LACKS[name])
+
+    return make
+
+
 @pytest.fixture(params=["plain", "server", "device"])
-def side(request, llama_server, device) -> Side:
-    """Who answers."""
-    name = request.param
-    settings = {"base_url": llama_server.base_url, "api_key": KEY}
-    if name != "plain":
-        settings |= {
-            "local": device,
-            "policy": Preset(dispatch={"policy": f"{name}_only"}, playback={"pace_tps": 5.0}),
-            "continuation": Continuation(method="completions", template=str(llama_server.gguf)),
-        }
-    return Side(name, llama_server.model, settings, LACKS[name])
+def side(request, make_side) -> Side:
+    return make_side(request.param)
 
 
 @pytest.fixture(scope="session")

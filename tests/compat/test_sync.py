@@ -32,6 +32,12 @@ from openai.types.responses import Response
 from disco import Disco
 
 
+@pytest.fixture(params=["plain", "server", pytest.param("device", marks=pytest.mark.slow)])
+def side(request, make_side):
+    """`test_async` has every case on the device; the way there is the same for both."""
+    return make_side(request.param)
+
+
 def connect(side, **more) -> OpenAI:
     kind = OpenAI if side.name == "plain" else Disco
     return kind(**{**side.settings, **more})
