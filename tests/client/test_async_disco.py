@@ -30,6 +30,13 @@ sdk_leaves_generators = pytest.mark.filterwarnings(
     "ignore:Async generator 'httpx2:ResourceWarning",
 )
 
+
+@pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
+def anyio_backend(request):
+    """A real model does not know which loop it is; the moves below take both in every run."""
+    return request.param
+
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 DEAR_SERVER = {"exchange_rate": 0.0}
 DEAR_DEVICE = {"exchange_rate": 1e-6}

@@ -32,9 +32,11 @@ from openai.types.responses import Response
 from disco import Disco
 
 
-@pytest.fixture(params=["plain", "server", pytest.param("device", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["server", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "device"))]
+)
 def side(request, make_side):
-    """`test_async` has every case on the device; the way there is the same for both."""
+    """`test_async` has every case on all sides in every run; the way there is the same."""
     return make_side(request.param)
 
 

@@ -20,6 +20,7 @@ QUIRKS = ("a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until
 OF_OLLAMA = [check for check in CHECKS if check.__name__ not in QUIRKS]
 # In these nothing of Ollama's own API takes part: the llama-server behind it, which `test_llama_server` asks, does it.
 AS_BEHIND_IT = (
+    "it_continues_exactly_where_the_prefix_ends",
     "text_is_always_complete_utf8",
     "the_same_request_gives_the_same_answer",
     "closing_before_the_start",

@@ -286,7 +286,7 @@ print(rows, next(line for line in open("/proc/self/status") if line.startswith("
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_memory_depends_on_the_chunk_and_not_on_the_file(tmp_path, suffix):
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
