@@ -104,3 +104,8 @@ def test_a_wheel_can_be_built_from_the_source_archive(wheel, names, tmp_path, mo
     again = tmp_path / hatchling_build.build_wheel(str(tmp_path))
     with zipfile.ZipFile(again) as built:
         assert set(built.namelist()) == names
+
+
+def test_importing_disco_leaves_numpy_to_the_first_client():
+    program = "import sys, disco; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT).returncode == 0

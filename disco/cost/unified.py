@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Price
 from disco.rates import Rates
+
+if TYPE_CHECKING:  # `disco.profiles` loads numpy, and `import disco` comes by here
+    from disco.profiles import DeviceProfile, Price
 
 __all__ = [
     "PAPER_DEVICE_CONSTRAINED",
