@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -380,6 +381,27 @@ async def test_the_message_says_why_and_quotes_nothing(script, monkeypatch):
         with pytest.raises(LocalModelError, match=IMPOSTORS[script]) as caught:
             await endpoint.warm_up()
     assert "secret" not in str(caught.value)
+
+
+async def test_a_process_may_end_before_its_last_thread_has_started(monkeypatch):
+    """On a busy machine a thread's start takes longer than a process's whole life."""
+
+    class Slow(threading.Thread):
+        def start(self):
+            super().start()
+            time.sleep(0.5)
+
+    def start():
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, "-c", "print('hello')"], stdin=pipe, stdout=pipe, stderr=pipe
+        )
+
+    monkeypatch.setattr(process, "_start", start)
+    monkeypatch.setattr(process.threading, "Thread", Slow)
+    async with fresh() as endpoint:
+        with anyio.fail_after(30), pytest.raises(LocalModelError, match="sent something unreadable"):
+            await endpoint.warm_up()
 
 
 # ---------------------------------------------------------------------- stopping

@@ -101,7 +101,8 @@ class ModelProcess:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._began_at = time.perf_counter()
         self._process = _start()
-        pumps = {"out": self._read, "in": self._write, "err": self._listen}
+        # "out" last: where the process ends at once, its reader waits for the thread of "err", which must have started.
+        pumps = {"err": self._listen, "in": self._write, "out": self._read}
         self._threads = {
             what: threading.Thread(target=pump, name=f"disco-{name}-{what}", daemon=True)
             for what, pump in pumps.items()
