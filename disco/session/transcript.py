@@ -74,6 +74,7 @@ class Transcript:
         self.generated, self.released = Times(), Times()
         # Noted where it leaves, so that a record can hold it against what was written.
         self._delivered: list[str] = []
+        self._behind: list[Segment] = []  # whose text the latest cut took back whole
         self._text: list[str] = []  # all that was given to playback and not taken back
         self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
 
@@ -160,10 +161,12 @@ class Transcript:
 
     def give_back(self, writer: AttemptState, beyond: list[Delta], now: float) -> None:
         """What was taken back for a move that is given up, and written since: its writer goes on after all."""
-        if self.segments[-1].writer is not writer:  # all that it had written was behind the cut
-            self.hand_to(writer)
         for delta in beyond:
+            if self._behind and self._behind[0].start <= self.playback.pushed_chars:
+                self.hand_to(self._behind.pop(0).writer)
             self.push(delta, now)
+        if self.segments[-1].writer is not writer:  # nothing of its own came back
+            self.hand_to(writer)
 
     def release(self, now: float) -> list[Delta]:
         """What the reader gets now, noted as given."""
@@ -208,6 +211,7 @@ class Transcript:
     def take_back(self, position: int) -> list[Delta]:
         """Remove unreleased text after `position` from the answer."""
         taken = self.playback.retract(position)
+        self._behind = []
         if not taken:
             return taken
         self._text = [self.written[:position]]
@@ -217,6 +221,7 @@ class Transcript:
             lost = min(tokens, segment.tokens)
             segment.tokens -= lost
             tokens -= lost
+        self._behind = [s for s in self.segments[1:] if s.start >= position]
         self.segments = [s for s in self.segments if s.start < position] or self.segments[:1]
         if self._ids is not None:
             self._ids = [entry for entry in self._ids if entry[0] <= position]

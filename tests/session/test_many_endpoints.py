@@ -157,3 +157,21 @@ def test_a_second_target_that_fails_gives_the_answer_back_to_the_first():
     ]
     assert record.answer_tokens == 200
     assert {piece.endpoint for piece in record.pieces} == {"alder", "birch"}
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 4], ids=lambda tokens: f"the source writes {tokens}")
+def test_text_of_an_earlier_writer_stays_its_own_where_a_move_is_given_up(tokens):
+    """The cut of the move falls into what the failed writer wrote before its source took over."""
+    base = {"ttft_s": 1.0, "decode_tps": 2.0, "packet_tokens": 1, "answer_tokens": 0}
+    broken = SimulatedProfile(**{**base, "answer_tokens": 3}, fault=Fault(3, kind=FailureKind.CONNECTION))
+    source = SimulatedProfile(
+        **{**base, "answer_tokens": tokens}, role_at_s=0.0
+    )  # it is asked at its first sign
+    profiles = {"alder": source, "birch": broken, "cedar": SimulatedProfile(**base)}
+    plan = Plan((Start("birch"),), ("alder",), {"alder": Move("cedar")})
+    costs = {"alder": 1e-7, "birch": 1e-9, "cedar": 1e-9}
+    run = play(profiles, plan, costs=costs, pace=None, streams=False)
+    handover = run.session.handovers[0]
+    assert handover.cut_chars < len("".join(run.session.attempts[0].parts))
+    assert handover.outcome in ("target_empty", "source_finished")
+    check(run, costs)
