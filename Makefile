@@ -29,7 +29,7 @@ chaos: $(VENV)/.demo
 chat: $(VENV)/.demo
 	$(BIN)/disco chat
 
-# Two processes: most of a test's time is somebody waiting. One file's tests share a process, and its server.
+# Two processes, for two cores. One file's tests share a process, and its server.
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
 

@@ -1,4 +1,4 @@
-"""Which event loops a test runs on where it asks a real model: seconds of work, where a simulated one needs none.
+"""Which event loops a test runs on where it takes seconds of work, as with a real model.
 
 Every run takes one of them, by turns; `make test-slow` takes the other.
 """

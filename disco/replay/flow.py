@@ -161,9 +161,11 @@ class KnownPackets:
         return self._times_s[-1], ended()
 
     def coming(self, started_at: float, until: float) -> list[float]:
-        """When the packets come that are not taken yet and come before `until`, on the clock of `started_at`.
+        """When the packets come that are not taken yet and come before `until`, s.
 
-        That is the same at every call.
+        Args:
+            started_at: when the attempt began to work, s; the same at every call.
+            until: s.
         """
         times = self._known_at
         if times is None:

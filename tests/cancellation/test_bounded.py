@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from leaving import tasks, until
+from loops import mostly
 from scripted_server import STREAM_END, STREAM_HEAD, chunk, piece, scripted_server, sse, stream, usage
 from serving import upstream
 from watched import virtually
@@ -179,7 +180,7 @@ async def grows(requests: int, warm_up: int) -> float:
             return grown / requests
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
+@mostly("asyncio")
 @pytest.mark.anyio
 async def test_a_thousand_requests_leave_nothing_behind():
     assert await grows(1_000, warm_up=200) < 4  # lengths of the last 1,000 answers are remembered
