@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 
 from disco.client.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
@@ -53,7 +52,7 @@ def price_of(price: tuple[float, float] | None) -> Price | None:
     return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One endpoint of a client.
 
@@ -76,19 +75,19 @@ class Member:
         """What plans and records call it."""
         return self.endpoint.name
 
-    @cached_property
+    @property
     def is_device(self) -> bool:
         """Whether it is measured and charged as a device."""
         return self.endpoint.place == "device"
 
-    @cached_property
+    @property
     def is_owned(self) -> bool:
         """Whether its work costs its user energy and no money: it runs on a machine of theirs."""
         return self.endpoint.reach != "any"
 
-    @cached_property
+    @property
     def address(self) -> Hashable:
-        """Where it is: a name may come to stand for another server. Looked up once; members are made per request."""
+        """Where it is now: a name may come to stand for another server."""
         return getattr(self.endpoint, "address", None)
 
     def asked_for(self, model: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from openai.types import CompletionUsage
@@ -44,7 +44,7 @@ class Chunks:
     """Makes the chunks of one answer. Mutable: identity, taken from the first vendor chunk there is."""
 
     def __init__(self, model: str) -> None:
-        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self.id = f"chatcmpl-{token_hex(16)}"
         self.model = model
         self.created = int(time.time())
         self.fingerprint: str | None = None

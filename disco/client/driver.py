@@ -270,8 +270,7 @@ class LiveSession:
             usage, traffic, seam = Usage(), Traffic(), None
             if attempt is not None:
                 with (
-                    anyio.CancelScope(shield=True),
-                    anyio.move_on_after(CLOSE_S),
+                    anyio.move_on_after(CLOSE_S, shield=True),
                     contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
                 ):
                     await attempt.aclose()

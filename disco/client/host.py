@@ -34,7 +34,8 @@ class Host:
         if main is None or main.over or main.token != anyio.lowlevel.current_token():
             main = self._main = _Main()
             main.begin()
-        await main.ready.wait()  # whoever comes while it starts waits for the same one
+        if not main.ready.is_set():  # waiting for what is there already would cost a turn of the loop
+            await main.ready.wait()  # whoever comes while it starts waits for the same one
         keep_interrupts_out(function)
         main.group.start_soon(function, *args)
 
@@ -87,8 +88,13 @@ def keep_interrupts_out(function: Callable[..., object]) -> None:
     """Have Ctrl-C reach the application's own task, not one that runs `function`.
 
     Trio raises KeyboardInterrupt in whatever task is running when the signal comes. Here it would end a
-    system task, which trio takes for a bug of its own.
+    system task, which trio takes for a bug of its own. Trio marks the function's code, so once is enough.
     """
     trio = sys.modules.get("trio")
-    if trio is not None:
+    code = getattr(function, "__code__", None)
+    if trio is not None and code not in _PROTECTED:
         trio.lowlevel.enable_ki_protection(function)
+        _PROTECTED.add(code)
+
+
+_PROTECTED: set[object] = set()  # code that trio was told of

@@ -44,8 +44,7 @@ __all__ = ["Router"]
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `local` (made on first use where it was given by name), `catalog`, `health`, the two caches,
-    `governor`, `_refused` (servers whose refusal of the key was logged).
+    Mutable: `catalog`, `health`, the caches, `governor`, `_refused` (servers whose refusal of the key was logged).
     """
 
     def __init__(
@@ -76,6 +75,10 @@ class Router:
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
         self._standby = tuple(Member(b, b.model, price_of(b.price), standby=True) for b in backups)
+        self._members_of: Endpoint | None = (
+            None  # whose these are: the copies of a client have servers of their own
+        )
+        self._members: tuple[Member, ...] = () if self.local is None else (Member(self.local),)
         self.health = Health()
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
@@ -87,6 +90,8 @@ class Router:
         Raises:
             ConfigurationError: two of them have one name.
         """
+        if server is self._members_of:
+            return self._members
         members = [Member(e) for e in (self.local, server) if e is not None]
         if server is not None:  # what stands by stands behind a server
             members.extend(self._standby)
@@ -96,7 +101,8 @@ class Router:
                 raise ConfigurationError(
                     f"Two endpoints are called {name!r}; give the local one another name."
                 )
-        return tuple(members)
+        self._members_of, self._members = server, tuple(members)
+        return self._members
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.
@@ -144,9 +150,7 @@ class Router:
 
     def is_local_only(self, options: RequestOptions) -> bool:
         """Whether a request with these options must stay on this machine."""
-        if options.local_only is not None:
-            return options.local_only or self._preset(options).limits.local_only
-        return self._preset(options).limits.local_only
+        return bool(options.local_only) or self._preset(options).limits.local_only
 
     async def open(
         self,
@@ -175,9 +179,7 @@ class Router:
         preset = self._preset(options)
         if options.deadline_s is not None:
             request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
-        local_only = self.is_local_only(options) or (
-            self.local is not None and model == self.local_model  # asked for by its name
-        )
+        local_only = self.is_local_only(options) or model == self.local_model  # asked for by its name
         features = features_of(request, stream=stream, local_only=local_only)
         members = self.members(server)
         endpoints = {m.name: m.endpoint for m in members}

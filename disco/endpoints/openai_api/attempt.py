@@ -157,21 +157,29 @@ class ServerAttempt(Attempt):
                 await self._open()
             if self._opening.cancelled_caught:
                 raise StopAsyncIteration
+        if self._reader.finish_reason is None:
+            deltas = await self._read()
+            if deltas:
+                return deltas
+        if not self._over:
+            # The answer is complete: it waits no longer for what may still come.
+            with anyio.move_on_after(_TAIL_S):
+                deltas = await self._read()
+                if deltas:
+                    return deltas
+            self._over = True
+        return self._end()
+
+    async def _read(self) -> list[Delta]:
+        """What comes next of the answer; nothing where it is complete, and where the body has ended."""
         body, reader, splitter = cast("Any", self._body), self._reader, self._splitter
         received = self._wire.received
+        was_complete = reader.finish_reason is not None
         while not self._over:
             if reader.broken is not None:
                 raise reader.broken
             try:
-                if reader.finish_reason is None:
-                    data = await body.__anext__()
-                else:
-                    data = b""
-                    with anyio.move_on_after(_TAIL_S):
-                        data = await body.__anext__()
-                    if not data:
-                        self._over = True
-                        break
+                data = await body.__anext__()
                 received(data)
                 events = splitter.feed(data)
             except StopAsyncIteration:
@@ -194,7 +202,9 @@ class ServerAttempt(Attempt):
                     deltas = self._through_seam(self._seam, deltas)
                 if deltas:
                     return deltas
-        return self._end()
+            if not was_complete and reader.finish_reason is not None:
+                break
+        return []
 
     async def _open(self) -> None:
         """Send the request and wait for the response's headers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import anyio
 import httpx2
@@ -37,6 +37,18 @@ _FIRST_CHUNK = (
 )
 
 
+class _KnownURL(NamedTuple):
+    """A base_url, its text, and the host and port in it."""
+
+    url: httpx2.URL
+    text: str
+    address: tuple[str, int]
+
+    @classmethod
+    def of(cls, url: httpx2.URL) -> _KnownURL:
+        return cls(url, str(url), (url.host, url.port or (80 if url.scheme == "http" else 443)))
+
+
 class OpenAIEndpoint(Endpoint):
     """A model behind an OpenAI-compatible API.
 
@@ -56,7 +68,7 @@ class OpenAIEndpoint(Endpoint):
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _attempts, those open; _spelled, the client's base_url and its text.
+    # Mutable: verdicts; _attempts, those open; _known_url, what follows from the client's base_url.
     def __init__(
         self,
         *,
@@ -74,7 +86,7 @@ class OpenAIEndpoint(Endpoint):
         self._context_tokens = context_tokens
         self._logp = logp
         self._attempts: set[ServerAttempt] = set()
-        self._spelled = client.base_url, str(client.base_url)
+        self._known_url = _KnownURL.of(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         continues = self.continuation(model).method != "none"
@@ -89,8 +101,7 @@ class OpenAIEndpoint(Endpoint):
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the API."""
-        url = self._client.base_url
-        return url.host, url.port or (80 if url.scheme == "http" else 443)
+        return self._url.address
 
     @property
     def has_route(self) -> bool:
@@ -117,15 +128,16 @@ class OpenAIEndpoint(Endpoint):
     def _verdict(self, model: str | None) -> Verdict | None:
         if not self.verdicts:
             return None
-        known, base_url = self.verdicts, self._base_url
+        known, base_url = self.verdicts, self._url.text
         return known.get((base_url, model or ANY_MODEL)) or known.get((base_url, ANY_MODEL))
 
     @property
-    def _base_url(self) -> str:
-        # Asked for with every request; writing a URL down takes ten times as long as looking it up.
-        if self._client.base_url is not self._spelled[0]:
-            self._spelled = self._client.base_url, str(self._client.base_url)
-        return self._spelled[1]
+    def _url(self) -> _KnownURL:
+        # Asked for several times in every request; writing a URL down takes ten times as long as looking it up.
+        url = self._client.base_url
+        if url is not self._known_url.url:
+            self._known_url = _KnownURL.of(url)
+        return self._known_url
 
     def open(
         self,
@@ -181,11 +193,11 @@ class OpenAIEndpoint(Endpoint):
         if len(models) == 1 and self.probes:
             verdict = await self.probe(models[0])
             if verdict.conclusive:
-                self.verdicts[self._base_url, ANY_MODEL] = verdict
+                self.verdicts[self._url.text, ANY_MODEL] = verdict
 
     async def probe(self, model: str) -> Verdict:
         """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
-        base_url = self._base_url
+        base_url = self._url.text
         key = (base_url, model)
         known = self.verdicts.get(key) or self.verdicts.get((base_url, ANY_MODEL))
         if known is not None:

@@ -46,15 +46,10 @@ class PlainClient(AsyncOpenAI):
             if key is not None:
                 if len(self._kept) >= _MOST_KEPT:
                     self._kept.clear()
-                bare = [(name, value) for name, value in request.headers.raw if name != b"Content-Length"]
-                extensions = dict(request.extensions)
-                self._kept[key] = httpx2.Request("POST", request.url, headers=bare, extensions=extensions)
+                self._kept[key] = _with_body(request, b"")  # a prompt is not kept
             return request
         content = json.dumps(options.json_data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        headers = [(name, value) for name, value in like.headers.raw if name != b"Content-Length"]
-        return httpx2.Request(
-            "POST", like.url, headers=headers, content=content.encode(), extensions=dict(like.extensions)
-        )
+        return _with_body(like, content.encode())
 
     def _sameness(self, options: FinalRequestOptions, retries_taken: int) -> Any:
         """All that a request is made of besides its body; None where there is more to it than that."""
@@ -89,6 +84,19 @@ class PlainClient(AsyncOpenAI):
         if stream and response.is_error:
             capped(response)
         return response
+
+
+def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:
+    """The same request with another body.
+
+    Its head is copied: httpx takes five times as long to encode every field of it anew.
+    """
+    headers = httpx2.Headers(like.headers)
+    headers["Content-Length"] = str(len(content))
+    body = httpx2.ByteStream(content)
+    request = httpx2.Request("POST", like.url, headers=headers, stream=body, extensions=like.extensions)
+    request.read()  # so that whoever looks at requests finds its `content`, as in the SDK's own
+    return request
 
 
 def capped(response: httpx2.Response) -> None:

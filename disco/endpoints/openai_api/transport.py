@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextvars import ContextVar
+from itertools import chain
 from typing import Final, Self
 
 import httpx2
@@ -116,8 +117,12 @@ _WATCHED_BY: Final[ContextVar[TrafficCounter | None]] = ContextVar("disco_traffi
 
 def _request_bytes(request: httpx2.Request) -> int:
     line = len(request.method) + len(request.url.raw_path) + len(b"  HTTP/1.1\r\n")
-    length = request.headers.get("content-length", "")
-    return line + _fields_bytes(request.headers) + (int(length) if length.isdecimal() else 0)
+    try:
+        body = len(request.content)
+    except httpx2.RequestNotRead:  # a redirected one
+        length = request.headers.get("content-length", "")
+        body = int(length) if length.isdecimal() else 0
+    return line + _fields_bytes(request.headers) + body
 
 
 def _head_bytes(response: httpx2.Response) -> int:
@@ -127,7 +132,8 @@ def _head_bytes(response: httpx2.Response) -> int:
 
 def _fields_bytes(headers: httpx2.Headers) -> int:
     """The fields of a head, `name: value` and a line end each, and the empty line behind them."""
-    return sum(len(name) + len(value) + 4 for name, value in headers.raw) + 2
+    fields = headers.raw
+    return sum(map(len, chain.from_iterable(fields))) + 4 * len(fields) + 2
 
 
 async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object] | None = None) -> bool:
