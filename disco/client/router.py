@@ -75,10 +75,9 @@ class Router:
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
         self._standby = tuple(Member(b, b.model, price_of(b.price), standby=True) for b in backups)
-        self._members_of: Endpoint | None = (
-            None  # whose these are: the copies of a client have servers of their own
-        )
-        self._members: tuple[Member, ...] = () if self.local is None else (Member(self.local),)
+        # Of one server, and whose it is in one tuple: the copies of a client have servers of their own, and may be
+        # asked by several threads at once.
+        self._members: tuple[Endpoint | None, tuple[Member, ...]] = None, ()
         self.health = Health()
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
@@ -90,8 +89,9 @@ class Router:
         Raises:
             ConfigurationError: two of them have one name.
         """
-        if server is self._members_of:
-            return self._members
+        kept_for, kept = self._members
+        if kept and server is kept_for:
+            return kept
         members = [Member(e) for e in (self.local, server) if e is not None]
         if server is not None:  # what stands by stands behind a server
             members.extend(self._standby)
@@ -101,8 +101,8 @@ class Router:
                 raise ConfigurationError(
                     f"Two endpoints are called {name!r}; give the local one another name."
                 )
-        self._members_of, self._members = server, tuple(members)
-        return self._members
+        self._members = server, (made := tuple(members))
+        return made
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.

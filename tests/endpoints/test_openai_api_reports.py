@@ -104,6 +104,15 @@ async def test_compressed_bytes_count_as_they_came():
         assert attempt.traffic == seen_by(server)
 
 
+async def test_a_redirect_counts_on_both_its_ways():
+    moved = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
+    async with served(moved, NORMAL) as (server, endpoint):
+        attempt = endpoint.open(ask())
+        deltas, _ = await collect(attempt)
+        assert "".join(delta.text for delta in deltas) == "Hello"
+        assert attempt.traffic == seen_by(server)
+
+
 async def test_an_error_answer_counts_with_its_body():
     script = answer(b'{"error": {"message": "boom"}}', status="500 Internal Server Error")
     async with served(script) as (server, endpoint):
