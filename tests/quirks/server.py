@@ -78,8 +78,8 @@ class QuirkServer(ABC):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            writer.transport.abort()  # and does not wait for a client that reads no more
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                writer.close()
                 await writer.wait_closed()
 
     async def _respond(
@@ -119,11 +119,14 @@ def running(server: Server) -> Iterator[Server]:
 
     async def stop() -> None:
         listening.close()
+        for _ in range(10):  # a connection that was just accepted comes to its task, which then closes it
+            await asyncio.sleep(0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         serving = [task for task in others if "QuirkServer.serve" in repr(task.get_coro())]
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed is told so
 
     with start_blocking_portal("asyncio") as portal:
         listening = portal.call(start)

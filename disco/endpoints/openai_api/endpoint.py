@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import anyio
 import httpx2
@@ -37,16 +37,14 @@ _FIRST_CHUNK = (
 )
 
 
-class _KnownURL(NamedTuple):
-    """A base_url, its text, and the host and port in it."""
+class _KnownURL:
+    """A base_url, its text, and the host and port in it. Not to be printed: a URL may hold a password."""
 
-    url: httpx2.URL
-    text: str
-    address: tuple[str, int]
+    __slots__ = ("address", "text", "url")
 
-    @classmethod
-    def of(cls, url: httpx2.URL) -> _KnownURL:
-        return cls(url, str(url), (url.host, url.port or (80 if url.scheme == "http" else 443)))
+    def __init__(self, url: httpx2.URL) -> None:
+        self.url, self.text = url, str(url)
+        self.address = url.host, url.port or (80 if url.scheme == "http" else 443)
 
 
 class OpenAIEndpoint(Endpoint):
@@ -86,7 +84,7 @@ class OpenAIEndpoint(Endpoint):
         self._context_tokens = context_tokens
         self._logp = logp
         self._attempts: set[ServerAttempt] = set()
-        self._known_url = _KnownURL.of(client.base_url)
+        self._known_url = _KnownURL(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         continues = self.continuation(model).method != "none"
@@ -136,7 +134,7 @@ class OpenAIEndpoint(Endpoint):
         # Asked for several times in every request; writing a URL down takes ten times as long as looking it up.
         url = self._client.base_url
         if url is not self._known_url.url:
-            self._known_url = _KnownURL.of(url)
+            self._known_url = _KnownURL(url)
         return self._known_url
 
     def open(
