@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyio.from_thread import start_blocking_portal
 from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Head, chunked, read_body, read_head
+from stream_server import listening
 
 from disco.endpoints.simulated_text import tokenise
 
@@ -58,31 +58,10 @@ def origin_server(text: str = TEXT, *, token_s: float = 0.0) -> Iterator[Origin]
                     break
         except asyncio.IncompleteReadError:
             origin.broken += 1
-        except ConnectionError:
-            pass
-        finally:
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                writer.close()
-                await writer.wait_closed()
 
-    async def start() -> asyncio.Server:
-        return await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
-
-    async def stop() -> None:
-        server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        serving = [task for task in others if "origin_server.<locals>.serve" in repr(task.get_coro())]
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-
-    with start_blocking_portal("asyncio") as portal:
-        server = portal.call(start)
-        origin.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        try:
-            yield origin
-        finally:
-            portal.call(stop)
+    with listening(serve) as port:
+        origin.base_url = f"http://127.0.0.1:{port}/v1"
+        yield origin
 
 
 async def _answer(

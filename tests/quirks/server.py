@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, ClassVar, TypeVar
 
-from anyio.from_thread import start_blocking_portal
 from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, chunked, read_body, read_head
+from stream_server import listening
 
 __all__ = ["Document", "Events", "QuirkServer", "running"]
 
@@ -52,35 +52,28 @@ class QuirkServer(ABC):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        try:
-            while (head := await read_head(reader)) is not None:
-                method, path, _ = head.line.split(" ")
-                read = b""
-                if head.length:
-                    read = b"".join([data async for data in read_body(reader, head)])
-                self.asked.append(path)
-                body = json.loads(read) if read else {}
-                if method == "POST":
-                    self.bodies.append((path, body))
-                answering = asyncio.create_task(self._respond(method, path, body, writer))
-                # Nothing comes while an answer is written, unless the client leaves.
-                leaving = asyncio.create_task(reader.read(1))
-                try:
-                    await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
-                    if not answering.done():
-                        self.left += 1
-                        break
-                    answering.result()
-                finally:
-                    for task in (answering, leaving):
-                        task.cancel()
-                    await asyncio.gather(answering, leaving, return_exceptions=True)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort()  # and does not wait for a client that reads no more
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                await writer.wait_closed()
+        while (head := await read_head(reader)) is not None:
+            method, path, _ = head.line.split(" ")
+            read = b""
+            if head.length:
+                read = b"".join([data async for data in read_body(reader, head)])
+            self.asked.append(path)
+            body = json.loads(read) if read else {}
+            if method == "POST":
+                self.bodies.append((path, body))
+            answering = asyncio.create_task(self._respond(method, path, body, writer))
+            # Nothing comes while an answer is written, unless the client leaves.
+            leaving = asyncio.create_task(reader.read(1))
+            try:
+                await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+                if not answering.done():
+                    self.left += 1
+                    break
+                answering.result()
+            finally:
+                for task in (answering, leaving):
+                    task.cancel()
+                await asyncio.gather(answering, leaving, return_exceptions=True)
 
     async def _respond(
         self, method: str, path: str, body: dict[str, Any], writer: asyncio.StreamWriter
@@ -113,25 +106,6 @@ Server = TypeVar("Server", bound=QuirkServer)
 @contextlib.contextmanager
 def running(server: Server) -> Iterator[Server]:
     """`server`, listening on a free loopback port."""
-
-    async def start() -> asyncio.Server:
-        return await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=2**20)
-
-    async def stop() -> None:
-        listening.close()
-        for _ in range(10):  # a connection that was just accepted comes to its task, which then closes it
-            await asyncio.sleep(0)
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        serving = [task for task in others if "QuirkServer.serve" in repr(task.get_coro())]
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await asyncio.sleep(0)  # what was closed is told so
-
-    with start_blocking_portal("asyncio") as portal:
-        listening = portal.call(start)
-        server.base_url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
-        try:
-            yield server
-        finally:
-            portal.call(stop)
+    with listening(server.serve) as port:
+        server.base_url = f"http://127.0.0.1:{port}/v1"
+        yield server
