@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import cache, partial
 
 import anyio
 
 from disco.client.driver import LiveSession
 from disco.client.statistics import EndpointStatistics, Statistics
-from disco.cost import Ledger
 from disco.cost.purse import Purse
 from disco.dispatch.health import Watch
 from disco.errors import FailureKind
 from disco.session.billing import settle_accounts
 from disco.session.machine import Session
-from disco.session.record import RouteRecord
 from disco.session.recording import make_record
 from disco.telemetry.lines import LOG
 from disco.telemetry.reporter import Report
@@ -72,7 +70,9 @@ class Accounting:
         ledger = settle_accounts(session)
         # The session has closed and changes no more, so the record may be written when it is asked for; only
         # the budgets that it reports go on changing.
-        live.written = _Record(session, ledger, self._policy, self._created_s).written
+        live.written = cache(
+            partial(make_record, session, ledger, policy=self._policy, created_s=self._created_s)
+        )
         if self._purse is not None:
             live.written()
         if self._statistics.learn(session, self._endpoints):
@@ -92,17 +92,3 @@ class Accounting:
                         "Check api_key and base_url.",
                         state.candidate.name,
                     )
-
-
-@dataclass(slots=True)
-class _Record:
-    session: Session
-    ledger: Ledger
-    policy: str
-    created_s: float
-    made: RouteRecord | None = None
-
-    def written(self) -> RouteRecord:
-        if self.made is None:
-            self.made = make_record(self.session, self.ledger, policy=self.policy, created_s=self.created_s)
-        return self.made

@@ -88,13 +88,9 @@ def keep_interrupts_out(function: Callable[..., object]) -> None:
     """Have Ctrl-C reach the application's own task, not one that runs `function`.
 
     Trio raises KeyboardInterrupt in whatever task is running when the signal comes. Here it would end a
-    system task, which trio takes for a bug of its own. Trio marks the function's code, so once is enough.
+    system task, which trio takes for a bug of its own.
     """
     trio = sys.modules.get("trio")
-    code = getattr(function, "__code__", None)
-    if trio is not None and code not in _PROTECTED:
+    # Under asyncio, too, trio is imported where it is installed: by the HTTP client.
+    if trio is not None and trio.lowlevel.in_trio_run():
         trio.lowlevel.enable_ki_protection(function)
-        _PROTECTED.add(code)
-
-
-_PROTECTED: set[object] = set()  # code that trio was told of

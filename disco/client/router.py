@@ -44,7 +44,7 @@ __all__ = ["Router"]
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `catalog`, `health`, the caches, `governor`, `_refused` (servers whose refusal of the key was logged).
+    Mutable: `catalog`, `health`, the two caches, `governor`, `_refused` (servers whose refusal of the key was logged).
     """
 
     def __init__(
@@ -75,9 +75,6 @@ class Router:
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
         self._standby = tuple(Member(b, b.model, price_of(b.price), standby=True) for b in backups)
-        # Of one server, and whose it is in one tuple: the copies of a client have servers of their own, and may be
-        # asked by several threads at once.
-        self._members: tuple[Endpoint | None, tuple[Member, ...]] = None, ()
         self.health = Health()
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
@@ -89,9 +86,6 @@ class Router:
         Raises:
             ConfigurationError: two of them have one name.
         """
-        kept_for, kept = self._members
-        if kept and server is kept_for:
-            return kept
         members = [Member(e) for e in (self.local, server) if e is not None]
         if server is not None:  # what stands by stands behind a server
             members.extend(self._standby)
@@ -101,8 +95,7 @@ class Router:
                 raise ConfigurationError(
                     f"Two endpoints are called {name!r}; give the local one another name."
                 )
-        self._members = server, (made := tuple(members))
-        return made
+        return tuple(members)
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.

@@ -378,8 +378,9 @@ async def test_clocks_that_are_off_wait_for_ever_on_virtual_time():
 
 
 @VIRTUAL
-async def test_silence_after_the_finish_reason_ends_the_answer_soon():
-    script = [STREAM_HEAD, piece(sse(chunk("a"), chunk(finish="stop"), done=False)), FOREVER]
+@pytest.mark.parametrize("tail", [[FOREVER], [0.5, piece(b": ping\n\n")] * 100], ids=["silence", "pings"])
+async def test_whatever_follows_the_finish_reason_the_answer_ends_soon(tail):
+    script = [STREAM_HEAD, piece(sse(chunk("a"), chunk(finish="stop"), done=False)), *tail]
     async with served(script) as (_, endpoint):
         started_at = anyio.current_time()
         _, ended = await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))

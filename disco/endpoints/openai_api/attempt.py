@@ -157,54 +157,40 @@ class ServerAttempt(Attempt):
                 await self._open()
             if self._opening.cancelled_caught:
                 raise StopAsyncIteration
-        if self._reader.finish_reason is None:
-            deltas = await self._read()
-            if deltas:
+        while not self._over and self._reader.finish_reason is None:
+            if deltas := await self._read():
                 return deltas
         if not self._over:
-            # The answer is complete: it waits no longer for what may still come.
+            # The answer is complete: what may still come gets a moment.
             with anyio.move_on_after(_TAIL_S):
-                deltas = await self._read()
-                if deltas:
-                    return deltas
+                while not self._over:
+                    if deltas := await self._read():
+                        return deltas
             self._over = True
         return self._end()
 
     async def _read(self) -> list[Delta]:
-        """What comes next of the answer; nothing where it is complete, and where the body has ended."""
-        body, reader, splitter = cast("Any", self._body), self._reader, self._splitter
-        received = self._wire.received
-        was_complete = reader.finish_reason is not None
-        while not self._over:
-            if reader.broken is not None:
-                raise reader.broken
-            try:
-                data = await body.__anext__()
-                received(data)
-                events = splitter.feed(data)
-            except StopAsyncIteration:
-                self._wire.ended()
-                self._over = self._eof = True
-                events = self._last_event()
-            except httpx2.HTTPError:
-                if reader.finish_reason is None:
-                    raise
-                # The answer is complete; what went wrong was only the stream's tail.
-                self._over = True
-                break
-            if not events:
-                continue
-            deltas = reader.read(events)
-            if reader.done:
-                self._over = True
-            if deltas:
-                if self._seam is not None:
-                    deltas = self._through_seam(self._seam, deltas)
-                if deltas:
-                    return deltas
-            if not was_complete and reader.finish_reason is not None:
-                break
-        return []
+        """What is in the next piece of the body, maybe nothing."""
+        reader = self._reader
+        if reader.broken is not None:
+            raise reader.broken
+        try:
+            data = await cast("Any", self._body).__anext__()
+            self._wire.received(data)
+            events = self._splitter.feed(data)
+        except StopAsyncIteration:
+            self._wire.ended()
+            self._over = self._eof = True
+            events = self._last_event()
+        except httpx2.HTTPError:
+            if reader.finish_reason is None:
+                raise
+            # The answer is complete; what went wrong was only the stream's tail.
+            self._over = True
+            return []
+        deltas = reader.read(events)
+        self._over = self._over or reader.done
+        return deltas if self._seam is None else self._through_seam(self._seam, deltas)
 
     async def _open(self) -> None:
         """Send the request and wait for the response's headers."""

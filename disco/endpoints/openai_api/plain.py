@@ -87,10 +87,7 @@ class PlainClient(AsyncOpenAI):
 
 
 def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:
-    """The same request with another body.
-
-    Its head is copied: httpx takes five times as long to encode every field of it anew.
-    """
+    """The same request with another body; its head is copied, which is quicker than encoding every field anew."""
     headers = httpx2.Headers(like.headers)
     headers["Content-Length"] = str(len(content))
     body = httpx2.ByteStream(content)

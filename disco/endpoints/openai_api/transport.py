@@ -117,12 +117,7 @@ _WATCHED_BY: Final[ContextVar[TrafficCounter | None]] = ContextVar("disco_traffi
 
 def _request_bytes(request: httpx2.Request) -> int:
     line = len(request.method) + len(request.url.raw_path) + len(b"  HTTP/1.1\r\n")
-    try:
-        body = len(request.content)
-    except httpx2.RequestNotRead:  # a redirected one
-        length = request.headers.get("content-length", "")
-        body = int(length) if length.isdecimal() else 0
-    return line + _fields_bytes(request.headers) + body
+    return line + _fields_bytes(request.headers) + len(request.read())
 
 
 def _head_bytes(response: httpx2.Response) -> int:
