@@ -2,9 +2,9 @@
 
 from disco.client import RouteLog
 from disco.client.async_client import AsyncDisco
-from disco.client.backups import Backup
-from disco.client.local_servers import LocalServer
-from disco.client.sync_client import Disco
+from disco.client.endpoint_catalog.backups import Backup
+from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.sync.sync_client import Disco
 from disco.errors import (
     AnswerTimeoutError,
     ConfigurationError,

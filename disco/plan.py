@@ -103,7 +103,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Hand the answer from one endpoint to another in mid-sentence once it pays (`session/migration.py`).
+    """Hand the answer from one endpoint to another in mid-sentence once it pays.
+
+    `session/switching/migration_rule.py` has the rule.
 
     `keep_prefill`: when the target lost the race, let it finish and keep its prefill instead of throwing it
     away, because this move is likely.

@@ -9,7 +9,7 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 from disco.dispatch import load_preset
 
 # The server answers everything; the device only comes in when it must.

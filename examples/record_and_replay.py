@@ -9,12 +9,12 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco, RouteLog
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 from disco.profiles import load_server
 from disco.replay.formats import read_trace
-from disco.replay.recorded import scenario_of_routes
-from disco.replay.scenario import Arm, resolve
-from disco.replay.vectorised import evaluate
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.from_recording import scenario_of_routes
+from disco.replay.workload.scenario import Arm, resolve
 
 TOPICS = ["harbours", "lighthouses and those who kept them", "salt", "how maps of the sea were drawn"] * 2
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 
 from disco import AsyncDisco
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 
 
 async def main(server: LocalServer) -> None:

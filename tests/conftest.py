@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,6 @@ import pytest
 # Reading the world's certificates costs every client 60 ms; servers here speak plain HTTP, or bring a certificate.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
-
-# Test helpers (servers.py, scripted_server.py) are imported by name from any room.
-sys.path.insert(0, str(Path(__file__).parent))
 
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server

@@ -35,7 +35,14 @@ ALLOWED: dict[str, set[str]] = {
     "endpoints": set(),
     "telemetry": {"session"},
     "client": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "telemetry"},
-    "replay": {"profiles", "cost", "playback", "dispatch", "session", "endpoints.simulated_script"},
+    "replay": {
+        "profiles",
+        "cost",
+        "playback",
+        "dispatch",
+        "session",
+        "endpoints.simulation.simulated_script",
+    },
     "server": {"dispatch", "session", "client"},
     "cli": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "client", "replay", "server"},
 }
@@ -45,7 +52,7 @@ ENDPOINT_KINDS = {
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": set(),
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
-    "endpoints.simulated": {"endpoints.simulated_script", "endpoints.simulated_text"},
+    "endpoints.simulation": set(),
 }
 
 HEAVY = (
@@ -131,14 +138,14 @@ if TYPE_CHECKING:
     from disco.cost import Ledger
 def f():
     import disco.events
-from disco.session import attempts, machine
+from disco.session import machine, race
 """
     found = list(imports_of("x.y", ast.parse(code)))
     assert [(i.target, i.typing_only, i.in_function) for i in found] == [
         ("cost", True, False),
         ("events", False, True),
-        ("session.attempts", False, False),
         ("session.machine", False, False),
+        ("session.race", False, False),
     ]
     assert len(IMPORTS) > 100
     assert {i.room for i in IMPORTS} >= set(ALLOWED) - {"profiles"}
@@ -167,7 +174,13 @@ def test_a_room_imports_only_what_its_row_allows(room, typing_only):
 
 @pytest.mark.parametrize("kind", ENDPOINT_KINDS)
 def test_kinds_of_endpoint_do_not_know_each_other(kind):
-    allowed = {kind, "endpoints.base", "endpoints.gguf", *ENDPOINT_KINDS[kind]}
+    allowed = {
+        kind,
+        "endpoints.contract",
+        "endpoints.gguf_header",
+        "endpoints.chat_template",
+        *ENDPOINT_KINDS[kind],
+    }
     mine = [
         i
         for i in IMPORTS
@@ -215,11 +228,11 @@ def test_the_table_in_the_docs_is_this_map():
 # Where a number or a name of endpoints may be known: configuration, which gives names, and the one adapter.
 CONFIGURATION = (
     "client.async_client",
-    "client.sync_client",
+    "client.sync.sync_client",
     "client.router",
-    "client.backup_server",
-    "client.backups",
-    "client.local_servers",
+    "client.endpoint_catalog.backup_server",
+    "client.endpoint_catalog.backups",
+    "client.endpoint_catalog.local_servers",
 )
 
 

@@ -32,8 +32,8 @@ from scripted_server import (
 
 from disco import AsyncDisco
 from disco.dispatch import available_presets
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install fastapi uvicorn")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install fastapi uvicorn")

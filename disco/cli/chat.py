@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from openai import OpenAIError
 
-from disco.cli.screen import Screen
+from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
 
 __all__ = ["run_chat"]

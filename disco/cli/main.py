@@ -10,8 +10,8 @@ from inspect import iscoroutinefunction
 import anyio
 from openai import OpenAIError
 
-from disco.cli.options import add_replay, add_tune
-from disco.cli.screen import Screen
+from disco.cli.console import Screen
+from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serve import add_serve
 
 __all__ = ["main"]
@@ -88,10 +88,10 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
     if arguments.chaos:
-        from disco.cli.chaos import run_chaos  # noqa: PLC0415 - `disco --help` needs no model
+        from disco.cli.demonstration.chaos import run_chaos  # noqa: PLC0415 - `disco --help` needs no model
 
         return await run_chaos(screen)
-    from disco.cli.demo import run_demo  # noqa: PLC0415 - as above
+    from disco.cli.demonstration.demo import run_demo  # noqa: PLC0415 - as above
 
     return await run_demo(screen)
 
@@ -110,7 +110,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.measure import run_profile  # noqa: PLC0415 - as above
+    from disco.cli.profile import run_profile  # noqa: PLC0415 - as above
 
     return await run_profile(screen, arguments.local, threads=arguments.threads, save=not arguments.no_save)
 

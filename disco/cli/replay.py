@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from disco.cli.output import check_output, write
-from disco.cli.parse import parse_budgets, parse_policies
-from disco.cli.screen import Screen
-from disco.cli.situation import auto_policy, described, read, situation_of
+from disco.cli.console import Screen
+from disco.cli.option_types import parse_budgets, parse_policies
+from disco.cli.output_files import check_output, write
+from disco.cli.scenario_options import auto_policy, described, read, situation_of
 from disco.errors import ConfigurationError
 from disco.profiles import LengthsProfile, load_lengths
-from disco.replay.arms import ORACLE, RECORDED
-from disco.replay.chunks import sweep_chunks
-from disco.replay.executors import open_executor
-from disco.replay.recorded import is_recording
 from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
-from disco.replay.scenario import Arm, Scenario
-from disco.replay.survey import Survey, survey
-from disco.replay.sweep import BUDGETLESS, EvaluatorName, Swept, run_sweep
-from disco.replay.synthetic import Arrivals, synthetic_trace
-from disco.replay.trace import Trace
+from disco.replay.sweeps.chunked_sweep import sweep_chunks
+from disco.replay.sweeps.executors import open_executor
+from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, Swept, run_sweep
+from disco.replay.vector.arm_delays import ORACLE, RECORDED
+from disco.replay.workload.from_recording import is_recording
+from disco.replay.workload.scenario import Arm, Scenario
+from disco.replay.workload.synthetic import Arrivals, synthetic_trace
+from disco.replay.workload.trace import Trace
+from disco.replay.workload.trace_survey import Survey, survey
 
 __all__ = ["run_replay"]
 
@@ -45,7 +45,7 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is the JSON's alone
     if arguments.trace == PAPER:
-        from disco.cli.paper import replay_paper  # noqa: PLC0415 - much that no other replay needs
+        from disco.cli.replay_paper import replay_paper  # noqa: PLC0415 - much that no other replay needs
 
         return replay_paper(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from disco.cli.screen import Screen
+from disco.cli.console import Screen
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from disco.cli.options import DEFAULT_EXCHANGE_RATE
-from disco.cli.parse import parse_exchange_rate
-from disco.cli.screen import Screen
-from disco.cli.situation import read, situation_of
+from disco.cli.console import Screen
+from disco.cli.option_types import parse_exchange_rate
+from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
+from disco.cli.scenario_options import read, situation_of
 from disco.errors import ConfigurationError
-from disco.replay.aim import Aim, Trial, parse_max_cost
-from disco.replay.choice import write_preset
-from disco.replay.executors import open_executor
-from disco.replay.tune import Tuned, tune
+from disco.replay.sweeps.executors import open_executor
+from disco.replay.tuning.objective import Aim, Trial, parse_max_cost
+from disco.replay.tuning.preset_file import write_preset
+from disco.replay.tuning.search import Tuned, tune
 
 __all__ = ["run_tune"]
 

@@ -1,8 +1,8 @@
 """Drop-in clients: the `openai` package's classes with a second model behind them."""
 
 from disco.client.async_client import AsyncDisco
-from disco.client.backups import Backup
-from disco.client.sync_client import Disco
+from disco.client.endpoint_catalog.backups import Backup
+from disco.client.sync.sync_client import Disco
 from disco.telemetry.route_log import RouteLog
 
 __all__ = ["AsyncDisco", "Backup", "Disco", "RouteLog"]

@@ -7,15 +7,15 @@ from functools import cache, partial
 
 import anyio
 
-from disco.client.driver import LiveSession
-from disco.client.statistics import EndpointStatistics, Statistics
-from disco.cost.purse import Purse
-from disco.dispatch.health import Watch
+from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics
+from disco.client.live_driver import LiveSession
+from disco.cost.budget_reservation import Purse
+from disco.dispatch.breakers.endpoint_health import Watch
 from disco.errors import FailureKind
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session
-from disco.session.recording import make_record
-from disco.telemetry.lines import LOG
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.telemetry.log_lines import LOG
 from disco.telemetry.reporter import Report
 
 __all__ = ["Accounting"]

@@ -16,22 +16,22 @@ from openai import AsyncOpenAI
 from openai.pagination import AsyncPage
 from openai.types import Model
 
-from disco.client.options import NO_OPTIONS, RequestOptions, merge_options, take_options
-from disco.client.routed import Routed, clocks_of, hide, is_model_list, model_of, routed_request
+from disco.client.chat.routed_request import Routed, clocks_of, hide, is_model_list, model_of, routed_request
+from disco.client.request_options import NO_OPTIONS, RequestOptions, merge_options, take_options
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
-    from disco.client.backup_server import BackupServer
-    from disco.client.backups import Backup
-    from disco.client.completions import DiscoChat
-    from disco.client.local_servers import LocalServer
+    from disco.client.chat.completions import DiscoChat
+    from disco.client.endpoint_catalog.backup_server import BackupServer
+    from disco.client.endpoint_catalog.backups import Backup
+    from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.router import Router
     from disco.dispatch import Preset
-    from disco.endpoints.base import Endpoint
     from disco.endpoints.continuation import Continuation, Verdict
+    from disco.endpoints.contract import Endpoint
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -182,7 +182,7 @@ class AsyncDisco(AsyncOpenAI):
 
     def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
         """The same client without disco: what the server endpoint talks through."""
-        from disco.endpoints.openai_api.plain import PlainClient  # noqa: PLC0415 - with the endpoint
+        from disco.endpoints.openai_api.sdk_client import PlainClient  # noqa: PLC0415 - with the endpoint
 
         return PlainClient(
             api_key=self._api_key_provider or self.api_key,
@@ -200,7 +200,7 @@ class AsyncDisco(AsyncOpenAI):
     @cached_property
     def chat(self) -> DiscoChat:
         """`client.chat`, with routed completions."""
-        from disco.client.completions import DiscoChat  # noqa: PLC0415 - as above
+        from disco.client.chat.completions import DiscoChat  # noqa: PLC0415 - as above
 
         return DiscoChat(self)
 
@@ -273,7 +273,7 @@ class AsyncDisco(AsyncOpenAI):
             )
         routed = self.routed(options)
         if routed is not None:
-            from disco.client.parsed import quick_stream_class  # noqa: PLC0415 - numpy loads with it
+            from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - numpy loads with it
 
             return await self._process_response(
                 cast_to=self._maybe_override_cast_to(cast_to, options),
@@ -337,7 +337,7 @@ class AsyncDisco(AsyncOpenAI):
 
     async def respond(self, routed: Routed, options: FinalRequestOptions, *, stream: bool) -> httpx2.Response:
         """The HTTP response that a routed answer would have come in."""
-        from disco.client.wire import (  # noqa: PLC0415 - numpy loads with it
+        from disco.client.chat.http_encoding import (  # noqa: PLC0415 - numpy loads with it
             RAW_RESPONSE_HEADER,
             EventStream,
             chat_request,
@@ -387,6 +387,6 @@ class AsyncDisco(AsyncOpenAI):
 def _servers(backups: Sequence[Backup], local: object) -> Sequence[BackupServer]:
     if not backups:
         return ()
-    from disco.client.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
+    from disco.client.endpoint_catalog.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
 
     return backup_servers(backups, taken=("server", getattr(local, "name", "device")))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from disco.client.options import RequestOptions
-from disco.cost.purse import Purse
+from disco.client.request_options import RequestOptions
+from disco.cost.budget_reservation import Purse
 from disco.dispatch import Dispatcher, Features, Preset
-from disco.dispatch.health import Watch
+from disco.dispatch.breakers.endpoint_health import Watch
 from disco.dispatch.within_budget import within_budget
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms
+from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = ["PlannedAnswer", "View", "prepare"]
 

@@ -13,29 +13,29 @@ import anyio
 import numpy as np
 
 from disco.client.accounting import Accounting
-from disco.client.catalog import EndpointCatalog, Member, price_of
-from disco.client.driver import LiveSession
-from disco.client.host import Host
-from disco.client.local_servers import LocalServer, is_address
-from disco.client.options import NO_OPTIONS, RequestOptions
+from disco.client.background_tasks import Host
+from disco.client.endpoint_catalog.catalog import EndpointCatalog, Member, price_of
+from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
+from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
+from disco.client.live_driver import LiveSession
 from disco.client.planning import View, prepare
-from disco.client.statistics import EndpointStatistics, make_room
-from disco.cost.bounds import most_prompt_tokens
-from disco.cost.governor import Governor
-from disco.cost.purse import Purse
+from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.cost.budget_limiter import Governor
+from disco.cost.budget_reservation import Purse
+from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
-from disco.dispatch.health import Health
+from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.presets import with_limits
-from disco.endpoints.base import Endpoint
+from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
 from disco.plan import Candidate
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.telemetry import Asked, OnRoute, Reporter
-from disco.telemetry.lines import log_plan, log_probe
+from disco.telemetry.log_lines import log_plan, log_probe
 
 if TYPE_CHECKING:
-    from disco.client.backup_server import BackupServer
+    from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]

@@ -1,7 +1,7 @@
 """What answers cost, and to whom they are charged."""
 
 from disco.cost.ledger import Charge, Ledger, Phase, Totals
-from disco.cost.unified import (
+from disco.cost.unified_cost import (
     PAPER_DEVICE_CONSTRAINED,
     PAPER_SERVER_CONSTRAINED,
     ExchangeRate,

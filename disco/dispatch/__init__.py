@@ -1,26 +1,33 @@
 """Which endpoints may serve a request, which start when, and where its answer may go."""
 
 from disco.dispatch.arranging import Arrangement, Arranging, BudgetClass
-from disco.dispatch.base import Delays, Diffusion, FittedPolicy, Policy, PolicyFactory, VectorPolicy
 from disco.dispatch.dispatcher import Dispatcher
-from disco.dispatch.eligible import eligible
-from disco.dispatch.features import Features, estimate_tokens, features_of
-from disco.dispatch.fixed import DeviceOnly, Race, ServerOnly
-from disco.dispatch.length_threshold import (
+from disco.dispatch.eligibility import eligible
+from disco.dispatch.planners.optimal_plan import OptimalPlan, plan_optimal_waits
+from disco.dispatch.planners.wait_quantiles import SplitWait, WaitByLength
+from disco.dispatch.policies.baselines import DeviceOnly, Race, ServerOnly
+from disco.dispatch.policies.length_threshold import (
     LengthThreshold,
     ThresholdPlan,
     plan_threshold,
     plan_threshold_samples,
 )
-from disco.dispatch.optimal_plan import OptimalPlan, plan_optimal_waits
-from disco.dispatch.optimal_wait import OptimalWait
+from disco.dispatch.policies.optimal_wait import OptimalWait
+from disco.dispatch.policies.policy import (
+    Delays,
+    Diffusion,
+    FittedPolicy,
+    Policy,
+    PolicyFactory,
+    VectorPolicy,
+)
+from disco.dispatch.policies.policy_registry import build_policy, known_policies
+from disco.dispatch.policies.random_split import RandomSplit
+from disco.dispatch.policies.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
 from disco.dispatch.presets import Preset, available_presets, load_preset
-from disco.dispatch.random_split import RandomSplit
 from disco.dispatch.regime import Regime, regime
-from disco.dispatch.registry import build_policy, known_policies
+from disco.dispatch.request_features import Features, estimate_tokens, features_of
 from disco.dispatch.two_sided import TwoSided
-from disco.dispatch.wait_time import WaitPlan, WaitTime, plan_waits, plan_waits_samples
-from disco.dispatch.waits import SplitWait, WaitByLength
 from disco.plan import Candidate, Move, Plan, Start
 
 __all__ = [

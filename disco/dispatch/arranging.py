@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from disco.dispatch.features import Features
+from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Start
-from disco.profiles.distributions import Empirical
-from disco.profiles.lengths import Lengths
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
 
 __all__ = ["Arrangement", "Arranging", "BudgetClass"]
 

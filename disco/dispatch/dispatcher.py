@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from disco.dispatch.arranging import Arranging, BudgetClass
-from disco.dispatch.eligible import eligible
-from disco.dispatch.features import Features
+from disco.dispatch.eligibility import eligible
 from disco.dispatch.presets import Preset
+from disco.dispatch.request_features import Features
 from disco.dispatch.two_sided import TwoSided
 from disco.plan import Candidate, Move, Plan, Rest, Start
-from disco.profiles.distributions import Empirical
-from disco.profiles.lengths import Lengths
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
 
 __all__ = ["BudgetClass", "Dispatcher"]
 

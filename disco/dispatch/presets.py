@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from disco._resources import resource_dir
-from disco.cost.governor import Limit
-from disco.dispatch.registry import AUTO, is_known_policy, known_policies
+from disco.cost.budget_limiter import Limit
+from disco.dispatch.policies.policy_registry import AUTO, is_known_policy, known_policies
 from disco.errors import ConfigurationError, nearest
 
 __all__ = [

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from disco.dispatch.arranging import Arrangement, BudgetClass
-from disco.dispatch.base import FittedPolicy, Policy, alone
-from disco.dispatch.features import Features
-from disco.dispatch.fixed import Race
+from disco.dispatch.policies.baselines import Race
+from disco.dispatch.policies.policy import FittedPolicy, Policy, alone
+from disco.dispatch.policies.policy_registry import AUTO, build_policy
 from disco.dispatch.presets import DispatchSection
 from disco.dispatch.regime import regime
-from disco.dispatch.registry import AUTO, build_policy
+from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Place
-from disco.profiles.distributions import Empirical
-from disco.profiles.lengths import Lengths
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
 from disco.rates import Rates
 
 __all__ = ["TwoSided"]

@@ -4,8 +4,8 @@ As a budget runs low, money is kept for what needs it most. With less than `FOR_
 there in addition to somebody else, and no answer moves there to save anything. With less than `FOR_ANSWERS`, answers
 start there only where nobody else may serve them. What is left then is for those, and for answers whose writer died.
 
-Whether an attempt may start is not decided here but when it does (`cost.purse`): a plan may come too late, a
-reservation cannot.
+Whether an attempt may start is not decided here but when it does (`cost.budget_reservation`): a plan may come
+too late, a reservation cannot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from disco.cost.purse import Purse
+from disco.cost.budget_reservation import Purse
 from disco.plan import Candidate, Move, Plan, Start, Withheld
 from disco.request import Prefix
 

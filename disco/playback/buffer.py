@@ -17,9 +17,9 @@ from collections import deque
 from math import exp
 
 from disco.events import Delta, DeltaKind
-from disco.playback.boundaries import CAP_CHARS, continues, next_cut
 from disco.playback.gate import Gate
-from disco.playback.items import (
+from disco.playback.pace import Pace
+from disco.playback.queued_items import (
     MAX_CHARS_PER_TOKEN,
     Item,
     part_of,
@@ -28,7 +28,7 @@ from disco.playback.items import (
     weight_of,
     word_is_whole,
 )
-from disco.playback.pace import Pace
+from disco.playback.text_boundaries import CAP_CHARS, continues, next_cut
 
 __all__ = ["Playback"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disco.events import Delta, DeltaKind
-from disco.playback.items import part_of, take_back, weight_of
+from disco.playback.queued_items import part_of, take_back, weight_of
 
 __all__ = ["Gate"]
 

@@ -1,9 +1,18 @@
 """What is known about endpoints and workloads: distributions, fits, and the files they are kept in."""
 
-from disco.profiles.distributions import Empirical
-from disco.profiles.fit import LinearFit, RollingLine, fit_line
-from disco.profiles.lengths import Lengths
-from disco.profiles.model import (
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.line_fit import LinearFit, RollingLine, fit_line
+from disco.profiles.profile_store import (
+    available_profiles,
+    load_device,
+    load_lengths,
+    load_prices,
+    load_profile,
+    load_server,
+    save_profile,
+    user_profile_dir,
+)
+from disco.profiles.profile_types import (
     DeviceProfile,
     Energy,
     FlopsPerToken,
@@ -14,17 +23,8 @@ from disco.profiles.model import (
     QuantileTable,
     ServerProfile,
 )
-from disco.profiles.rolling import Rolling
-from disco.profiles.store import (
-    available_profiles,
-    load_device,
-    load_lengths,
-    load_prices,
-    load_profile,
-    load_server,
-    save_profile,
-    user_profile_dir,
-)
+from disco.profiles.rolling_distribution import Rolling
+from disco.profiles.time_distribution import Empirical
 
 __all__ = [
     "DeviceProfile",

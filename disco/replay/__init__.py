@@ -3,19 +3,19 @@
 Functions that bear the name of their module (`sweep`, `survey`, `tune`) are imported from there.
 """
 
-from disco.replay.chunks import sweep_chunks
-from disco.replay.events import simulate
-from disco.replay.executors import open_executor
 from disco.replay.formats import Skipped, read_chunks, read_trace, write_trace
-from disco.replay.outcome import Outcome, Reading
-from disco.replay.recorded import is_recording, scenario_of_routes
+from disco.replay.metrics.outcome import Outcome, Reading
+from disco.replay.metrics.over_seeds import Cell, Figure, Summary, figures_of, summarise
 from disco.replay.report import Report, to_html, to_json
-from disco.replay.scenario import Arm, Scenario, Workload, resolve, scenario_for
-from disco.replay.summary import Cell, Figure, Summary, figures_of, summarise
-from disco.replay.sweep import Swept, run_sweep
-from disco.replay.synthetic import alpaca_like, synthetic_trace
-from disco.replay.trace import Gaps, Trace
-from disco.replay.vectorised import evaluate
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.sweeps.chunked_sweep import sweep_chunks
+from disco.replay.sweeps.executors import open_executor
+from disco.replay.sweeps.sweep import Swept, run_sweep
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.from_recording import is_recording, scenario_of_routes
+from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
+from disco.replay.workload.trace import Gaps, Trace
 
 __all__ = [
     "Arm",

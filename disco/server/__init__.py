@@ -1,7 +1,7 @@
 """The local OpenAI-compatible HTTP server, `disco serve`: a thin shell around `AsyncDisco`. Extra: `server`."""
 
 from disco.server.app import make_app
-from disco.server.metrics import Metrics
-from disco.server.run import serve
+from disco.server.prometheus import Metrics
+from disco.server.serving import serve
 
 __all__ = ["Metrics", "make_app", "serve"]

@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
-from disco.server.desk import Desk
-from disco.server.errors import INVALID, Refusal, refusal_of
-from disco.server.guards import Guards, check_exposure, check_key, check_origins, is_loopback
-from disco.server.metrics import CONTENT_TYPE_LATEST, Metrics
+from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
+from disco.server.admission import Desk
+from disco.server.api_errors import INVALID, Refusal, refusal_of
+from disco.server.http_reply import JSON, Reply
+from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
-from disco.server.reply import JSON, Reply
 
 __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "make_app"]
 

@@ -10,11 +10,11 @@ import httpx2
 from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
-from disco.client.wire import EventStream
-from disco.server.body import CHAT, RESPONSES, Asked, Gone, parse, read_body
-from disco.server.desk import Desk, closing
-from disco.server.errors import Refusal, refusal_of
-from disco.server.reply import EVENTS, Reply
+from disco.client.chat.http_encoding import EventStream
+from disco.server.admission import Desk, closing
+from disco.server.api_errors import Refusal, refusal_of
+from disco.server.http_reply import EVENTS, Reply
+from disco.server.request_body import CHAT, RESPONSES, Asked, Gone, parse, read_body
 
 __all__ = ["Relay"]
 

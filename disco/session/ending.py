@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from disco.errors import AnswerTimeoutError
-from disco.session.attempts import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptState, Outcome
 from disco.session.effects import Effect, Fail, Finish
-from disco.session.failover import silence
 from disco.session.parts import Parts
-from disco.session.takeover import Succession
+from disco.session.switching.failover import Succession
+from disco.session.switching.failover_rule import silence
 
 __all__ = ["Ending"]
 

@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from disco.cost.purse import Purse
+from disco.cost.budget_reservation import Purse
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, SeamReport, Traffic, Usage
 from disco.plan import Candidate, Plan
 from disco.playback import Playback
-from disco.session.answer_lengths import AnswerLengths
-from disco.session.attempt_table import AttemptTable
-from disco.session.attempts import Outcome
+from disco.session.attempt.attempt_state import Outcome
+from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect, Release
 from disco.session.ending import Ending
-from disco.session.handover import Mover
 from disco.session.parts import Parts
 from disco.session.race import Race
-from disco.session.takeover import Succession
-from disco.session.terms import Terms, Watch
+from disco.session.session_config import Terms, Watch
+from disco.session.switching.answer_lengths import AnswerLengths
+from disco.session.switching.failover import Succession
+from disco.session.switching.migration import Mover
 from disco.session.transcript import Transcript
 from disco.session.writing import Writing
 

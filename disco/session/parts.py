@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from disco.cost.purse import Purse
+from disco.cost.budget_reservation import Purse
 from disco.plan import Candidate, Plan
-from disco.session.attempt_table import AttemptTable
-from disco.session.handover import Mover
+from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.race import Race
-from disco.session.terms import Terms
+from disco.session.session_config import Terms
+from disco.session.switching.migration import Mover
 from disco.session.transcript import Transcript
 
 __all__ = ["Parts"]

@@ -6,11 +6,11 @@ from math import inf
 
 from disco.plan import Plan
 from disco.request import Prefix
-from disco.session.attempt_table import AttemptTable
-from disco.session.attempts import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect, ParkAttempt
-from disco.session.handover import Mover
-from disco.session.terms import Pending, Role
+from disco.session.session_config import Pending, Role
+from disco.session.switching.migration import Mover
 from disco.session.transcript import Transcript
 
 __all__ = ["Race"]

@@ -9,7 +9,7 @@ from disco.events import Delta, DeltaKind
 from disco.plan import Candidate
 from disco.playback import Playback, last_word_start
 from disco.request import Prefix
-from disco.session.attempts import AttemptState, Role
+from disco.session.attempt.attempt_state import AttemptState, Role
 
 __all__ = ["Segment", "Times", "Transcript"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Ended
-from disco.session.allowance import has_used_up, was_told_to_stop
-from disco.session.attempts import AttemptState, Outcome, is_content, is_text
+from disco.session.attempt.attempt_state import AttemptState, Outcome, is_content, is_text
+from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.effects import Effect
 from disco.session.ending import Ending
 from disco.session.parts import Parts
-from disco.session.takeover import Succession
+from disco.session.switching.failover import Succession
 
 __all__ = ["Writing"]
 

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from disco.errors import ConfigurationError
-from disco.session.record import RouteRecord
-from disco.telemetry.facts import Asked, facts
-from disco.telemetry.lines import is_logged, log_answer, log_callback
+from disco.session.records.route_record import RouteRecord
+from disco.telemetry.log_lines import is_logged, log_answer, log_callback
+from disco.telemetry.record_facts import Asked, facts
 
 if TYPE_CHECKING:
-    from disco.telemetry.otel import Traced
+    from disco.telemetry.otel_setup import Traced
 
 __all__ = ["OnRoute", "Report", "Reporter"]
 
@@ -82,7 +82,7 @@ _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def _start(asked: Asked) -> Traced | None:
-    from disco.telemetry.otel import start  # noqa: PLC0415 - only where OpenTelemetry is
+    from disco.telemetry.otel_setup import start  # noqa: PLC0415 - only where OpenTelemetry is
 
     return start(asked)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from disco.session.record import RouteRecord
+    from disco.session.records.route_record import RouteRecord
 
 __all__ = ["RouteLog"]
 

@@ -25,7 +25,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel
 
 from disco import AsyncDisco
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 from disco.dispatch import available_presets, load_preset
 from disco.endpoints.continuation import Continuation
 

@@ -16,7 +16,9 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cancellation")]
+sys.path[:0] = [
+    str(Path(__file__).parents[1] / name) for name in ("support", "support/servers", "cancellation")
+]
 
 import moved_clock  # noqa: E402 - lies beside this folder
 from leaving import BROKEN_OFF, LEFT, READING, WAITING, break_off, device, leave, scene  # noqa: E402 - lies beside this folder

@@ -32,13 +32,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' fault laboratory
+for folder in ("support/servers", "support", "."):  # the tests' fault laboratory
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
-from fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process
-from fault_disco import Disco
-from fault_schedule import Turn, schedule
-from faults.proxy import fault_proxy
-from servers import llama_cpp_server
+from fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process  # noqa: E402
+from fault_disco import Disco  # noqa: E402
+from fault_schedule import Turn, schedule  # noqa: E402
+from faults.proxy import fault_proxy  # noqa: E402
+from servers import llama_cpp_server  # noqa: E402
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 

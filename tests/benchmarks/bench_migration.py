@@ -17,16 +17,16 @@ from collections.abc import Sequence
 import anyio
 
 from disco import AsyncDisco
-from disco.cli.local_server import LocalServer
-from disco.cli.measure import measure_device
-from disco.cli.screen import Screen
-from disco.cli.shaper import Shaper, shape
+from disco.cli.console import Screen
+from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.shaping_proxy import Shaper, shape
+from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.playback.metrics import quantile, tbt_s
+from disco.playback.reader_metrics import quantile, tbt_s
 from disco.profiles import DeviceProfile, load_server
-from disco.session.record import RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 PACES = (4.8, 25.0, 75.0)
 PAPER = "3.25–17.17"  # mean late tokens at 4.8 tokens/s, over its servers and regimes

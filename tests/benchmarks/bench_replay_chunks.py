@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from disco.cost import PAPER_DEVICE_CONSTRAINED
 from disco.profiles import load_device, load_server
 from disco.replay import Arm, scenario_for, sweep_chunks
-from disco.replay.survey import survey
+from disco.replay.workload.trace_survey import survey
 
 MILLIONS = (1, 4, 16)
 CHUNK_ROWS = 1 << 18

@@ -2,7 +2,7 @@
 
 Run `python tests/benchmarks/bench_replay_events.py [--requests 300] [--rounds 5]`. Three ways to the same figures:
 
-- *disco*: `disco.replay.events.simulate`, the dispatcher, session, playback and ledger that run live.
+- *disco*: `disco.replay.simulate`, the dispatcher, session, playback and ledger that run live.
 - *SimPy, by hand*: the system as a SimPy user would write it: a process per endpoint that generates into a store, a
   race by `AnyOf` and `interrupt`, a process that reads at a pace, and a hand-over by `migration.decide`. It has no
   text, so no words and no cuts, no plans, no failures, no ledger by phase and no readings: less work for the same
@@ -29,13 +29,13 @@ import simpy
 
 from disco.cost import Rates
 from disco.profiles import DeviceProfile, Empirical
-from disco.replay.events import answer_lengths, simulate
-from disco.replay.scenario import Arm, Scenario, Workload, resolve
-from disco.replay.stations import simulate as stations_simulate
-from disco.replay.trace import Trace
-from disco.replay.virtual import Player, Playing
+from disco.replay.simulator.event_evaluator import answer_lengths, simulate
+from disco.replay.simulator.virtual_driver import Player, Playing
+from disco.replay.stations import station_simulator as stations_simulate
+from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
+from disco.replay.workload.trace import Trace
 from disco.session.effects import CancelAttempt, Effect, StartAttempt
-from disco.session.migration import Snapshot, Verdict, decide
+from disco.session.switching.migration_rule import Snapshot, Verdict, decide
 
 SEED = 1
 ARM = Arm("race", migrate=True)

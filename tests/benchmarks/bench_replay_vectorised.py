@@ -22,14 +22,14 @@ import numpy as np
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.dispatch import Features, build_policy
-from disco.playback.metrics import quantile
+from disco.playback.reader_metrics import quantile
 from disco.profiles import load_device, load_server
-from disco.replay.arms import policy_name
-from disco.replay.figures import SeedFigures, figures_of
-from disco.replay.scenario import DEVICE, Arm, Scenario, Workload, resolve, scenario_for
-from disco.replay.tally import Tally
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate
+from disco.replay.metrics.per_seed import SeedFigures, figures_of
+from disco.replay.metrics.running_tally import Tally
+from disco.replay.vector.arm_delays import policy_name
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import DEVICE, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 
 LOOP_REQUESTS = 100_000
 GOAL = 5e6

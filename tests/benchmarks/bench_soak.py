@@ -22,7 +22,7 @@ import anyio
 import openai
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "servers"))
 
 from servers import llama_cpp_server
 

@@ -33,8 +33,8 @@ import openai
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 OF_SDK, ADDED_MS = 0.25, 0.3
 LONG, SHORT = 2000, 16  # content chunks of an answer

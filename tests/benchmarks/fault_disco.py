@@ -18,7 +18,7 @@ from servers import LlamaServer
 
 from disco import AsyncDisco, Timeouts
 from disco.endpoints.continuation import Continuation
-from disco.session.record import RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 __all__ = ["Disco"]
 

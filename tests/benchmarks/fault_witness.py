@@ -16,7 +16,7 @@ import httpx2
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.request import Prefix, Request
-from disco.session.record import RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 __all__ = ["Device", "Heard", "Witness", "complaint"]
 

@@ -16,16 +16,16 @@ from serving import upstream
 from watched import virtually
 
 from disco import AsyncDisco
-from disco.client.driver import LiveSession
-from disco.client.host import Host
+from disco.client.background_tasks import Host
+from disco.client.live_driver import LiveSession
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms
+from disco.session.switching.answer_lengths import AnswerLengths
 
 HERE = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
 THERE = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})

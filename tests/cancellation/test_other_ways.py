@@ -20,10 +20,10 @@ from scripted_server import WAIT_FOR_CLOSE
 from serving import serving, upstream
 
 from disco import AsyncDisco, Disco, DiscoError
-from disco.client.host import Host
+from disco.client.background_tasks import Host
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 HERE = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
 THERE = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
@@ -373,8 +373,8 @@ def test_under_trio_ctrl_c_reaches_the_application_not_the_background():
         signal.signal(signal.SIGINT, signal.default_int_handler)
         import trio
         from disco import AsyncDisco
-        from disco.endpoints.simulated import SimulatedAttempt, SimulatedEndpoint
-        from disco.endpoints.simulated_script import SimulatedProfile
+        from disco.endpoints.simulation.simulated_endpoint import SimulatedAttempt, SimulatedEndpoint
+        from disco.endpoints.simulation.simulated_script import SimulatedProfile
         usual = SimulatedAttempt.__anext__
         async def interrupted(self):
             SimulatedAttempt.__anext__ = usual

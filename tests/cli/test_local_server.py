@@ -16,8 +16,8 @@ import httpx2
 import openai
 import pytest
 
-from disco.cli.local_server import LocalServer, LocalServerError, model_gguf
-from disco.cli.shaper import shape
+from disco.cli.demonstration.demo_server import LocalServer, LocalServerError, model_gguf
+from disco.cli.demonstration.shaping_proxy import shape
 from disco.errors import ConfigurationError, ModelFileError
 
 
@@ -128,7 +128,7 @@ def test_no_child_outlives_its_parent(how):
         import signal, time
         # A test run in the background of a shell inherits that SIGINT is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        from disco.cli.local_server import LocalServer
+        from disco.cli.demonstration.demo_server import LocalServer
         def loading(seconds, phrase):
             print(server.pid, flush=True)
         server = LocalServer(progress=loading)

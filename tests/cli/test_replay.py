@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from disco.cli import main
 from disco.cli.main import _parser
-from disco.cli.parse import parse_budgets, parse_exchange_rate, parse_policies, parse_price
+from disco.cli.option_types import parse_budgets, parse_exchange_rate, parse_policies, parse_price
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
 from disco.replay.formats import write_trace
-from disco.replay.scenario import Arm, scenario_for
-from disco.replay.sweep import sweep
-from disco.replay.synthetic import alpaca_like, synthetic_trace
+from disco.replay.sweeps.sweep import sweep
+from disco.replay.workload.scenario import Arm, scenario_for
+from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 
 FEW = ["--policy", "random", "--policy", "server_only", "--policy", "device_only", "--budget", "0.3,0.6"]
 
@@ -194,7 +194,7 @@ def test_synthetic_requests_differ_from_seed_to_seed(tmp_path):
 
 def test_the_papers_evaluation_is_one_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "disco.cli.paper.QUICK", {"requests": 30, "event_requests": 2, "budgets": (0.0, 0.5, 1.0)}
+        "disco.cli.replay_paper.QUICK", {"requests": 30, "event_requests": 2, "budgets": (0.0, 0.5, 1.0)}
     )
     out = tmp_path / "paper.json"
     assert run("replay", "paper", "--quick", "--runs", "1", "--jobs", "1", "--json", str(out)) == 0
@@ -295,7 +295,7 @@ def test_so_are_those_before_any_trace_is_read(arguments, message, capsys):
 
 
 def test_without_plotly_a_page_is_refused_before_the_work(path, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("disco.cli.output.find_spec", lambda _name: None)
+    monkeypatch.setattr("disco.cli.output_files.find_spec", lambda _name: None)
     assert run("replay", path, *FEW, "--html", str(tmp_path / "x.html")) == 2
     assert 'pip install "disco-llm[replay]"' in capsys.readouterr().err
 
@@ -349,10 +349,10 @@ def test_prices_rates_and_policies():
 
 def test_defaults_of_tune_and_of_the_library_agree():
     """`options.py` repeats them so that --help stays quick."""
-    from disco.cli.options import DEFAULT_EXCHANGE_RATE, OBJECTIVES
-    from disco.replay import aim
+    from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE, OBJECTIVES
+    from disco.replay.tuning import objective
 
-    assert OBJECTIVES == aim.OBJECTIVES
+    assert OBJECTIVES == objective.OBJECTIVES
     assert float(DEFAULT_EXCHANGE_RATE) == load_preset("balanced").cost.exchange_rate
     arguments = _parser().parse_args(["tune", "t.csv"])
     assert arguments.verify_requests == 1000

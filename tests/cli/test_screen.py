@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from disco.cli.screen import Screen
+from disco.cli.console import Screen
 
 
 def plain():

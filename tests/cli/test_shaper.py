@@ -7,7 +7,7 @@ import anyio
 import numpy as np
 import pytest
 
-from disco.cli.shaper import shape
+from disco.cli.demonstration.shaping_proxy import shape
 
 pytestmark = pytest.mark.anyio
 

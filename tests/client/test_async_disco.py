@@ -17,8 +17,8 @@ from disco import AsyncDisco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
 pytestmark = pytest.mark.anyio

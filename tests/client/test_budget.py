@@ -12,8 +12,8 @@ from scripted_server import chunk, scripted_server, sse, stream, usage
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset, load_preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import BudgetExceededError, ConfigurationError
 
 pytestmark = pytest.mark.anyio

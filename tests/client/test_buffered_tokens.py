@@ -6,8 +6,8 @@ import pytest
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Tell me about the sea."}], "stream": True}
 

@@ -11,16 +11,16 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from situations import situations
 
-from disco.client.driver import LiveSession
-from disco.client.host import Host
-from disco.endpoints.simulated import SimulatedEndpoint
+from disco.client.background_tasks import Host
+from disco.client.live_driver import LiveSession
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.errors import DiscoError
 from disco.plan import Candidate
 from disco.playback import Playback
 from disco.rates import Rates
 from disco.request import Request
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
+from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 
@@ -85,7 +85,7 @@ def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
 
 def test_closing_the_client_ends_a_reader_that_still_waits():
     async def main():
-        from disco.endpoints.simulated_script import SimulatedProfile
+        from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
         silent = SimulatedEndpoint("server", SimulatedProfile(ttft_s=math.inf))
         from disco.plan import Plan, Start

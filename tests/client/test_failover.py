@@ -16,13 +16,13 @@ from servers import free_port
 from watched import ask, endpoint, preset, virtually
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 from disco.client import planning as routing
-from disco.client.options import RequestOptions
+from disco.client.request_options import RequestOptions
 from disco.client.router import Router
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
@@ -512,8 +512,8 @@ OFFLINE_PROGRAM = """
 import asyncio
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 async def main():
     device = SimulatedEndpoint("device", SimulatedProfile(answer="Here it is."), place="device")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import disco
 from disco import AsyncDisco, Disco, Timeouts
-from disco.client.options import NO_OPTIONS, RequestOptions, merge_options, take_options
+from disco.client.request_options import NO_OPTIONS, RequestOptions, merge_options, take_options
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]

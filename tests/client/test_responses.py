@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 import disco
 from disco import AsyncDisco, Disco
-from disco.client.responses_in import chat_body
+from disco.client.responses.responses_request import chat_body
 from disco.dispatch import Preset
 
 pytestmark = pytest.mark.anyio

@@ -17,10 +17,10 @@ import pytest
 import disco
 from disco import AsyncDisco, RouteLog
 from disco.cost import Ledger, Rates
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
-from disco.session.record import Contender, Pace, RouteRecord
+from disco.session.records.route_record import Contender, Pace, RouteRecord
 
 ROOT = Path(__file__).parent.parent.parent
 CANARY = "canary-7f3a"

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 import disco
 from disco import Disco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA, "max_tokens": 8, "temperature": 0.0, "seed": 3}

@@ -14,9 +14,9 @@ from scripted_server import chunk
 from serving import serving
 
 from disco import AsyncDisco, Disco
-from disco.client.chunks import Chunks, assemble
-from disco.endpoints.base import Attempt, Capabilities, Endpoint
-from disco.endpoints.openai_api.chunks import ChatReader
+from disco.client.chat.chat_chunks import Chunks, assemble
+from disco.endpoints.contract import Attempt, Capabilities, Endpoint
+from disco.endpoints.openai_api.chunk_reader import ChatReader
 from disco.events import Delta, DeltaKind, Ended, ToolCallDelta, Usage
 from disco.request import Prefix
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from scripted_server import chunk, scripted_server, sse, stream, usage
 
 from disco import AsyncDisco, Disco
-from disco.client.helper_events import QuickState
+from disco.client.chat.helper_events import QuickState
 from disco.dispatch import Preset
 
 pytestmark = pytest.mark.anyio

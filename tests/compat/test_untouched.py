@@ -12,7 +12,7 @@ import pytest
 
 import disco
 from disco import AsyncDisco, Disco
-from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 
 pytestmark = pytest.mark.anyio
 

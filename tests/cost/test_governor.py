@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
-from disco.cost.bounds import most_prompt_tokens
-from disco.cost.governor import Governor, Limit, Meter
-from disco.cost.purse import Purse
+from disco.cost.budget_limiter import Governor, Limit, Meter
+from disco.cost.budget_reservation import Purse
+from disco.cost.token_bounds import most_prompt_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.plan import Payer
@@ -335,7 +335,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_bound_holds_for_a_real_tokenizer_and_template(text):
     llama_cpp = pytest.importorskip("llama_cpp")
-    from disco.endpoints.llamacpp.files import resolve_model
+    from disco.endpoints.llamacpp.model.model_files import resolve_model
 
     model = llama_cpp.Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
     template = (

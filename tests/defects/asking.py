@@ -17,8 +17,8 @@ from scripted_server import chunk, sse
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 MODEL = "gpt-4o-mini"
 SILENCE = math.inf

@@ -15,14 +15,14 @@ import numpy as np
 from playing import Run, run_session
 
 from disco.cost import Rates
-from disco.endpoints.base import Attempt, Capabilities, Endpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.contract import Attempt, Capabilities, Endpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.answer_lengths import AnswerLengths
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.record import RouteRecord
+from disco.session.records.billing import settle_accounts
+from disco.session.records.route_record import RouteRecord
+from disco.session.switching.answer_lengths import AnswerLengths
 
 try:
     from disco.plan import Candidate, Move, Plan, Start
@@ -34,9 +34,9 @@ except ImportError:
     from disco.session.events import Delta, DeltaKind, Ended, Usage
 
 try:
-    from disco.session.recording import make_record
+    from disco.session.records.record_writer import make_record
 except ImportError:
-    from disco.session.record import make_record  # type: ignore[no-redef]
+    from disco.session.records.route_record import make_record  # type: ignore[no-redef]
 
 __all__ = [
     "Candidate",

@@ -25,8 +25,8 @@ from defects.asking import (
 from scripted_server import chunk, sse
 
 from disco import Disco
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 SERVER_ONLY = preset("server_only")
 HERE = preset("device_only")

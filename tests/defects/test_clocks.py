@@ -26,7 +26,7 @@ from defects.parts import CustomAttempt, CustomEndpoint, Delta, Ended, Usage
 from scripted_server import chunk, sse
 
 from disco import AnswerTimeoutError, Timeouts
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 
 SERVER_FIRST = preset("server_only")
 WORDS = prose(200)

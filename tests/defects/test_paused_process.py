@@ -19,8 +19,8 @@ import json, sys
 import anyio
 from disco import AsyncDisco, Timeouts
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 base_url, backend, clients = sys.argv[1], sys.argv[2], int(sys.argv[3])
 POLICY = Preset(dispatch={"policy": "server_only"}, migration={"enabled": False}, playback={"pace_tps": "off"})

@@ -79,7 +79,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("template", BOMBS.values(), ids=BOMBS)
 def test_a_template_that_wants_too_much_memory_is_refused(template):
-    from disco.endpoints.llamacpp.chat_template import ChatTemplate, TemplateLimitError
+    from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
 
     made = ChatTemplate(template, eos_text="", bos_text="")
     with pytest.raises(TemplateLimitError):
@@ -87,7 +87,7 @@ def test_a_template_that_wants_too_much_memory_is_refused(template):
 
 
 def test_a_template_that_takes_too_long_is_refused(monkeypatch):
-    from disco.endpoints.llamacpp import chat_template
+    from disco.endpoints import chat_template
 
     monkeypatch.setattr(chat_template, "MAX_CPU_S", 0.05)
     deep = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
@@ -113,7 +113,7 @@ async def test_the_caller_hears_what_to_do_about_it():
 def test_templates_render_as_llama_cpp_renders_them():
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-    from disco.endpoints.llamacpp.chat_template import ChatTemplate
+    from disco.endpoints.chat_template import ChatTemplate
 
     template = (
         "{{ bos_token }}{%- for m in messages if m.role != 'system' %}\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, Dispatcher, Features, Preset, Start
-from disco.dispatch.breaker import Breaker, Patience
-from disco.dispatch.health import Health
+from disco.dispatch.breakers.circuit_breaker import Breaker, Patience
+from disco.dispatch.breakers.endpoint_health import Health
 from disco.errors import EndpointFailure, FailureKind
 from disco.plan import Move, Rest
 from disco.profiles import Empirical, Lengths

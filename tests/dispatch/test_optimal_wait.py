@@ -18,9 +18,9 @@ from disco.dispatch import (
     plan_optimal_waits,
     plan_waits,
 )
-from disco.dispatch.optimal_plan import _Problem, device_times_s
-from disco.dispatch.server_times import ServerTimes, ttft_quantile_s
-from disco.dispatch.waits import JUST_AFTER_0_S, EmpiricalWaits
+from disco.dispatch.planners.optimal_plan import _Problem, device_times_s
+from disco.dispatch.planners.ttft_integral import ServerTimes, ttft_quantile_s
+from disco.dispatch.planners.wait_quantiles import JUST_AFTER_0_S, EmpiricalWaits
 from disco.profiles import Empirical, Lengths, available_profiles, load_device, load_lengths, load_server
 from disco.rates import Rates
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.dispatch import ranks
-from disco.dispatch.waits import SampleWaits
+from disco.dispatch.planners import rank_selection
+from disco.dispatch.planners.wait_quantiles import SampleWaits
 
 # Few distinct values, so that ties are the rule; or many.
 samples = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.2000001, 0.5, 3.0]), min_size=1, max_size=60) | st.lists(
@@ -31,8 +31,8 @@ def test_a_stretch_is_a_stretch_of_the_sorted_sample(values, share):
     values = np.array(values)
     rank = int(share * len(values))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_SELECT_FROM", 4)
-        order = ranks.Ranks(values)
+        patch.setattr(rank_selection, "_SELECT_FROM", 4)
+        order = rank_selection.Ranks(values)
         stretch, skipped = order.near(rank)
     ordered = np.sort(values)
     assert skipped <= rank < skipped + len(stretch)
@@ -49,7 +49,7 @@ def test_selecting_gives_the_same_waits_as_sorting(values, use):
     values = np.array(values)
     expected = SampleWaits(values).split(use)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_SELECT_FROM", 4)
+        patch.setattr(rank_selection, "_SELECT_FROM", 4)
         assert SampleWaits(values).split(use) == expected
 
 
@@ -57,19 +57,19 @@ def test_selecting_gives_the_same_waits_as_sorting(values, use):
 @pytest.mark.parametrize("use", [1e-5, 0.05, 0.3, 0.5, 0.99, 0.99999])
 def test_many_samples_give_the_same_waits_as_when_all_are_sorted(kind, use, monkeypatch):
     selected = SampleWaits(LARGE[kind]).split(use)
-    monkeypatch.setattr(ranks, "_SELECT_FROM", 1 << 30)
+    monkeypatch.setattr(rank_selection, "_SELECT_FROM", 1 << 30)
     assert SampleWaits(LARGE[kind]).split(use) == selected
 
 
 def test_of_many_samples_few_are_sorted():
     """What makes it cost the same on machines that sort slowly."""
     for rank in (10_000, 19_000):
-        stretch, _ = ranks.Ranks(HEAVY).near(rank)
+        stretch, _ = rank_selection.Ranks(HEAVY).near(rank)
         assert len(stretch) < 3_000
 
 
 def test_bounds_that_miss_cost_a_sort_and_nothing_else():
     values = LARGE["a part unlike the rest"]
-    order = ranks.Ranks(values)
+    order = rank_selection.Ranks(values)
     stretch, skipped = order.near(10_000)
     assert (skipped, len(stretch)) == (0, len(values))

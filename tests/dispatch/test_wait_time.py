@@ -14,7 +14,7 @@ from disco.dispatch import (
     plan_waits,
     plan_waits_samples,
 )
-from disco.dispatch.waits import EmpiricalWaits, SampleWaits
+from disco.dispatch.planners.wait_quantiles import EmpiricalWaits, SampleWaits
 from disco.profiles import Empirical, Lengths
 
 DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")

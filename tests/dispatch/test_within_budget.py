@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from disco.cost.governor import Governor, Limit
-from disco.cost.purse import Purse
+from disco.cost.budget_limiter import Governor, Limit
+from disco.cost.budget_reservation import Purse
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError
 from disco.plan import Candidate, Move, Payer, Plan, Rest, Start, Withheld

@@ -1,4 +1,4 @@
-"""The endpoint contract as code: every promise of `disco/endpoints/base.py` that can be observed.
+"""The endpoint contract as code: every promise of `disco/endpoints/contract.py` that can be observed.
 
 A check is an async function of a `Subject` and a fresh endpoint. `CHECKS` lists them; `test_conformance.py`
 runs each on every endpoint and event loop.
@@ -20,7 +20,7 @@ import pytest
 import sniffio
 from promptly import CPU_S, WITHIN_S, Since, cpu_s
 
-from disco.endpoints.base import Attempt, Endpoint
+from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, DeltaKind, Ended, Started, Usage
 from disco.request import Prefix, Request

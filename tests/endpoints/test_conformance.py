@@ -13,12 +13,12 @@ import pytest
 from loops import by_turns
 from promptly import cpu_s
 
-from disco.cli.local_server import LocalServer
+from disco.cli.demonstration.demo_server import LocalServer
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from tests.endpoints import conformance_following
 from tests.endpoints.conformance import CHECKS, Subject
 

@@ -13,10 +13,10 @@ from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
 from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation, Verdict, probe
-from disco.endpoints.continuation.ladder import chat_call, completions_call, continue_call, used_up
+from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
 from disco.endpoints.continuation.probe import judge
-from disco.endpoints.continuation.templates import render_prefix
-from disco.endpoints.gguf import read_chat_template
+from disco.endpoints.continuation.rendering import render_prefix
+from disco.endpoints.gguf_header import read_chat_template
 from disco.errors import ConfigurationError, ModelFileError
 from disco.request import Prefix, Request
 

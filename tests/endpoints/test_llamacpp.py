@@ -15,7 +15,7 @@ from loops import mostly
 from promptly import promptly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.llamacpp.native import NativeModel
+from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from disco.events import Ended, Started, Usage
 from disco.request import Prefix, Request

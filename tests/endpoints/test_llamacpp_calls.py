@@ -9,7 +9,7 @@ import pytest
 from loops import mostly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.llamacpp.sampler import Sampler
+from disco.endpoints.llamacpp.model.sampler import Sampler
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import DeltaKind, Ended, Started
 from disco.request import Prefix, Request

@@ -20,8 +20,9 @@ from servers import smollm2_gguf
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.llamacpp import LlamaCppEndpoint, process
-from disco.endpoints.llamacpp.backoff import Backoff
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.runtime import child_process
+from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from disco.events import Ended, Started
 from disco.request import Prefix, Request
@@ -378,7 +379,7 @@ async def test_the_message_says_why_and_quotes_nothing(script, monkeypatch):
         pipe = subprocess.PIPE
         return subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe)
 
-    monkeypatch.setattr(process, "_start", start)
+    monkeypatch.setattr(child_process, "_start", start)
     async with fresh() as endpoint:
         with pytest.raises(LocalModelError, match=IMPOSTORS[script]) as caught:
             await endpoint.warm_up()
@@ -399,8 +400,8 @@ async def test_a_process_may_end_before_its_last_thread_has_started(monkeypatch)
             [sys.executable, "-c", "print('hello')"], stdin=pipe, stdout=pipe, stderr=pipe
         )
 
-    monkeypatch.setattr(process, "_start", start)
-    monkeypatch.setattr(process.threading, "Thread", Slow)
+    monkeypatch.setattr(child_process, "_start", start)
+    monkeypatch.setattr(child_process.threading, "Thread", Slow)
     async with fresh() as endpoint:
         with anyio.fail_after(30), pytest.raises(LocalModelError, match="sent something unreadable"):
             await endpoint.warm_up()
@@ -411,7 +412,7 @@ async def test_a_process_may_end_before_its_last_thread_has_started(monkeypatch)
 
 @mostly("asyncio")
 async def test_a_process_that_cannot_be_stopped_is_ended(device, anyio_backend, monkeypatch):
-    monkeypatch.setattr(process, "STOP_S", 0.2)
+    monkeypatch.setattr(child_process, "STOP_S", 0.2)
     attempt = device.open(ask(max_tokens=500))
     await next_event(attempt)
     pid = device.process_id
@@ -435,7 +436,7 @@ async def test_a_process_that_cannot_be_stopped_is_ended(device, anyio_backend, 
     ("doing", "anyio_backend"), by_turns(["nothing", "generating", "reading", "loading", "hanging"])
 )
 async def test_closing_leaves_neither_process_nor_thread(doing, anyio_backend, monkeypatch):
-    monkeypatch.setattr(process, "STOP_S", 1000.0)  # closing is no stopping, and waits for none
+    monkeypatch.setattr(child_process, "STOP_S", 1000.0)  # closing is no stopping, and waits for none
     endpoint = make(name="closing")
     attempt = endpoint.open(ask(RIVER if doing == "reading" else SEA, max_tokens=500))
     if doing == "loading":
@@ -519,7 +520,7 @@ def test_a_program_that_is_killed_leaves_no_process():
 
 async def test_a_broken_file_costs_no_process(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(process, "_start", lambda: started.append(1))  # it fails then, too
+    monkeypatch.setattr(child_process, "_start", lambda: started.append(1))  # it fails then, too
     path = tmp_path / "half.gguf"
     path.write_bytes(smollm2_gguf().read_bytes()[:-1000])
     async with fresh(model=path) as endpoint:

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.endpoints.gguf import read_header
+from disco.endpoints.gguf_header import read_header
 from disco.endpoints.llamacpp import resolve_model, unserved_params
-from disco.endpoints.llamacpp.handover import Mailbox
-from disco.endpoints.llamacpp.healing import Healer, PieceIndex
-from disco.endpoints.llamacpp.messages import plain_messages
-from disco.endpoints.llamacpp.params import read_params
-from disco.endpoints.llamacpp.text import TextAssembler
+from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
+from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
+from disco.endpoints.llamacpp.prompting.token_healing import Healer, PieceIndex
+from disco.endpoints.llamacpp.request_params import read_params
+from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, ModelFileError
 from disco.request import Prefix, Request
 
@@ -270,11 +270,11 @@ def test_unknown_names_suggest_the_nearest():
 
 
 def test_missing_packages_are_named_with_what_to_install(monkeypatch):
-    from disco.endpoints.llamacpp import files
+    from disco.endpoints.llamacpp.model import model_files
 
-    monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'pip install "disco-llm\[local\]"'):
-        files.require_llama_cpp()
+        model_files.require_llama_cpp()
     with pytest.raises(ConfigurationError, match=r"pip install"):
         resolve_model("smollm2-135m")
     with pytest.raises(ConfigurationError, match="huggingface_hub"):
@@ -282,7 +282,7 @@ def test_missing_packages_are_named_with_what_to_install(monkeypatch):
 
 
 def test_a_download_goes_to_the_hub_and_its_failure_names_the_remedy(monkeypatch, tmp_path):
-    from disco.endpoints.llamacpp import files
+    from disco.endpoints.llamacpp.model import model_files
 
     asked = []
 
@@ -292,8 +292,8 @@ def test_a_download_goes_to_the_hub_and_its_failure_names_the_remedy(monkeypatch
             asked.append((repo_id, filename))
             raise OSError("no route to host")
 
-    monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(files.importlib, "import_module", lambda name: Hub)
+    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(model_files.importlib, "import_module", lambda name: Hub)
     with pytest.raises(ModelFileError, match="give its path"):
         resolve_model("hf:owner/repo/folder/file.gguf")
     assert asked == [("owner/repo", "folder/file.gguf")]

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.gbnf import grammar_text
-from disco.endpoints.llamacpp.messages import as_text, for_template, plain_messages
-from disco.endpoints.llamacpp.params import read_params
-from disco.endpoints.llamacpp.text import TextAssembler
-from disco.endpoints.llamacpp.tool_forms import GENERIC, HERMES, LLAMA, MISTRAL, form_of
-from disco.endpoints.llamacpp.tool_reader import CallReader
-from disco.endpoints.llamacpp.tools import read_tools
+from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
+from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, plain_messages
+from disco.endpoints.llamacpp.request_params import read_params
+from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, HERMES, LLAMA, MISTRAL, form_of
+from disco.endpoints.llamacpp.tool_calls.call_parser import CallReader
+from disco.endpoints.llamacpp.tool_calls.tool_request import read_tools
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Prefix, Request
 from tests.endpoints.gbnf_reader import Grammar

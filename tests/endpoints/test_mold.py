@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 from scripted_server import chunk
 
-from disco.endpoints.openai_api.chunks import ChatReader
-from disco.endpoints.openai_api.mold import ChunkMold, MoldedChunk
+from disco.endpoints.openai_api.chunk_reader import ChatReader
+from disco.endpoints.openai_api.chunk_template import ChunkMold, MoldedChunk
 
 FULL = {
     **chunk("first"),

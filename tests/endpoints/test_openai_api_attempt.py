@@ -27,7 +27,7 @@ from servers import free_port
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.openai_api.plain import PlainClient
+from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.request import Prefix, Request, Timeouts

@@ -8,8 +8,8 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 from scripted_server import chunk, usage
 
-from disco.endpoints.openai_api.chunks import ChatReader, CompletionReader
-from disco.endpoints.openai_api.payload import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
+from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import DeltaKind, ToolCallDelta, Usage
 

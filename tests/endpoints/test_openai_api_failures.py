@@ -6,7 +6,7 @@ import httpx2
 import openai
 import pytest
 
-from disco.endpoints.openai_api.failures import failure_from, redact, retry_after_s, stream_error
+from disco.endpoints.openai_api.error_mapping import failure_from, redact, retry_after_s, stream_error
 from disco.errors import FailureKind, IncompleteAnswerError
 
 REQUEST = httpx2.Request("POST", "http://x/v1/chat/completions")

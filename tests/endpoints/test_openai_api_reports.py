@@ -26,7 +26,7 @@ from servers import free_port
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.openai_api.plain import PlainClient
+from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure
 from disco.events import Ended, Traffic
 from disco.request import Prefix, Request, Timeouts

@@ -11,12 +11,18 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile, script, seam_report, simulated_failure
-from disco.endpoints.simulated_text import canonical, tokenise
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import (
+    Fault,
+    SimulatedProfile,
+    script,
+    seam_report,
+    simulated_failure,
+)
+from disco.endpoints.simulation.simulated_text import canonical, tokenise
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, DeltaKind, Ended, SeamReport, Started, Usage
-from disco.profiles.distributions import Empirical
+from disco.profiles.time_distribution import Empirical
 from disco.request import Prefix, Request
 
 

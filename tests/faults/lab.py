@@ -17,10 +17,10 @@ from faults.transport import WatchedTransport
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.request import Timeouts
-from disco.session.record import RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 __all__ = ["Answer", "asking", "calm", "device", "get", "nothing_left", "preset"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Head, chunked, read_body, read_head
 from stream_server import listening
 
-from disco.endpoints.simulated_text import tokenise
+from disco.endpoints.simulation.simulated_text import tokenise
 
 __all__ = ["TEXT", "Origin", "origin_server"]
 

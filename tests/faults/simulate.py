@@ -7,7 +7,7 @@ import math
 
 from faults.fault import Direction, Fault, Kind, Moment
 
-from disco.endpoints.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind
 
 __all__ = ["simulated"]

@@ -12,7 +12,7 @@ from faults.origin import TEXT
 from faults.proxy import fault_proxy
 from scripted_server import chunk, scripted_server, sse, stream
 
-from disco.endpoints.simulated_text import tokenise
+from disco.endpoints.simulation.simulated_text import tokenise
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ def anyio_backend(request):
 @pytest.fixture
 def kept(origin, monkeypatch):
     """A proxy that lets its connections be used again, however long the few bytes behind [DONE] take."""
-    monkeypatch.setattr("disco.endpoints.openai_api.attempt._DRAIN_S", 60.0)
+    monkeypatch.setattr("disco.endpoints.openai_api.api_attempt._DRAIN_S", 60.0)
     with fault_proxy(origin.base_url, keep_alive=True) as proxy:
         yield proxy
 
@@ -75,7 +75,7 @@ DROPPED = [
 @pytest.mark.parametrize("helper", [True, False], ids=["with a device", "alone"])
 async def test_a_connection_given_up_at_the_moment_of_its_use_costs_nothing(kept, fault, helper, monkeypatch):
     """The server closes it as the request is on its way: no response, no answer, no bill; somebody else answers."""
-    monkeypatch.setattr("disco.session.failover.RETRY_S", 0.01)
+    monkeypatch.setattr("disco.session.switching.failover_rule.RETRY_S", 0.01)
     async with asking(kept, device() if helper else None, max_retries=1) as client:
         kept.arm([None, fault])
         await get(client)

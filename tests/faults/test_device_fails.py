@@ -11,9 +11,9 @@ from faults.fault import Fault, Kind, Moment
 from faults.lab import asking, calm, device, get, nothing_left
 from faults.origin import TEXT
 
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault as Simulated
-from disco.endpoints.simulated_text import tokenise
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_text import tokenise
 from disco.errors import FailureKind
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ async def test_who_has_written_on_behind_a_seam_is_not_sent_back_to_it(proxy):
 
 @each([case for case in FAILING if case.fault.moment is Moment.MIDDLE and not case.silent])
 async def test_a_server_that_goes_on_and_fails_is_asked_once_more(proxy, case, monkeypatch):
-    monkeypatch.setattr("disco.session.failover.RETRY_S", 0.01)
+    monkeypatch.setattr("disco.session.switching.failover_rule.RETRY_S", 0.01)
     local = device(fault=Simulated(12, kind=FailureKind.CRASHED))
     async with asking(proxy, local, policy="device_only", max_retries=1) as client:
         proxy.arm([case.fault, None])

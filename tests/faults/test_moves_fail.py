@@ -8,10 +8,10 @@ import pytest
 from faults.origin import TEXT
 from faults.virtual import play
 
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.plan import Move, Plan, Start
 from disco.playback import Pace
-from disco.session.attempts import Outcome
+from disco.session.attempt.attempt_state import Outcome
 
 LONG = TEXT * 3
 SOURCE = {"answer": LONG, "ttft_s": 0.1, "decode_tps": 100.0}

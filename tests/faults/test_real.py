@@ -17,8 +17,8 @@ from faults.proxy import fault_proxy
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.simulated_script import Fault as Simulated
-from disco.endpoints.simulated_text import tokenise
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_text import tokenise
 from disco.errors import FailureKind
 from disco.request import Timeouts
 
@@ -105,7 +105,7 @@ BEGUN = "The sea is deep and wide, and the waves of the sea are never the same t
 )
 async def test_the_real_server_goes_on(real, llama_server, after, fault, monkeypatch):
     """And once more where it stopped itself."""
-    monkeypatch.setattr("disco.session.failover.RETRY_S", 0.01)
+    monkeypatch.setattr("disco.session.switching.failover_rule.RETRY_S", 0.01)
     how = Continuation(method="completions", template=str(llama_server.gguf))
     broken = device(BEGUN, fault=Simulated(after, kind=FailureKind.CRASHED))
     async with asking(

@@ -11,9 +11,9 @@ from faults.lab import asking, calm, device, get, preset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from disco.endpoints.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind
-from disco.session import failover
+from disco.session.switching import failover_rule
 
 DOORS = (Kind.REFUSE, Kind.BLACK_HOLE)
 QUICK = [case for case in CASES if not case.silent and case.fault.kind not in DOORS]
@@ -41,7 +41,7 @@ def answers(proxy, cases, count=1, **client_options):
             proxy.arm([case.fault if case is not None else None for case in cases])
             return [await get(client, stream=stream) for stream in [True, False, True][:count]]
 
-    with patch.object(failover, "RETRY_S", 0.002):
+    with patch.object(failover_rule, "RETRY_S", 0.002):
         return anyio.run(main)
 
 

@@ -17,12 +17,12 @@ from faults.virtual import play
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Move, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
-from disco.session.attempts import Outcome, Role
+from disco.session.attempt.attempt_state import Outcome, Role
 
 NAMES = ("device", "server", "edge")
 FAULTS = [fault for case in FAILING if (fault := simulated(case.fault)) is not None]

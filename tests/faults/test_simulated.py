@@ -14,7 +14,7 @@ from faults.origin import TEXT
 from faults.simulate import simulated
 from faults.virtual import play
 
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Plan, Start
 from disco.request import Timeouts
 

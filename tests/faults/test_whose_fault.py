@@ -13,9 +13,9 @@ from faults.fault import Fault, Kind, Moment, refusal
 from faults.lab import asking, calm, device, get, nothing_left
 from faults.origin import TEXT
 
-from disco.endpoints.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind
-from disco.session import failover
+from disco.session.switching import failover_rule
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_alone_it_is_raised_with_what_was_written(proxy, case):
 # Not where the door stays shut, and not where the server asks for more patience than a test has: see below.
 @each([c for c in RETRIED if c.fault.kind not in (Kind.REFUSE, Kind.BLACK_HOLE) and not c.fault.headers])
 async def test_alone_it_is_asked_again_and_goes_on_where_it_stopped(proxy, case, monkeypatch):
-    monkeypatch.setattr(failover, "RETRY_S", 0.01)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 0.01)
     async with asking(proxy, max_retries=1) as client:
         proxy.arm([case.fault, None])
         answer = await get(client)
@@ -81,7 +81,7 @@ async def test_alone_it_is_asked_again_and_goes_on_where_it_stopped(proxy, case,
 @each([case for case in RETRIED if case.fault.moment is Moment.MIDDLE and not case.silent])
 async def test_a_whole_answer_that_nobody_can_continue_is_begun_anew(proxy, case, monkeypatch):
     """Nothing of it was shown; the plain SDK would ask again as well."""
-    monkeypatch.setattr(failover, "RETRY_S", 0.01)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 0.01)
     async with asking(proxy, continuation="none", max_retries=1) as client:
         proxy.arm([case.fault, None])
         answer = await get(client, stream=False)
@@ -102,7 +102,7 @@ async def test_a_whole_answer_that_nobody_can_continue_is_begun_anew(proxy, case
 async def test_the_server_is_asked_again_when_the_device_that_took_over_dies(
     proxy, monkeypatch, asks_to_wait
 ):
-    monkeypatch.setattr(failover, "RETRY_S", 0.01)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 0.01)
     broken = device(fault=Simulated(4, kind=FailureKind.CRASHED))
     async with asking(proxy, broken, max_retries=1) as client:
         busy = refusal(429, headers=(("retry-after-ms", "150"),))
@@ -117,7 +117,7 @@ async def test_the_server_is_asked_again_when_the_device_that_took_over_dies(
 
 @each([case for case in CASES if case.failure is not None and case not in RETRIED])
 async def test_what_would_be_the_same_again_is_not_asked_again(proxy, case, monkeypatch):
-    monkeypatch.setattr(failover, "RETRY_S", 0.01)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 0.01)
     async with asking(proxy, max_retries=2) as client:
         proxy.arm([case.fault])
         answer = await get(client)
@@ -127,7 +127,7 @@ async def test_what_would_be_the_same_again_is_not_asked_again(proxy, case, monk
 
 
 async def test_a_server_that_comes_back_is_found(proxy, monkeypatch):
-    monkeypatch.setattr(failover, "RETRY_S", 0.05)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 0.05)
     async with asking(proxy, max_retries=8) as client, anyio.create_task_group() as group:
         proxy.arm([Fault(Kind.REFUSE)])
 
@@ -157,7 +157,7 @@ async def test_a_rate_limit_that_outlasts_the_deadline_is_not_waited_for(proxy, 
 
 
 async def test_a_rate_limit_is_waited_for_no_longer_than_it_says(proxy, monkeypatch):
-    monkeypatch.setattr(failover, "RETRY_S", 1000.0)
+    monkeypatch.setattr(failover_rule, "RETRY_S", 1000.0)
     async with asking(proxy, max_retries=1) as client:
         proxy.arm([refusal(429, headers=(("retry-after-ms", "20"),)), None])
         answer = await get(client)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from playing import Run, run_session
 
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.rates import Rates
 from disco.request import Request, Timeouts
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
+from disco.session.switching.migration_rule import AnswerLengths
 
 __all__ = ["REQUEST", "play"]
 

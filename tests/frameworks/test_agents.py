@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from weather_server import SENTENCE
 
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 agents = pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed: make test-frameworks")
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel
 from weather_server import SENTENCE
 
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: make test-frameworks")
 

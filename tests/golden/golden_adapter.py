@@ -15,24 +15,24 @@ from typing import Any
 from golden_draws import Ask, Setting, attempt, draw_answer_tokens, draw_prompt_tokens
 
 from disco.cost import Rates
-from disco.cost.governor import Governor
-from disco.cost.purse import Purse
+from disco.cost.budget_limiter import Governor
+from disco.cost.budget_reservation import Purse
 from disco.dispatch import Candidate, Dispatcher, Features, load_preset
-from disco.dispatch.breaker import Patience
-from disco.dispatch.health import Health
+from disco.dispatch.breakers.circuit_breaker import Patience
+from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.presets import with_limits
 from disco.dispatch.within_budget import within_budget
-from disco.endpoints.simulated_script import Fault, SimulatedProfile, script
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, script
 from disco.errors import BudgetExceededError, FailureKind, NoEndpointError
 from disco.playback import Pace, Playback
 from disco.profiles import Empirical, Lengths
-from disco.replay.device import Device
-from disco.replay.virtual import Player, Shared, run_together
+from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.request import Request, Timeouts
-from disco.session.answer_lengths import AnswerLengths
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.switching.answer_lengths import AnswerLengths
 
 # The fields of record schema 2, and of the parts of a record: those that are added later change no digest.
 CHARGE = "attempt endpoint phase prompt_tokens completion_tokens cached_tokens cost"

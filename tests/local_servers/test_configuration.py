@@ -7,7 +7,7 @@ import pytest
 
 import disco
 from disco import AsyncDisco, ConfigurationError, LocalServer
-from disco.client.local_servers import is_address
+from disco.client.endpoint_catalog.local_servers import is_address
 from disco.endpoints.local_server import LocalServerEndpoint
 
 

@@ -18,7 +18,7 @@ from servers import free_port
 
 from disco import AsyncDisco, ConfigurationError, ContextLengthError, LocalModelError, LocalServer
 from disco.dispatch import Preset
-from disco.endpoints.base import Endpoint
+from disco.endpoints.contract import Endpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Started
 from disco.request import Prefix, Request

@@ -14,9 +14,9 @@ from scripted_server import answer, scripted_server
 from disco import AsyncDisco, LocalServer
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
 from disco.endpoints.continuation.probe import Verdict
-from disco.endpoints.continuation.token_ids import proved_vocabulary
-from disco.endpoints.gguf import read_header, read_tokens
+from disco.endpoints.gguf_header import read_header, read_tokens
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import QuantileTable, ServerProfile
 from disco.request import Prefix, Request, Timeouts

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.playback.boundaries import (
+from disco.playback.text_boundaries import (
     CAP_CHARS,
     continues,
     ends_open,

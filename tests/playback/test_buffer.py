@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
-from disco.playback.metrics import Timeline, late_tokens, qoe, tbt_s
+from disco.playback.reader_metrics import Timeline, late_tokens, qoe, tbt_s
 
 READING = 4.8
 FAMILY = "👨‍👩‍👧"

@@ -27,7 +27,7 @@ from disco.profiles import (
     save_profile,
     user_profile_dir,
 )
-from disco.profiles.toml import dump_toml, read_toml
+from disco.profiles.profile_toml import dump_toml, read_toml
 
 # mean, P50, P99 in seconds and rows, as published with the traces (P50 None where it is not).
 SERVERS = {

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from disco.endpoints.simulated_text import tokenise
+from disco.endpoints.simulation.simulated_text import tokenise
 
 __all__ = ["KnownText", "RealModel", "Writer", "Written"]
 

@@ -11,12 +11,12 @@ import pytest
 from disco._resources import resource_dir
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.profiles import DeviceProfile, ServerProfile, load_lengths, load_profile
-from disco.profiles.toml import read_toml
-from disco.replay.events import simulate
-from disco.replay.outcome import Outcome
-from disco.replay.scenario import Arm, Scenario, Workload, resolve, scenario_for
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate
+from disco.profiles.profile_toml import read_toml
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 
 KINDS = {path: read_toml(path).get("kind") for path in sorted(resource_dir("profiles").glob("*.toml"))}
 DEVICES = [path for path, kind in KINDS.items() if kind == "device"]

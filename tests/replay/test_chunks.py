@@ -10,15 +10,15 @@ import pytest
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.errors import ConfigurationError
 from disco.profiles import Lengths, load_device, load_lengths, load_server
-from disco.replay.chunks import sweep_chunks
-from disco.replay.executors import open_executor
 from disco.replay.formats import write_trace
-from disco.replay.scenario import Arm, scenario_for
-from disco.replay.survey import KEPT, _Thinning, survey
-from disco.replay.sweep import sweep
-from disco.replay.synthetic import synthetic_trace
-from disco.replay.tally import RELATIVE_ERROR
-from disco.replay.trace import Trace
+from disco.replay.metrics.running_tally import RELATIVE_ERROR
+from disco.replay.sweeps.chunked_sweep import sweep_chunks
+from disco.replay.sweeps.executors import open_executor
+from disco.replay.sweeps.sweep import sweep
+from disco.replay.workload.scenario import Arm, scenario_for
+from disco.replay.workload.synthetic import synthetic_trace
+from disco.replay.workload.trace import Trace
+from disco.replay.workload.trace_survey import KEPT, _Thinning, survey
 
 N = 5000
 SCENARIOS = [
@@ -134,7 +134,7 @@ def test_times_that_few_requests_know_are_not_planned_on(tmp_path, trace):
 
 @pytest.mark.parametrize("sizes", [[1] * 50, [7, 0, 13, 64, 3, 200], [1000], [999, 1]])
 def test_thinning_keeps_every_kth_value(sizes, monkeypatch):
-    monkeypatch.setattr("disco.replay.survey.KEPT", 16)
+    monkeypatch.setattr("disco.replay.workload.trace_survey.KEPT", 16)
     kept = _Thinning()
     values = np.arange(sum(sizes), dtype=np.float64)
     start = 0

@@ -14,11 +14,11 @@ from disco.cli import main
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server
-from disco.replay.executors import open_executor, run_all, share, shared_value
 from disco.replay.formats import write_trace
-from disco.replay.scenario import Arm, scenario_for
-from disco.replay.sweep import run_sweep, sweep
-from disco.replay.synthetic import synthetic_trace
+from disco.replay.sweeps.executors import open_executor, run_all, share, shared_value
+from disco.replay.sweeps.sweep import run_sweep, sweep
+from disco.replay.workload.scenario import Arm, scenario_for
+from disco.replay.workload.synthetic import synthetic_trace
 
 distributed = pytest.importorskip("distributed")
 

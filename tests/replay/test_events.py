@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from disco.cost import Phase, Rates
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
-from disco.playback import metrics
+from disco.playback import reader_metrics
 from disco.profiles import DeviceProfile, Empirical
-from disco.replay.device import Device
-from disco.replay.events import answer_lengths, simulate
-from disco.replay.outcome import Outcome
-from disco.replay.reading import FLUIDITY_TTFT_S
-from disco.replay.scenario import Arm, Scenario, Workload, resolve
-from disco.replay.trace import Gaps, Trace
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.event_evaluator import answer_lengths, simulate
+from disco.replay.simulator.reader_columns import FLUIDITY_TTFT_S
+from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
+from disco.replay.workload.trace import Gaps, Trace
 
 DEVICE = DeviceProfile(
     name="phone", source="made up for tests", prefill_tps=100.0, decode_tps=20.0, c_s=0.1, load_s=2.0
@@ -355,7 +355,7 @@ def test_progress_is_told_to_the_end():
 
 @pytest.mark.parametrize("pace_tps", [4.8, 12.0, 60.0])
 def test_readings_are_those_of_the_metrics(pace_tps):
-    """The columns are worked out all at once; `playback.metrics` does it token by token."""
+    """The columns are worked out all at once; `playback.reader_metrics` does it token by token."""
     where = scenario(pace_tps=pace_tps, server_fault=Fault(20, silence_s=4.0, kind=None, probability=0.3))
     for row in range(12):
         load = many(where, 12).take(row, row + 1)
@@ -364,13 +364,15 @@ def test_readings_are_those_of_the_metrics(pace_tps):
         times = np.concatenate([out.ttft_s, out.ttft_s + np.cumsum(reading.tbt_s)])
         timeline = [(at, 1) for at in times.tolist()]
         prompt = int(load.prompt_tokens[0])
-        assert reading.late_tokens[0] == metrics.late_tokens(timeline, pace_tps)
-        assert reading.stall_ratio[0] == pytest.approx(metrics.stall_ratio(timeline, pace_tps), abs=1e-9)
+        assert reading.late_tokens[0] == reader_metrics.late_tokens(timeline, pace_tps)
+        assert reading.stall_ratio[0] == pytest.approx(
+            reader_metrics.stall_ratio(timeline, pace_tps), abs=1e-9
+        )
         assert reading.qoe[0] == pytest.approx(
-            metrics.qoe(timeline, pace_tps, submitted_at=0.0, prompt_tokens=prompt), abs=1e-9
+            reader_metrics.qoe(timeline, pace_tps, submitted_at=0.0, prompt_tokens=prompt), abs=1e-9
         )
         assert reading.fluidity[0] == pytest.approx(
-            metrics.fluidity(
+            reader_metrics.fluidity(
                 timeline, submitted_at=0.0, ttft_target_s=FLUIDITY_TTFT_S, tbt_target_s=1 / pace_tps
             )
         )

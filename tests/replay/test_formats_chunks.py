@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks, read_trace, write_trace
-from disco.replay.formats.pieces import COLUMNS, join, pick
-from disco.replay.trace import Gaps, Trace
+from disco.replay.formats.columns.trace_pieces import COLUMNS, join, pick
+from disco.replay.workload.trace import Gaps, Trace
 
 SUFFIXES = ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks, read_trace, write_trace
-from disco.replay.trace import Trace
+from disco.replay.workload.trace import Trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens,ttft_s"
 

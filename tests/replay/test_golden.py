@@ -13,15 +13,15 @@ import pytest
 from playing import Run, run_session
 
 from disco.cost import Rates
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 NAMES = ("device", "server", "edge")

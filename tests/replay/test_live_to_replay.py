@@ -17,15 +17,15 @@ from disco import AsyncDisco, RouteLog
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, load_device
-from disco.replay.arms import arm_delays
-from disco.replay.events import simulate
 from disco.replay.formats import read_trace
-from disco.replay.outcome import Outcome
-from disco.replay.recorded import scenario_of_routes
-from disco.replay.scenario import Arm, Scenario, resolve
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate
-from disco.session.record import RouteRecord
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.vector.arm_delays import arm_delays
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.from_recording import scenario_of_routes
+from disco.replay.workload.scenario import Arm, Scenario, resolve
+from disco.replay.workload.trace import Trace
+from disco.session.records.route_record import RouteRecord
 
 CANARY = "xylophone-4711"
 TTFT_S = 10e-6  # per request: sums of times that records round to microseconds

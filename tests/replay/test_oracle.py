@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, build_policy
 from disco.profiles import Empirical, Lengths
-from disco.replay.delays import delays as policy_form
-from disco.replay.oracle import oracle_delays
-from disco.replay.scenario import Workload
+from disco.replay.vector.oracle import oracle_delays
+from disco.replay.vector.policy_delays import delays as policy_form
+from disco.replay.workload.scenario import Workload
 
 SIDES = st.sampled_from(["device", "server"])
 BUDGETS = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.5, 1.0])

@@ -9,19 +9,19 @@ import pytest
 
 from disco.errors import ConfigurationError
 from disco.profiles import load_server
-from disco.replay.events import simulate
-from disco.replay.paper import PaperResult, paper_tables, run_paper
-from disco.replay.paper.printed import (
+from disco.replay.papers.disco import PaperResult, paper_tables, run_paper
+from disco.replay.papers.disco.paper_requests import Requests, read_lengths
+from disco.replay.papers.disco.paper_setup import DEVICES, REGIMES, SERVERS, pairs
+from disco.replay.papers.disco.printed_figures import (
     COST_CUT_PERCENT,
     MEAN_CUT_PERCENT,
     MIGRATION,
     PLANNING_MS,
     TAIL_CUT_PERCENT,
 )
-from disco.replay.paper.requests import Requests, read_lengths
-from disco.replay.paper.setup import DEVICES, REGIMES, SERVERS, pairs
-from disco.replay.scenario import Arm, resolve
-from disco.replay.vectorised import evaluate
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import Arm, resolve
 
 BUDGETS = (0.0, 0.5, 1.0)
 KEYS = [server.key for server in SERVERS]

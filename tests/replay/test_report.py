@@ -16,15 +16,15 @@ import reports
 
 from disco.cost import Ledger, Rates
 from disco.errors import ConfigurationError
+from disco.replay.metrics.over_seeds import CDF_LEVELS, Cell, Figure, Summary
 from disco.replay.report import Report, findings, terminal_tables, to_html, to_json
-from disco.replay.report.data import bound, groups, line_names, pareto_front
-from disco.replay.report.figures import cdf_levels_shown, figures
+from disco.replay.report.chart_style import styles
+from disco.replay.report.charts import cdf_levels_shown, figures
 from disco.replay.report.findings import number
-from disco.replay.report.plot import styles
+from disco.replay.report.report_data import bound, groups, line_names, pareto_front
 from disco.replay.report.timeline import stretches, timeline
-from disco.replay.scenario import Arm
-from disco.replay.summary import CDF_LEVELS, Cell, Figure, Summary
-from disco.session.record import Pace, Piece, RouteRecord, Transfer, Try
+from disco.replay.workload.scenario import Arm
+from disco.session.records.route_record import Pace, Piece, RouteRecord, Transfer, Try
 
 
 def one(value: float, half: float = 0.0) -> Figure:

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from playing import run_session
 
 from disco.cost import ExchangeRate, Rates
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.profiles import Empirical, load_device, load_server
 from disco.replay.formats import read_trace, write_trace
-from disco.replay.recorded import is_recording, scenario_of_routes
-from disco.replay.scenario import Arm, resolve, scenario_for
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.from_recording import is_recording, scenario_of_routes
+from disco.replay.workload.scenario import Arm, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 from disco.request import Request
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
-from disco.session.record import RouteRecord
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RouteRecord
+from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from made_stations import BACKUP, CLOUD, PHONE, one
 
-from disco.endpoints.simulated_script import Fault, Scripted, prose
+from disco.endpoints.simulation.simulated_script import Fault, Scripted, prose
 from disco.events import Ended, Usage
 from disco.replay.stations import KnownTimes, Station, resolve_stations
-from disco.replay.stations.scripts import Answers, AnswerScripts
-from disco.replay.trace import Gaps
+from disco.replay.stations.station_scripts import Answers, AnswerScripts
+from disco.replay.workload.trace import Gaps
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
 

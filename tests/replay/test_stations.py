@@ -30,21 +30,21 @@ from made_stations import (
 from disco.cost import Phase, Rates
 from disco.dispatch import Dispatcher, Features, Move, Plan, Preset, Start
 from disco.dispatch.presets import DispatchSection, MigrationSection
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 from disco.plan import Candidate
 from disco.profiles import DeviceProfile, Empirical
-from disco.replay.arms import _POLICY_STREAM
-from disco.replay.events import as_stations, simulate
-from disco.replay.outcome import Outcome
-from disco.replay.scenario import Arm, Scenario, resolve
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.simulator.event_evaluator import as_stations, simulate
 from disco.replay.stations import (
     Station,
     resolve_stations,
     simulate_stations,
 )
-from disco.replay.vectorised import evaluate
-from disco.session.record import RouteRecord
+from disco.replay.vector.arm_delays import _POLICY_STREAM
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import Arm, Scenario, resolve
+from disco.session.records.route_record import RouteRecord
 
 # ---------------------------------------------------------------- two of them
 

@@ -23,11 +23,10 @@ from made_stations import (
 from disco.cost import Phase
 from disco.dispatch import Dispatcher, Features, Plan, Preset, Start
 from disco.dispatch.presets import DispatchSection, MigrationSection
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
 from disco.plan import Candidate
 from disco.profiles import DeviceProfile, Lengths
-from disco.replay.scenario import Scenario
 from disco.replay.stations import (
     KnownTimes,
     Station,
@@ -35,8 +34,9 @@ from disco.replay.stations import (
     resolve_stations,
     simulate_stations,
 )
-from disco.replay.trace import Gaps, Trace
-from disco.session.record import RouteRecord
+from disco.replay.workload.scenario import Scenario
+from disco.replay.workload.trace import Gaps, Trace
+from disco.session.records.route_record import RouteRecord
 
 LENGTHS = Lengths.from_samples([50])
 

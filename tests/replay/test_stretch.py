@@ -5,10 +5,10 @@ from math import inf
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from disco.endpoints.simulated_script import prose
+from disco.endpoints.simulation.simulated_script import prose
 from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
-from disco.replay.stretch import Asking, Pieces, play_stretch
+from disco.replay.simulator.paced_stretch import Asking, Pieces, play_stretch
 
 PROSE = [delta for packet in prose(512) for delta in packet]
 OWN = [

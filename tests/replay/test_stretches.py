@@ -8,10 +8,10 @@ import pytest
 
 from disco.cost import Rates
 from disco.profiles import DeviceProfile, Empirical
-from disco.replay import virtual
-from disco.replay.events import simulate
-from disco.replay.scenario import Arm, Scenario, resolve
-from disco.replay.trace import Trace
+from disco.replay.simulator import virtual_driver
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.workload.scenario import Arm, Scenario, resolve
+from disco.replay.workload.trace import Trace
 
 RNG = np.random.default_rng(3)
 N = 25
@@ -48,9 +48,9 @@ READ = (
 def test_stretches_change_nothing(pace_tps, order, policy, slots):
     scenario = replace(SCENARIO, pace_tps=pace_tps, device_slots=slots)
     load, arm = resolve(TRACE, scenario, seed=1), Arm(policy, migrate=True, order=order)
-    with mock.patch.object(virtual, "take_stretch", wraps=virtual.take_stretch) as taken:
+    with mock.patch.object(virtual_driver, "take_stretch", wraps=virtual_driver.take_stretch) as taken:
         at_once = simulate(load, scenario, arm, seed=1)
-    with mock.patch.object(virtual, "take_stretch", return_value=0):
+    with mock.patch.object(virtual_driver, "take_stretch", return_value=0):
         one_by_one = simulate(load, scenario, arm, seed=1)
     assert taken.called or slots  # on a shared heap packets come one by one anyway
     for name in COLUMNS:

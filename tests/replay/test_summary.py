@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from disco.cost import Phase
 from disco.errors import ConfigurationError
-from disco.playback import metrics
-from disco.replay.figures import ReadingFigures, SeedFigures
-from disco.replay.outcome import Outcome, Reading
-from disco.replay.scenario import Arm
-from disco.replay.summary import (
+from disco.playback import reader_metrics
+from disco.replay.metrics.outcome import Outcome, Reading
+from disco.replay.metrics.over_seeds import (
     CDF_LEVELS,
     Cell,
     Figure,
@@ -31,7 +29,9 @@ from disco.replay.summary import (
     regret,
     summarise,
 )
-from disco.replay.tally import RELATIVE_ERROR, Sketch, Tally
+from disco.replay.metrics.per_seed import ReadingFigures, SeedFigures
+from disco.replay.metrics.running_tally import RELATIVE_ERROR, Sketch, Tally
+from disco.replay.workload.scenario import Arm
 
 
 def outcome(ttft_s: list[float] | np.ndarray, *, seed: int = 0, reading: bool = False) -> Outcome:
@@ -107,7 +107,7 @@ def test_figures_of_four_requests_by_hand():
 def test_quantiles_are_those_of_playback_and_of_numpy(times):
     found = figures_of(outcome(times), "device")
     known = [value for value in times if not math.isnan(value)]
-    expected = [metrics.quantile(known, q) for q in CDF_LEVELS]
+    expected = [reader_metrics.quantile(known, q) for q in CDF_LEVELS]
     assert found.ttft_quantiles_s == pytest.approx(expected, rel=1e-12, nan_ok=True)
     if known:
         assert found.ttft_p99_s == pytest.approx(float(np.quantile(known, 0.99)), rel=1e-12)
@@ -374,7 +374,7 @@ def test_a_sketch_is_off_by_no_more_than_it_says(drawn, levels):
     sketch = Sketch()
     sketch.add(np.array(drawn))
     for q, found in zip(levels, sketch.quantiles(levels), strict=True):
-        exact = metrics.quantile(drawn, q)
+        exact = reader_metrics.quantile(drawn, q)
         assert abs(found - exact) <= RELATIVE_ERROR * exact * (1 + 1e-9) + 1e-15
 
 

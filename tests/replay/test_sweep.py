@@ -16,11 +16,11 @@ import pytest
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_server
-from disco.replay.executors import open_executor, run_all, share, shared_value
-from disco.replay.scenario import Arm, Scenario, resolve, scenario_for
-from disco.replay.sweep import errors_named, run_sweep, sweep
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate
+from disco.replay.sweeps.executors import open_executor, run_all, share, shared_value
+from disco.replay.sweeps.sweep import errors_named, run_sweep, sweep
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import Arm, Scenario, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 
 ARMS = [
     *(Arm(policy, budget) for policy in ("auto", "random") for budget in (0.3, 0.7)),
@@ -80,7 +80,7 @@ def backwards(monkeypatch):
         executor.run()
         return as_completed(futures)
 
-    monkeypatch.setattr("disco.replay.executors.as_completed", run_first)
+    monkeypatch.setattr("disco.replay.sweeps.executors.as_completed", run_first)
     return executor
 
 

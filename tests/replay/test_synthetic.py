@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.profiles import Lengths, load_lengths
-from disco.replay.synthetic import alpaca_like, lognormal_lengths, synthetic_trace
+from disco.replay.workload.synthetic import alpaca_like, lognormal_lengths, synthetic_trace
 
 SHORT = Lengths.from_counts([5, 50], [3, 1])
 LONG = Lengths.from_counts([100, 200], [1, 1])

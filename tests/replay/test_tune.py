@@ -14,13 +14,13 @@ from disco.cost import ExchangeRate, device_rates
 from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server
-from disco.replay.aim import OBJECTIVES, Aim, Trial, parse_max_cost
-from disco.replay.choice import Choice, write_preset
-from disco.replay.scenario import Arm, Scenario, resolve, scenario_for
-from disco.replay.sweep import BUDGETLESS, sweep
-from disco.replay.synthetic import alpaca_like, synthetic_trace
-from disco.replay.trace import Trace
-from disco.replay.tune import _Search, _thin, tune
+from disco.replay.sweeps.sweep import BUDGETLESS, sweep
+from disco.replay.tuning.objective import OBJECTIVES, Aim, Trial, parse_max_cost
+from disco.replay.tuning.preset_file import Choice, write_preset
+from disco.replay.tuning.search import _Search, _thin, tune
+from disco.replay.workload.scenario import Arm, Scenario, resolve, scenario_for
+from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
+from disco.replay.workload.trace import Trace
 
 RATE = 4e-12
 

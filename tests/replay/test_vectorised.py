@@ -12,26 +12,26 @@ from hypothesis import strategies as st
 from playing import run_session
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, Phase, Rates
-from disco.dispatch import registry
-from disco.dispatch.base import Delays
-from disco.dispatch.features import Features
-from disco.dispatch.registry import BUILT_IN
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.dispatch.policies import policy_registry
+from disco.dispatch.policies.policy import Delays
+from disco.dispatch.policies.policy_registry import BUILT_IN
+from disco.dispatch.request_features import Features
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError
 from disco.plan import Plan, Start
 from disco.playback import Playback
 from disco.profiles import load_device, load_server
-from disco.replay import vectorised
-from disco.replay.arms import arm_delays, arm_policy, server_leads
-from disco.replay.outcome import Outcome
-from disco.replay.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
-from disco.replay.trace import Trace
-from disco.replay.vectorised import evaluate, race
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.vector import evaluator
+from disco.replay.vector.arm_delays import arm_delays, arm_policy, server_leads
+from disco.replay.vector.evaluator import evaluate, race
+from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 from disco.request import Request, Timeouts
-from disco.session.attempts import Outcome as Fate
-from disco.session.billing import settle_accounts
+from disco.session.attempt.attempt_state import Outcome as Fate
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
+from disco.session.records.billing import settle_accounts
+from disco.session.switching.migration_rule import AnswerLengths
 
 SERVER_CONSTRAINED = scenario_for(
     load_device("pixel7pro-bloom-1.1b"),
@@ -211,7 +211,7 @@ def scalar(
 @given(st.lists(requests(), min_size=1, max_size=12), st.booleans(), st.sampled_from([1, 5, 1 << 13]))
 def test_columns_are_what_the_rules_say_request_by_request(drawn, server_first, block):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectorised, "_BLOCK", block)
+        patch.setattr(evaluator, "_BLOCK", block)
         outcome = race(*swap(columns(drawn)), server_first=server_first)
     expected = [scalar(*one, server_first=server_first) for one in drawn]
     assert outcome.ttft_s.tolist() == [one.ttft_s for one in expected]
@@ -393,7 +393,7 @@ class OneByOne:
 def theirs(monkeypatch):
     def install(policy: object) -> None:
         entry = type("Entry", (), {"value": "theirs:Policy", "load": lambda self: lambda **_: policy})()
-        monkeypatch.setattr(registry, "_entry_point", lambda name: entry if name == "theirs" else None)
+        monkeypatch.setattr(policy_registry, "_entry_point", lambda name: entry if name == "theirs" else None)
 
     return install
 

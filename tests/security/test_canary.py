@@ -37,6 +37,7 @@ from serving import upstream
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+SUPPORT = (ROOT / "tests" / "support", ROOT / "tests" / "support" / "servers")
 # As an application that debugs has it. httpx writes whole URLs into its own log at INFO, passwords in them too.
 COMMAND = (
     "import logging, sys; logging.basicConfig(level=logging.DEBUG);"
@@ -68,7 +69,7 @@ def environment(place: Path, **more: str) -> dict[str, str]:
     }
     folders |= {"XDG_DATA_HOME": "home/data", "XDG_STATE_HOME": "home/state"}
     kept = {name: os.environ[name] for name in ("PATH", "SSL_CERT_DIR", "SYSTEMROOT") if name in os.environ}
-    paths = os.pathsep.join(str(path) for path in (ROOT, HERE.parent, HERE))
+    paths = os.pathsep.join(str(path) for path in (ROOT, *SUPPORT, HERE))
     settings = {"PYTHONPATH": paths, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
     return kept | {name: str(place / folder) for name, folder in folders.items()} | settings | more
 

@@ -16,8 +16,8 @@ from serving import serving
 
 from disco import AsyncDisco, Disco
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind, LocalModelError, ModelFileError, NoEndpointError
 
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]

@@ -11,10 +11,10 @@ import pytest
 from canaries import CALLERS_KEY, HEADER, KEY, PASSWORD, PROMPT, SYSTEM
 
 from disco import AsyncDisco
-from disco.client.options import NO_OPTIONS
-from disco.client.routed import Routed
-from disco.endpoints.continuation.ladder import Call
-from disco.endpoints.openai_api.failures import failure_from, redact
+from disco.client.chat.routed_request import Routed
+from disco.client.request_options import NO_OPTIONS
+from disco.endpoints.continuation.methods import Call
+from disco.endpoints.openai_api.error_mapping import failure_from, redact
 from disco.errors import FailureKind
 from disco.request import Prefix, Request
 

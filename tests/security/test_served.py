@@ -16,8 +16,8 @@ from serving import Served, serving
 from disco import AsyncDisco
 from disco.cli import main
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": PROMPT}], "disco": {"pace_tps": "off"}}
 PAGE = "http://app.test:3000"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import disco
-from disco.replay.executors import share, shared_value
+from disco.replay.sweeps.executors import share, shared_value
 
 PACKAGE = Path(disco.__file__).parent
 # Modules that turn bytes into objects of any kind, or into code.
@@ -44,8 +44,8 @@ DANGEROUS_NAMES = {"CERT_NONE"}
 # Where it stands for something else, with the reason.
 KNOWN = {
     # Work of this program's own for processes that it started itself: docs/security.md.
-    "replay/executors.py": {"pickle"},
-    "replay/sweep.py": {"pickle"},
+    "replay/sweeps/executors.py": {"pickle"},
+    "replay/sweeps/sweep.py": {"pickle"},
 }
 
 
@@ -118,7 +118,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def test_a_template_is_kept_in_a_sandbox():
     """It comes with the model's file, from wherever that comes."""
-    from disco.endpoints.continuation.templates import CannotContinueError, render_prefix
+    from disco.endpoints.continuation.rendering import CannotContinueError, render_prefix
 
     with pytest.raises(CannotContinueError, match="SecurityError"):
         render_prefix(ATTACK, HELLO, "The sea")
@@ -126,7 +126,7 @@ def test_a_template_is_kept_in_a_sandbox():
 
 def test_the_local_models_template_is_kept_in_one_too():
     pytest.importorskip("llama_cpp")
-    from disco.endpoints.llamacpp.prompt import Renderer
+    from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
     from disco.errors import EndpointFailure
 
     model: Any = SimpleNamespace(template=ATTACK, eos_text="", bos_text="", path="m.gguf")

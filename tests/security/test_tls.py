@@ -21,8 +21,8 @@ from scripted_server import chunk, sse
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Tell me about the sea."}]}
 KEY = "sk-canary-0123456789"

@@ -11,12 +11,12 @@ import pytest
 from serving import HELLO, serving
 
 from disco import AsyncDisco, ConfigurationError
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.server import make_app
-from disco.server.body import SILENCE_S, Gone, parse, read_body
-from disco.server.errors import Refusal
-from disco.server.guards import is_loopback
+from disco.server.access_guards import is_loopback
+from disco.server.api_errors import Refusal
+from disco.server.request_body import SILENCE_S, Gone, parse, read_body
 
 KEY = "a-key-of-many-characters"
 CHAT = {"model": "m", "messages": HELLO, "disco": {"pace_tps": "off"}}

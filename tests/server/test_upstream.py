@@ -14,8 +14,8 @@ from serving import HELLO, serving, upstream
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulated import SimulatedEndpoint
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 PLAIN = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
 CHAT = {"model": "m", "messages": HELLO}

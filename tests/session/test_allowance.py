@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from playing import ProfileScripts, Run, run_session
 from situations import situations
 
-from disco.cost.governor import Governor, Limit
-from disco.cost.purse import Purse
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.cost.budget_limiter import Governor, Limit
+from disco.cost.budget_reservation import Purse
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import BudgetExceededError, FailureKind, LocalModelError
 from disco.events import Delta
 from disco.plan import Candidate, Move, Payer, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
-from disco.replay.virtual import Player, Shared, run_together
+from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.request import Request, Timeouts
-from disco.session.answer_lengths import AnswerLengths
-from disco.session.attempts import Outcome
-from disco.session.billing import settle_accounts
+from disco.session.attempt.attempt_state import Outcome
 from disco.session.machine import Session, Terms
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.switching.answer_lengths import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 PROMPT = 20

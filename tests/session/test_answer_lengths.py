@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disco.session.answer_lengths import AnswerLengths
+from disco.session.switching.answer_lengths import AnswerLengths
 
 SAMPLES = st.lists(st.integers(1, 60), min_size=1, max_size=60)
 

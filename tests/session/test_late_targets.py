@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from playing import Run, run_session
 
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
 from disco.request import Request, Timeouts
-from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms
+from disco.session.switching.answer_lengths import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)

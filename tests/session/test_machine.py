@@ -11,16 +11,16 @@ from playing import Run, run_session
 from situations import NAMES, situations
 
 from disco.cost import Rates
-from disco.endpoints.simulated_script import Fault, SimulatedProfile, simulated_failure
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure
 from disco.errors import FailureKind
 from disco.plan import Candidate, Move, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.attempts import Outcome
-from disco.session.billing import settle_accounts
+from disco.session.attempt.attempt_state import Outcome
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)

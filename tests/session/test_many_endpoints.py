@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from situations import profiles_of_one
 
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.request import Timeouts
 

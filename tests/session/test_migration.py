@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from disco.events import Delta
 from disco.plan import Candidate
 from disco.playback import Pace, Playback
-from disco.playback.metrics import late_tokens, lateness_s, tbt_s
+from disco.playback.reader_metrics import late_tokens, lateness_s, tbt_s
 from disco.rates import Rates
-from disco.session.migration import (
+from disco.session.switching.migration_rule import (
     AnswerLengths,
     Decision,
     Reason,

@@ -12,15 +12,15 @@ from playing import run_session
 from situations import situations
 
 from disco.cost import Rates
-from disco.endpoints.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan, Rest, Start
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
-from disco.session.record import RouteRecord
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RouteRecord
+from disco.session.switching.migration_rule import AnswerLengths
 
 CANARY = "canary-7f3a"
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})

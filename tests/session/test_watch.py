@@ -7,13 +7,13 @@ import math
 import numpy as np
 from playing import run_session
 
-from disco.endpoints.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Playback
 from disco.request import Request, Timeouts
-from disco.session.answer_lengths import AnswerLengths
 from disco.session.machine import Session, Terms
+from disco.session.switching.answer_lengths import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "hello there"}], model="m")
 QUICK = SimulatedProfile(ttft_s=0.1, answer_tokens=10)

@@ -16,7 +16,7 @@ from scripted_server import chunk, scripted_server, sse, stream, usage
 from watched import CANARY, answer, endpoint, preset
 
 from disco import AsyncDisco
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 
 KEY = "sk-canary-4e1b"
@@ -100,7 +100,7 @@ def test_nothing_is_computed_for_lines_that_nobody_wants(monkeypatch):
 PROGRAM = """
 import anyio
 from disco import AsyncDisco
-from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 async def main():
     def fails(route):
         raise RuntimeError

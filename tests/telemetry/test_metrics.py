@@ -10,9 +10,9 @@ import pytest
 from opentelemetry import metrics
 from watched import CANARY, answer, ask, endpoint, preset
 
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
-from disco.telemetry.instruments import MOST_GAPS, gaps_s
+from disco.telemetry.otel_metrics import MOST_GAPS, gaps_s
 
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 TOKENS = tuple(4**n for n in range(14))

@@ -22,19 +22,19 @@ from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco, Disco
 from disco.cost import Rates
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 from disco.plan import Candidate
 from disco.playback import Playback
-from disco.replay.reading import _has_failed_over
+from disco.replay.simulator.reader_columns import _has_failed_over
 from disco.request import Request
-from disco.session.billing import settle_accounts
 from disco.session.machine import Session, Terms
-from disco.session.migration import AnswerLengths
-from disco.session.recording import make_record
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.switching.migration_rule import AnswerLengths
 from disco.telemetry import Asked
-from disco.telemetry.facts import facts, failovers
-from disco.telemetry.otel import Traced
+from disco.telemetry.otel_setup import Traced
+from disco.telemetry.record_facts import facts, failovers
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": CANARY}]}
 
@@ -306,13 +306,13 @@ def test_prompts_and_answers_are_nowhere(otel):
 PROGRAM = """
 import sys, anyio, trio
 from disco import AsyncDisco
-from disco.endpoints.simulated import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 async def main():
     async with AsyncDisco(local=SimulatedEndpoint("device", place="device"), policy="private") as client:
         ask = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 3}
         await client.chat.completions.create(**ask)
 anyio.run(main)
-print([name for name in sys.modules if name.startswith(("opentelemetry", "disco.telemetry.otel"))])
+print([name for name in sys.modules if name.startswith(("opentelemetry", "disco.telemetry.otel_setup"))])
 """
 
 

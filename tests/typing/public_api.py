@@ -26,14 +26,14 @@ from disco import (
     RouteLog,
     Timeouts,
 )
-from disco.client.chunks import RoutedChatCompletion
-from disco.client.stream import DiscoStream
+from disco.client.chat.answer_stream import DiscoStream
+from disco.client.chat.chat_chunks import RoutedChatCompletion
 from disco.dispatch import Preset, available_presets, load_preset
-from disco.endpoints.base import Endpoint
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.contract import Endpoint
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, ServerProfile, load_device, load_server
-from disco.session.record import Piece, RouteRecord, Transfer, Try
+from disco.session.records.route_record import Piece, RouteRecord, Transfer, Try
 
 
 def seen(route: RouteRecord) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disco import AsyncDisco, Timeouts
 from disco.endpoints.continuation import Continuation
-from disco.session.record import RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 
 def rename(route: RouteRecord) -> None:

@@ -1,9 +1,9 @@
 """Making a server continue a half-written answer: methods, rendering, the seam, and the probe."""
 
-from disco.endpoints.continuation.ladder import LADDER, Call, Continuation, Method
+from disco.endpoints.continuation.methods import LADDER, Call, Continuation, Method
 from disco.endpoints.continuation.probe import Outcome, Verdict, probe
+from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.seam import Seam, SeamMismatchError
-from disco.endpoints.continuation.templates import CannotContinueError
 
 __all__ = [
     "LADDER",

@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import openai
 
-from disco.endpoints.continuation.ladder import (
+from disco.endpoints.continuation.methods import (
     APPLY_TEMPLATE,
     LADDER,
     Call,
@@ -25,7 +25,7 @@ from disco.endpoints.continuation.ladder import (
     completions_call,
     continue_call,
 )
-from disco.endpoints.continuation.templates import CannotContinueError
+from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.errors import ModelFileError
 from disco.request import Prefix, Request
 

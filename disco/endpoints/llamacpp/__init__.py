@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from disco.endpoints.llamacpp.endpoint import LlamaCppEndpoint
-from disco.endpoints.llamacpp.files import KNOWN_MODELS, resolve_model
-from disco.endpoints.llamacpp.measure import DecodeRate, Measurement, PrefillTime
-from disco.endpoints.llamacpp.params import unserved_params
+from disco.endpoints.llamacpp.llamacpp_endpoint import LlamaCppEndpoint
+from disco.endpoints.llamacpp.model.model_files import KNOWN_MODELS, resolve_model
+from disco.endpoints.llamacpp.request_params import unserved_params
+from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 
 __all__ = [
     "KNOWN_MODELS",

@@ -1,5 +1,5 @@
 """A server on this machine, or another of the user's, as the local side: Ollama, LM Studio, llama-server, vLLM, ..."""
 
-from disco.endpoints.local_server.endpoint import LocalServerEndpoint
+from disco.endpoints.local_server.local_endpoint import LocalServerEndpoint
 
 __all__ = ["LocalServerEndpoint"]

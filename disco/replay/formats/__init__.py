@@ -1,10 +1,10 @@
 """Reading and writing traces: disco's own record format, public workloads, benchmark output."""
 
-from disco.replay.formats.adapter import Adapter
-from disco.replay.formats.problems import Skipped
-from disco.replay.formats.read import Chunks, read_chunks, read_trace
-from disco.replay.formats.registry import AUTO, FORMATS
-from disco.replay.formats.write import write_trace
+from disco.replay.formats.columns.row_problems import Skipped
+from disco.replay.formats.format_adapter import Adapter
+from disco.replay.formats.format_registry import AUTO, FORMATS
+from disco.replay.formats.reader import Chunks, read_chunks, read_trace
+from disco.replay.formats.writer import write_trace
 
 __all__ = [
     "AUTO",

@@ -1,9 +1,9 @@
 """What a replay found: tables for a terminal, JSON for scripts, and one page with plots."""
 
-from disco.replay.report.data import Report
 from disco.replay.report.findings import findings
-from disco.replay.report.machine_readable import to_json
-from disco.replay.report.page import to_html
-from disco.replay.report.terminal import TableData, terminal_tables
+from disco.replay.report.html_page import to_html
+from disco.replay.report.json_report import to_json
+from disco.replay.report.report_data import Report
+from disco.replay.report.terminal_tables import TableData, terminal_tables
 
 __all__ = ["Report", "TableData", "findings", "terminal_tables", "to_html", "to_json"]

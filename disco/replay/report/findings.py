@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from disco.replay.arms import ORACLE
-from disco.replay.report.data import (
+from disco.replay.metrics.over_seeds import Cell
+from disco.replay.report.report_data import (
     DEVICE_ONLY,
     NO_BUDGET,
     SERVER_ONLY,
@@ -19,7 +19,7 @@ from disco.replay.report.data import (
     is_baseline,
     known,
 )
-from disco.replay.summary import Cell
+from disco.replay.vector.arm_delays import ORACLE
 
 __all__ = ["SAME_S", "decimals", "findings", "number"]
 

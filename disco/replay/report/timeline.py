@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disco.replay.report.plot import (
+from disco.replay.report.chart_style import (
     Plot,
     Trace,
     axis,
@@ -17,7 +17,7 @@ from disco.replay.report.plot import (
     literal,
     numbers,
 )
-from disco.session.record import RouteRecord, Transfer
+from disco.session.records.route_record import RouteRecord, Transfer
 
 __all__ = ["Stretch", "stretches", "timeline"]
 

@@ -1,10 +1,13 @@
-"""Replay on any number of endpoints; `replay.scenario` and its evaluators are for one device and one server."""
+"""Replay on any number of endpoints.
 
-from disco.replay.stations.outcome import StationOutcome
-from disco.replay.stations.planning import PlanFunction, Planner
-from disco.replay.stations.simulate import simulate_stations
+`replay.workload.scenario` and its evaluators are for one device and one server.
+"""
+
 from disco.replay.stations.station import Station
-from disco.replay.stations.workload import KnownTimes, StationWorkload, resolve_stations
+from disco.replay.stations.station_outcome import StationOutcome
+from disco.replay.stations.station_planning import PlanFunction, Planner
+from disco.replay.stations.station_simulator import simulate_stations
+from disco.replay.stations.station_workload import KnownTimes, StationWorkload, resolve_stations
 
 __all__ = [
     "KnownTimes",

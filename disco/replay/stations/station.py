@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from disco.endpoints.simulated_script import Fault
+from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
 from disco.rates import Rates
-from disco.replay.device import Device
+from disco.replay.simulator.device_queue import Device
 
 __all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
 

@@ -1,0 +1,1 @@
+"""`disco demo`: real endpoints, made to fail before the user's eyes."""

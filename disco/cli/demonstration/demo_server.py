@@ -1,0 +1,227 @@
+"""A real OpenAI-compatible server on this machine, in a process of its own, to play with and to kill.
+
+It is `python -m llama_cpp.server` on a free loopback port. Needs the extra `disco-llm[demo]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
+from disco.errors import DiscoError
+
+__all__ = ["LocalServer", "LocalServerError", "free_port", "model_gguf"]
+
+Progress = Callable[[float, str], None]
+"""Called with the seconds waited so far and a short phrase that says for what."""
+
+# The child reads a pipe that nobody writes to: it ends when the parent is gone, however that came about
+# (Ctrl-C, SIGKILL, a crash), on every system, and with it the child.
+_CHILD = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+sys.argv = ["llama_cpp.server", *sys.argv[1:]]
+runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
+"""
+
+_LOG_LINES = 15
+
+
+class LocalServerError(DiscoError):
+    """The demonstration server did not come up; the message ends with the last lines of its log."""
+
+
+def model_gguf(name: str) -> Path:
+    """The GGUF file that `name` means, as for the model on this machine: see `resolve_model`."""
+    return resolve_model(name)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalServer:
+    """The server process: start it, wait for it, kill it, start it again on the same port.
+
+    A context manager; leaving it stops the process. All methods block; call them from a worker thread
+    where an event loop runs.
+
+    Args:
+        model: a short name, the path of a GGUF file, or `hf:owner/repo/file.gguf`.
+        model_name: what requests call the model.
+        context_tokens: prompt and answer together.
+        threads: of llama.cpp, for prefill and for decoding. One leaves room for a device model beside it.
+        port: to listen on; 0 picks a free one.
+        api_key: the key it takes; it takes any when None.
+        timeout_s: how long it may take to come up.
+        progress: told now and then while waiting.
+
+    Raises:
+        ConfigurationError: the model's name is unknown, or a package is missing.
+        ModelFileError: its file is missing or not usable.
+    """
+
+    # Mutable: the process and its log file, None when there is none.
+
+    host = "127.0.0.1"
+
+    def __init__(
+        self,
+        model: str | Path = "smollm2-135m",
+        *,
+        model_name: str = "smollm2-135m",
+        context_tokens: int = 2048,
+        threads: int = 1,
+        port: int = 0,
+        api_key: str | None = None,
+        timeout_s: float = 120.0,
+        progress: Progress | None = None,
+    ) -> None:
+        require_llama_cpp()
+        self.model = resolve_model(model)
+        self.model_name = model_name
+        self.context_tokens = context_tokens
+        self.threads = threads
+        self.port = port or free_port(self.host)
+        self.timeout_s = timeout_s
+        self._api_key = api_key
+        self.progress = progress
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client takes as `base_url`."""
+        return f"http://{self.host}:{self.port}/v1"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self.running and self._process else None
+
+    @property
+    def running(self) -> bool:
+        """The process is alive (it may still be loading)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process and return once it answers. Does nothing when it already runs.
+
+        Raises:
+            LocalServerError: it ended or did not answer in time; it is not running then.
+        """
+        if self.running:
+            return
+        self._release()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        options = {
+            "model": self.model,
+            "model_alias": self.model_name,
+            "host": self.host,
+            "port": self.port,
+            "n_ctx": self.context_tokens,
+            "n_threads": self.threads,
+            "n_threads_batch": self.threads,
+            # A second request waits for the first instead of cutting it short.
+            "interrupt_requests": False,
+        }
+        if self._api_key is not None:
+            options["api_key"] = self._api_key
+        arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own arguments
+            [sys.executable, "-c", _CHILD, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us first; we end it
+        )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        started_at = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started_at
+            if not self.running:
+                raise LocalServerError(f"The local server ended while starting.\n{self.log_tail()}")
+            if self._answers():
+                return
+            if waited_s > self.timeout_s:
+                raise LocalServerError(
+                    f"The local server did not answer within {self.timeout_s:g} s.\n{self.log_tail()}"
+                )
+            if self.progress is not None:
+                self.progress(waited_s, "waiting for the server to load its model")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=2)
+        with contextlib.closing(connection):
+            try:
+                connection.request("GET", "/v1/models")
+                # With a key of its own it refuses us, which is an answer, too.
+                return connection.getresponse().status in (http.client.OK, http.client.UNAUTHORIZED)
+            except (OSError, http.client.HTTPException):
+                return False
+
+    def log_tail(self) -> str:
+        """The last lines the process wrote. The server does not log prompts or answers."""
+        if self._log is None:
+            return ""
+        end = self._log.seek(0, 2)
+        self._log.seek(max(0, end - 8192))
+        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-_LOG_LINES:])
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._release()
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it on the same port."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """End the process and free everything; gently first. Idempotent."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=3)
+        self.kill()
+
+    def _release(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.stop()

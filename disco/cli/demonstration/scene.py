@@ -1,0 +1,313 @@
+"""The stage of `disco demo`: a real device, a real server far away, and how one scene is played.
+
+Nothing is staged but the distance: the server runs on this machine behind a proxy that delays it as a
+measured server profile says. Who wins, where the answer moves and what survives is decided live.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+import httpx2
+import openai
+
+from disco.cli.console import Screen
+from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.shaping_proxy import Shaper, shape
+from disco.client import AsyncDisco
+from disco.dispatch.presets import (
+    CostSection,
+    DispatchSection,
+    MigrationSection,
+    PlaybackSection,
+    Preset,
+)
+from disco.endpoints.continuation import Continuation
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.profiles import DeviceProfile, load_server
+from disco.session.records.route_record import RouteRecord
+
+__all__ = [
+    "BATTERY",
+    "MAINS",
+    "SAMPLING",
+    "Device",
+    "Remote",
+    "Scene",
+    "as_expected",
+    "make_client",
+    "messages",
+    "play",
+    "prepare",
+    "read_instructions",
+    "revive",
+    "start_remote",
+]
+
+LOCAL = "smollm2-135m"
+SERVER_PROFILE = "gpt-4o-mini-2024"  # how far away the server feels
+PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the money means something
+SAMPLING: dict[str, Any] = {"max_tokens": 160, "temperature": 0.7, "seed": 3}
+KILL_AFTER = 25  # chunks
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way only
+TRIES = 3  # a busy machine may decide a race the other way; then the scene is played again
+
+INSTRUCTIONS = (
+    "You are the guide of a small museum by the sea. You tell visitors about ships in bottles, brass instruments, "
+    "charts with sea monsters, letters that were never sent, and the great lamp of the old lighthouse. You use "
+    "plain, warm sentences, never lists, and answer at some length, because the visitors have come a long way."
+)
+
+
+MAINS, BATTERY = 4e-12, 2e-8  # USD per 10⁶ FLOPs: a wall socket, an almost empty battery
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One thing to be shown.
+
+    Attributes:
+        title, story: what the viewer is told.
+        prompt: the question asked.
+        policy: `race` or `server_only`.
+        exchange_rate: USD per 10⁶ FLOPs of the device's work: mains (low) or an almost empty battery (high).
+        delay_quantile: how slow the server is, as a quantile of its profile's TTFT.
+        expects: (winner, last writer) that make the scene a success.
+        cold: the device's model is not loaded yet.
+        pace_tps: reading pace while text is banked.
+        kills: whose process is killed in mid-answer; None: nobody's.
+    """
+
+    title: str
+    story: str
+    prompt: str
+    policy: str
+    exchange_rate: float
+    delay_quantile: float
+    expects: tuple[str, str]
+    cold: bool = False
+    migrate: bool = True
+    pace_tps: float = 8.0
+    kills: Literal["server", "device"] | None = None
+
+
+@dataclass
+class Remote:
+    """The server of the demo. `process` and `shaper` are None when it is the user's own."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str
+    continuation: str | Continuation
+    process: LocalServer | None = None
+    shaper: Shaper | None = None
+
+
+class Device:
+    """The local model. Mutable: `endpoint`, replaced by one that is not loaded where a scene starts cold.
+
+    Args:
+        isolation: where it runs; a model in a process of its own can be killed.
+    """
+
+    def __init__(self, isolation: Literal["thread", "process"] = "thread") -> None:
+        self._isolation = isolation
+        self.endpoint = self._new()
+
+    def _new(self) -> LlamaCppEndpoint:
+        return LlamaCppEndpoint(
+            model=LOCAL, name="device", context_tokens=2048, threads=1, isolation=self._isolation
+        )
+
+    async def cool(self) -> None:
+        """Unload the model."""
+        await self.endpoint.aclose()
+        self.endpoint = self._new()
+
+    async def aclose(self) -> None:
+        """Free the model."""
+        await self.endpoint.aclose()
+
+
+@asynccontextmanager
+async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Remote]:
+    """The user's own server where the environment names one (unless `own` is False), else one started here."""
+    key = os.environ.get("OPENAI_API_KEY")
+    if key and own:
+        base_url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1")
+        model = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
+        shown = httpx2.URL(base_url).copy_with(userinfo=b"", query=None)  # some write their key there
+        screen.line(f"Using your server at {shown}, model {model}.")
+        yield Remote(base_url, key, model, "auto")
+        return
+    async with AsyncExitStack() as stack:
+        with screen.step("Starting a real OpenAI-compatible server in its own process") as progress:
+            process = LocalServer(LOCAL, context_tokens=2048, threads=1, progress=progress)
+            await anyio.to_thread.run_sync(process.start)
+        stack.callback(process.stop)
+        shaper = await stack.enter_async_context(shape(process.port, 0.0, seed=1))
+        screen.line(
+            f"It answers through a proxy that delays it like {SERVER_PROFILE} (measured TTFT quantiles).",
+            style="dim",
+        )
+        # Its chat route cannot continue a half-written answer, its plain completions route can; it runs
+        # the same file as the device, so the file's own chat template is the right one.
+        continuation = Continuation(method="completions", template=str(process.model))
+        yield Remote(shaper.base_url, "demo-key", LOCAL, continuation, process, shaper)
+
+
+async def play(
+    number: int, scene: Scene, screen: Screen, device: Device, profile: DeviceProfile, remote: Remote
+) -> RouteRecord:
+    """Tell the scene's story and play it, again where it went another way than announced."""
+    screen.line(f"\n{number}. {scene.title}", style="bold")
+    screen.line(scene.story, style="dim")
+    for attempt in range(1, TRIES + 1):
+        if scene.cold:
+            await device.cool()
+        await revive(remote, screen)
+        await prepare(scene, remote)
+        async with make_client(scene, device, profile, remote) as client:
+            if not scene.cold:
+                await read_instructions(client)
+            if remote.process is None:
+                await client.warm_up()
+            record = await _show(scene, screen, client, device, remote)
+        explain(screen, record)
+        if as_expected(scene, record) or attempt == TRIES:
+            return record
+        screen.line("That went another way than announced (a busy machine decides races, too). Once more:")
+    raise AssertionError
+
+
+async def _show(
+    scene: Scene, screen: Screen, client: AsyncDisco, device: Device, remote: Remote
+) -> RouteRecord:
+    """Ask, and print the answer as it comes, each word in its writer's colour."""
+    stream = await client.chat.completions.create(
+        model=remote.model,
+        messages=messages(scene.prompt),
+        stream=True,
+        **SAMPLING,
+    )
+    writer = None
+    chunks = 0
+    async for chunk in stream:
+        text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        if text and stream.writer != writer:
+            writer = stream.writer
+            if not screen.is_terminal:
+                screen.stream(f"[{writer}]", writer or "server")
+        screen.stream(text, writer or "server")
+        chunks += 1
+        if scene.kills is not None and chunks == KILL_AFTER:
+            await _kill(scene.kills, device, remote)
+            if not screen.is_terminal:
+                screen.stream(f"[the {scene.kills}'s process is killed]", scene.kills)
+    screen.line()
+    return stream.route
+
+
+async def _kill(whose: Literal["server", "device"], device: Device, remote: Remote) -> None:
+    """`kill -9`: nothing of the process gets a chance to say goodbye."""
+    if whose == "device":
+        pid = device.endpoint.process_id
+        assert pid is not None, "only a model in a process of its own can be killed"
+        os.kill(pid, KILL)
+    elif remote.process is not None:
+        await anyio.to_thread.run_sync(remote.process.kill)
+
+
+def explain(screen: Screen, record: RouteRecord) -> None:
+    """What the route record says, in words."""
+    pace = record.pace
+    parts = [f"{record.winner} spoke first after {pace.ttft_raw_s:.2f} s"]
+    parts += [f"{t.endpoint} lost the race" for t in record.tries if t.outcome == "lost"]
+    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.tries if t.outcome == "parked"]
+    parts += [
+        f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
+        f"{t.late_tokens} tokens late"
+        for t in record.transfers
+        if t.outcome == "switched" and t.took_s is not None
+    ]
+    parts += [
+        f"a move to {t.target} was given up ({t.outcome})" for t in record.transfers if t.took_s is None
+    ]
+    parts += [f"{t.endpoint} failed ({t.failure})" for t in record.tries if t.failure]
+    parts.append(f"{record.cost * 1e6:.1f} µ$")
+    screen.line("→ " + "; ".join(parts) + ".")
+    pieces = " + ".join(f"{p.endpoint} {p.start_char}…{p.end_char}" for p in record.pieces)
+    verdict = "exactly what each wrote, nothing twice, nothing missing" if record.seamless else "SEAM BROKEN"
+    screen.line(f"  record: {pieces}: {verdict} (checksums agree).", style="dim")
+
+
+def as_expected(scene: Scene, record: RouteRecord) -> bool:
+    """Whether the record shows what the scene announced."""
+    last = record.pieces[-1].endpoint if record.pieces else None
+    return (record.winner, last) == scene.expects and record.seamless
+
+
+def messages(prompt: str) -> list[Any]:
+    """The question, behind the guide's instructions."""
+    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": prompt}]
+
+
+def _preset(scene: Scene, policy: str | None = None) -> Preset:
+    return Preset(
+        name=policy or scene.policy,
+        dispatch=DispatchSection(policy=policy or scene.policy),
+        cost=CostSection(exchange_rate=scene.exchange_rate),
+        migration=MigrationSection(enabled=scene.migrate and policy is None),
+        playback=PlaybackSection(pace_tps=scene.pace_tps),
+    )
+
+
+def make_client(
+    scene: Scene, device: Device, profile: DeviceProfile, remote: Remote, policy: str | None = None
+) -> AsyncDisco:
+    """A client as the scene wants it; `policy` is another one than the scene's, to compare with."""
+    return AsyncDisco(
+        local=device.endpoint,
+        policy=_preset(scene, policy),
+        base_url=remote.base_url,
+        api_key=remote.api_key,
+        continuation=remote.continuation,
+        device_profile=profile,
+        server_profile=SERVER_PROFILE,
+        price=PRICE if remote.process is not None else None,
+    )
+
+
+async def prepare(scene: Scene, remote: Remote) -> None:
+    """Set the distance, and let the server have the instructions cached, as a busy service has."""
+    if remote.shaper is None:
+        return
+    remote.shaper.delay = 0.0
+    async with openai.AsyncOpenAI(base_url=remote.base_url, api_key=remote.api_key) as plain:
+        await plain.chat.completions.create(model=remote.model, messages=messages("Hello."), max_tokens=1)
+    remote.shaper.delay = float(load_server(SERVER_PROFILE).ttft().quantile(scene.delay_quantile))
+
+
+async def read_instructions(client: AsyncDisco) -> None:
+    """The device answers an earlier question of the same visitor, so it holds the instructions."""
+    await client.chat.completions.create(
+        model="any",
+        messages=messages("Hello."),
+        max_tokens=1,
+        extra_body={"disco": {"local_only": True}},
+    )
+
+
+async def revive(remote: Remote, screen: Screen) -> None:
+    """Start the server again if it was killed."""
+    if remote.process is not None and not remote.process.running:
+        with screen.step("Starting the server again") as progress:
+            remote.process.progress = progress
+            await anyio.to_thread.run_sync(remote.process.start)

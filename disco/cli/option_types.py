@@ -1,0 +1,88 @@
+"""Options that are more than a number: budgets, policies, prices, the exchange rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, ExchangeRate
+from disco.dispatch.policies.policy_registry import is_known_policy, known_policies
+from disco.errors import ConfigurationError, nearest
+from disco.profiles import Price
+from disco.replay.vector.arm_delays import ORACLE, RECORDED
+
+__all__ = ["parse_budgets", "parse_exchange_rate", "parse_policies", "parse_price"]
+
+NAMED_RATES = {
+    "device-constrained": PAPER_DEVICE_CONSTRAINED,
+    "server-constrained": PAPER_SERVER_CONSTRAINED,
+}
+ONLY_IN_REPLAY = (ORACLE, RECORDED)
+
+
+def parse_price(text: str) -> Price:
+    """A price such as "0.15,0.60": USD per million tokens, in and out.
+
+    Raises:
+        ConfigurationError: it is not two numbers, 0 or more.
+    """
+    try:
+        cost_in, cost_out = (float(part) for part in text.split(","))
+        return Price(usd_per_mtok_in=cost_in, usd_per_mtok_out=cost_out)
+    except ValueError as error:
+        raise ConfigurationError(
+            f'a price is USD per million tokens, in and out, such as "0.15,0.60", not {text!r}'
+        ) from error
+
+
+def parse_exchange_rate(text: str) -> ExchangeRate:
+    """USD per 10⁶ FLOPs, or one of the paper's two by name.
+
+    Raises:
+        ConfigurationError: neither.
+    """
+    if text in NAMED_RATES:
+        return NAMED_RATES[text]
+    try:
+        return ExchangeRate(usd_per_mflop=float(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"an exchange rate is USD per 10^6 FLOPs, 0 or more, or {' or '.join(NAMED_RATES)}, not {text!r}"
+        ) from error
+
+
+def parse_budgets(text: str) -> list[float]:
+    """Budgets from "0.5", "0.1,0.3" or "0:1:0.1" (from, to and including, step).
+
+    Raises:
+        ConfigurationError: something else, or a budget outside [0, 1].
+    """
+    try:
+        if ":" in text:
+            start, stop, step = (float(part) for part in text.split(":"))
+            if not (step > 0 and stop >= start):
+                raise ValueError
+            # Rounded, so that 0.1 + 0.2 is the 0.3 that somebody else typed.
+            budgets = [round(start + i * step, 9) for i in range(int((stop - start) / step + 1e-9) + 1)]
+        else:
+            budgets = [float(part) for part in text.split(",")]
+    except (ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"budgets are written as 0.5, as 0.1,0.3 or as 0:1:0.1 (from:to:step), not {text!r}"
+        ) from error
+    for budget in budgets:
+        if not 0.0 <= budget <= 1.0:
+            raise ConfigurationError(f"a budget is a share and must lie between 0 and 1, not {budget:g}")
+    return budgets
+
+
+def parse_policies(names: Sequence[str]) -> list[str]:
+    """The policies named, those that only a replay knows included, each once.
+
+    Raises:
+        ConfigurationError: nobody knows one of them.
+    """
+    for name in names:
+        if name not in ONLY_IN_REPLAY and not is_known_policy(name):
+            known = [*known_policies(), *ONLY_IN_REPLAY]
+            raise ConfigurationError(f"no policy is called {name!r}. {nearest(name, known)}")
+    return list(dict.fromkeys(names))

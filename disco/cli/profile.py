@@ -1,0 +1,108 @@
+"""`disco profile`: how fast this machine runs a model, measured and kept as a device profile."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from statistics import median
+
+from disco.cli.console import Screen
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
+from disco.profiles import DeviceProfile, FlopsPerToken, LinearFit, fit_line, save_profile, user_profile_dir
+
+__all__ = ["measure_device", "run_profile"]
+
+QUICK = (16, 64, 128)
+FULL = (16, 32, 64, 128, 256, 512, 1024)
+
+
+async def run_profile(screen: Screen, model: str, *, threads: int | None, save: bool) -> int:
+    """Measure `model`, show the fit, and keep it for the next `AsyncDisco(local=model)`."""
+    device = LlamaCppEndpoint(model=model, name="device", threads=threads)
+    try:
+        profile = await measure_device(device, screen, name=device.profile_name, quick=False)
+    finally:
+        await device.aclose()
+    if save:
+        path = save_profile(
+            profile,
+            user_profile_dir() / f"{profile.name}.toml",
+            comment=f"Measured by `disco profile {model}`. Used whenever this model runs here; safe to delete.",
+        )
+        screen.line(f"Saved as {path}. AsyncDisco(local={model!r}) uses it from now on.")
+    return 0
+
+
+async def measure_device(
+    device: LlamaCppEndpoint, screen: Screen, *, name: str, quick: bool
+) -> DeviceProfile:
+    """Measure load time, prefill and decode, and fit TTFT = k·l + c.
+
+    Args:
+        device: not busy; its model is loaded afresh.
+        screen: shows the progress and the result.
+        name: of the profile.
+        quick: a few seconds instead of a minute, and no table; good enough for a first plan.
+    """
+    lengths = QUICK if quick else FULL
+    with screen.step("Measuring this machine") as show:
+        measured = await device.measure(
+            prompt_tokens=lengths,
+            depths=(32,) if quick else (32, 256, 1024),
+            repeats=1 if quick else 3,
+            progress=lambda done, total: show(done, f"step {done} of {total}"),
+        )
+        parameters = device.parameters or 0
+    line = fit_line(
+        [p.tokens for p in measured.prefill], [p.seconds_s for p in measured.prefill], non_negative=True
+    )
+    profile = _profile(name, measured, line, parameters)
+    if quick:
+        screen.line(
+            f"  prefill {profile.prefill_tps:.0f} tokens/s, decode {profile.decode_tps:.0f} tokens/s, "
+            f"load {measured.load_s:.2f} s",
+            style="dim",
+        )
+    else:
+        _show(screen, profile, measured)
+    return profile
+
+
+def _profile(name: str, measured: Measurement, line: LinearFit, parameters: int) -> DeviceProfile:
+    # A forward pass multiplies and adds every parameter once per token.
+    flops = 2.0 * parameters
+    return DeviceProfile(
+        name=name,
+        source=f"measured on this machine with llama.cpp, {measured.threads} thread(s)",
+        device=f"{platform.system()} {platform.machine()}",
+        measured_on=datetime.datetime.now(tz=datetime.UTC).date(),
+        prefill_tps=1.0 / line.k_s_per_token,
+        decode_tps=median(d.tps for d in measured.decode),
+        k_s_per_token=line.k_s_per_token,
+        c_s=line.c_s,
+        r2=line.r2,
+        n=line.n,
+        load_s=measured.load_s,
+        context_tokens=measured.context_tokens,
+        flops=FlopsPerToken(prompt_tokens=(128.0,), prefill=(flops,), decode=flops),
+        notes="FLOPs per token are twice the number of parameters.",
+    )
+
+
+def _show(screen: Screen, profile: DeviceProfile, measured: Measurement) -> None:
+    rows = []
+    for tokens in sorted({p.tokens for p in measured.prefill}):
+        seconds = median(p.seconds_s for p in measured.prefill if p.tokens == tokens)
+        fitted = profile.line.ttft_s(tokens)
+        rows.append((tokens, f"{seconds:.3f}", f"{fitted:.3f}", f"{tokens / seconds:.0f}"))
+    screen.table("Prefill", ("prompt tokens", "seconds", "fitted", "tokens/s"), rows)
+    decode = [
+        (depth, f"{median(d.tps for d in measured.decode if d.depth_tokens == depth):.0f}")
+        for depth in sorted({d.depth_tokens for d in measured.decode})
+    ]
+    screen.table("Decode", ("depth in tokens", "tokens/s"), decode)
+    screen.line(
+        f"TTFT = k·l + c with k = {profile.line.k_s_per_token * 1e3:.3f} ms/token, c = {profile.c_s * 1e3:.1f} ms, "
+        f"R² = {profile.line.r2:.4f} (n = {profile.n}); load {measured.load_s:.2f} s"
+    )

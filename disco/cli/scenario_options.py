@@ -1,0 +1,192 @@
+"""What `disco replay` and `disco tune` are asked about: a trace, and the endpoints and prices to replay it on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from disco.cli.console import Screen
+from disco.cli.option_types import parse_exchange_rate, parse_price
+from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
+from disco.dispatch.policies.policy_registry import AUTO
+from disco.errors import ConfigurationError
+from disco.profiles import available_profiles, load_device, load_server, user_profile_dir
+from disco.replay.formats import read_trace
+from disco.replay.workload.from_recording import is_recording, scenario_of_routes
+from disco.replay.workload.scenario import Scenario, scenario_for
+from disco.replay.workload.trace import Trace
+from disco.replay.workload.trace_survey import Survey
+
+__all__ = [
+    "Situation",
+    "auto_policy",
+    "described",
+    "read",
+    "situation_of",
+]
+
+SHIPPED_DEVICE = "xiaomi14-qwen1.5-0.5b"
+SHIPPED_SERVER = "gpt-4o-mini-2024"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What was asked about.
+
+    Attributes:
+        scenarios: each device with each server.
+        notes: what a reader should know of where the numbers come from.
+    """
+
+    scenarios: list[Scenario]
+    notes: list[str]
+
+
+def situation_of(
+    arguments: argparse.Namespace,
+    workload: Trace | Survey | None,
+    *,
+    pace_tps: float | None = None,
+) -> Situation:
+    """Scenarios from the options.
+
+    A recording brings the endpoints it was made on; a profile that is named takes the place of one of them.
+
+    Args:
+        arguments: parsed by `options`.
+        workload: what is replayed, or what is known of it; None where it is made from the profiles.
+        pace_tps: the reader's; None: none.
+
+    Raises:
+        ConfigurationError: a profile is not known, or a price or an exchange rate is missing or none.
+    """
+    exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
+    price = None if arguments.price is None else parse_price(arguments.price)
+    if arguments.max_tokens is not None and arguments.max_tokens < 1:
+        raise ConfigurationError(f"--max-tokens must be at least 1, not {arguments.max_tokens}")
+    if isinstance(workload, Trace) and is_recording(workload) and not _redescribed(arguments):
+        return _as_recorded(arguments, workload)
+    notes = []
+    devices: Sequence[str | Path] = arguments.device or []
+    if not devices:
+        device, how = _default_device()
+        devices = [device]
+        notes.append(how)
+    servers = arguments.server or []
+    if not servers:
+        servers = [SHIPPED_SERVER]
+        notes.append(f"Server: the shipped profile {SHIPPED_SERVER}; name others with --server.")
+    if workload is not None:
+        notes.append(_where_ttft_comes_from(workload))
+    scenarios = [
+        scenario_for(
+            load_device(device),
+            load_server(server),
+            exchange_rate=exchange_rate,
+            price=price,
+            trace=workload if isinstance(workload, Trace) else None,
+            max_tokens=arguments.max_tokens,
+            pace_tps=pace_tps,
+        )
+        for device in devices
+        for server in servers
+    ]
+    if isinstance(workload, Survey):
+        scenarios = [replace(s, lengths=workload.lengths, ttft=workload.ttft or s.ttft) for s in scenarios]
+    return Situation(_told_apart(scenarios), notes)
+
+
+def _redescribed(arguments: argparse.Namespace) -> bool:
+    """Whether the options describe both endpoints, or what they cost, themselves."""
+    devices, servers = arguments.device or [], arguments.server or []
+    return bool(
+        (devices and servers)
+        or max(len(devices), len(servers)) > 1
+        or arguments.price is not None
+        or arguments.exchange_rate is not None
+    )
+
+
+def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> Situation:
+    (device,) = arguments.device or [None]
+    (server,) = arguments.server or [None]
+    scenario = scenario_of_routes(
+        trace,
+        device=None if device is None else load_device(device),
+        server=None if server is None else load_server(server),
+    )
+    note = (
+        "Endpoints, prices and pace are those of the recording; --price or --exchange-rate describe others."
+    )
+    return Situation([replace(scenario, max_tokens=arguments.max_tokens)], [note])
+
+
+def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str]]:
+    """The trace file, and what is to be said about it."""
+    path = Path(arguments.trace)
+    if not path.exists() and not path.suffix:
+        raise ConfigurationError(f"there is no trace file {path}; a trace is a file, `synthetic` or `paper`")
+    with screen.step(f"Reading {path.name}"):
+        trace, skipped = read_trace(path, format=arguments.format, skip_invalid=arguments.skip_invalid)
+    return trace, [described(trace), *([f"{path.name}: {skipped}."] if skipped else [])]
+
+
+def described(workload: Trace | Survey) -> str:
+    """A sentence or two on what is replayed."""
+    if isinstance(workload, Survey):
+        requests, lasts_s = workload.requests, workload.lasts_s
+        prompts, answers = workload.lengths.mean(), workload.output_tokens
+    else:
+        requests, lasts_s = len(workload), float(workload.arrival_s[-1] - workload.arrival_s[0])
+        prompts, answers = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())
+    text = (
+        f"{workload.name}: {requests:,} requests over {lasts_s / 3600:.1f} h, on average {prompts:.0f} prompt and "
+        f"{answers:.0f} output tokens."
+    )
+    return f"{text} {workload.source}." if workload.source else text
+
+
+def auto_policy(scenarios: Sequence[Scenario]) -> str:
+    """What "auto" comes to on these scenarios; itself where they differ."""
+    regimes = {scenario.regime for scenario in scenarios}
+    if len(regimes) > 1:
+        return AUTO
+    return "wait_time" if regimes == {"device-constrained"} else "length_threshold"
+
+
+def _default_device() -> tuple[str | Path, str]:
+    """The device profile measured last on this machine, or a shipped one; and a sentence that says which."""
+    folder = user_profile_dir()
+    own = [name for name in available_profiles("device") if (folder / f"{name}.toml").is_file()]
+    if own:
+        latest = max(own, key=lambda name: (folder / f"{name}.toml").stat().st_mtime)
+        return latest, f"Device: {latest}, measured on this machine; name others with --device."
+    return SHIPPED_DEVICE, (
+        f"Device: the shipped profile {SHIPPED_DEVICE}; measure this machine with `disco profile`, or name another "
+        "with --device."
+    )
+
+
+def _where_ttft_comes_from(workload: Trace | Survey) -> str:
+    known = (
+        workload.ttft_known if isinstance(workload, Survey) else float(np.mean(~np.isnan(workload.ttft_s)))
+    )
+    if known == 1.0:
+        return "The server's TTFTs are the trace's own."
+    if known == 0.0:
+        return "The trace knows no TTFTs of the server: they are drawn from the server's profile."
+    return f"{known:.0%} of the server's TTFTs are the trace's own; the others are drawn."
+
+
+def _told_apart(scenarios: list[Scenario]) -> list[Scenario]:
+    """Profiles given twice, or two files of one name, would give two results one name."""
+    seen: dict[str, int] = {}
+    named = []
+    for scenario in scenarios:
+        seen[scenario.name] = count = seen.get(scenario.name, 0) + 1
+        named.append(scenario if count == 1 else replace(scenario, name=f"{scenario.name} ({count})"))
+    return named

@@ -1,0 +1,267 @@
+"""From deltas to the SDK's own types: one answer has one id, one model, one usage, whoever wrote it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import (
+    ChoiceDelta,
+    ChoiceDeltaToolCall,
+    ChoiceDeltaToolCallFunction,
+)
+from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+
+from disco.endpoints.openai_api.chunk_template import MoldedChunk, remade
+from disco.events import Delta, ToolCallDelta
+
+if TYPE_CHECKING:
+    from disco.session.records.route_record import RouteRecord
+
+__all__ = ["Chunks", "RoutedChatCompletion", "assemble"]
+
+# What is made here is like one of these but for the fields that are given: the SDK's `construct` looks at every
+# field's type anew, which takes twenty times as long. They say which fields count as set, too.
+_DELTA = ChoiceDelta.construct(content=None, role=None)
+_EMPTY, _ROLE = ChoiceDelta.construct(), ChoiceDelta.construct(role="assistant")
+_CHUNK_CHOICE = ChunkChoice.construct(index=0, delta=_EMPTY, finish_reason=None, logprobs=None)
+_CHUNK = ChatCompletionChunk.construct(
+    id="", choices=[], created=0, model="", object="chat.completion.chunk", system_fingerprint=None
+)
+_MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
+_CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
+# Most deltas hold nothing else; dumping those to merge them triples the time a chunk takes here.
+_TEXT_FIELDS = {"content", "role"}
+
+
+class Chunks:
+    """Makes the chunks of one answer. Mutable: identity, taken from the first vendor chunk there is."""
+
+    def __init__(self, model: str) -> None:
+        self.id = f"chatcmpl-{token_hex(16)}"
+        self.model = model
+        self.created = int(time.time())
+        self.fingerprint: str | None = None
+        self._first = True
+        self._role_sent = False
+
+    def of(self, delta: Delta) -> ChatCompletionChunk:
+        """The chunk for one delta: the vendor's own where there is one, else a new one."""
+        raw: ChatCompletionChunk | None
+        raw = delta.raw.made() if type(delta.raw) is MoldedChunk else delta.raw
+        if raw is not None:
+            if self._first and raw.id:
+                self.id, self.model, self.created = raw.id, raw.model, raw.created
+                self.fingerprint = raw.system_fingerprint
+            elif raw.id != self.id:
+                raw.id, raw.model, raw.created = self.id, self.model, self.created
+            self._first = False
+            self._role_sent = True
+            return raw
+        self._first = False
+        role = None if self._role_sent else "assistant"
+        if delta.reasoning or delta.tool_calls:
+            made = _typed(delta, role)
+        else:
+            made = _like(_DELTA, content=delta.text, role=role)
+        self._role_sent = True
+        logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
+        return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
+
+    def are_of(self, raw: Any) -> bool:
+        """Whether `of` would hand out this vendor's chunk as it came, and learn nothing new from it."""
+        return type(raw) is MoldedChunk and not self._first and raw.mold.id == self.id
+
+    def last(self, finish_reason: str) -> ChatCompletionChunk:
+        """The chunk that says why the answer ended."""
+        delta = _like(_EMPTY if self._role_sent else _ROLE)
+        return self._envelope([_like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
+
+    def text_frame(self) -> tuple[bytes, bytes]:
+        """What stands before and after the text, as a JSON string, in the event of a chunk with nothing else."""
+        made = _like(_CHUNK_CHOICE, delta=ChoiceDelta.construct(content="\0"))
+        head, tail = self._envelope([made]).model_dump_json(exclude_unset=True).split('"\\u0000"')
+        return b"data: " + head.encode(), tail.encode() + b"\n\n"
+
+    def usage(self, usage: CompletionUsage) -> ChatCompletionChunk:
+        """The chunk without choices that `stream_options.include_usage` asks for."""
+        chunk = self._envelope([])
+        chunk.usage = usage
+        return chunk
+
+    def _envelope(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+        made: ChatCompletionChunk = _like(
+            _CHUNK,
+            id=self.id,
+            choices=choices,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.fingerprint,
+        )
+        return made
+
+
+def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
+    """The delta of a chunk with reasoning or calls, as servers write it."""
+    fields: dict[str, Any] = {"role": role, "content": None} if role else {}
+    if delta.text:
+        fields["content"] = delta.text
+    if delta.reasoning:
+        fields["reasoning_content"] = delta.reasoning
+    if delta.tool_calls:
+        fields["tool_calls"] = [_call(call) for call in delta.tool_calls]
+    return ChoiceDelta.construct(**fields)
+
+
+def _call(call: ToolCallDelta) -> ChoiceDeltaToolCall:
+    function = ChoiceDeltaToolCallFunction.construct(arguments=call.arguments)
+    made = ChoiceDeltaToolCall.construct(index=call.index, function=function)
+    if call.id is not None:
+        made.id = call.id
+    if call.name is not None:
+        made.type, function.name = "function", call.name
+    return made
+
+
+class _Later:
+    """A route record that is written when somebody asks for it. Equal to it, and pickled as it."""
+
+    __slots__ = ("write",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, write: Callable[[], RouteRecord]) -> None:
+        self.write = write
+
+    def __eq__(self, other: object) -> bool:
+        return self.write() == (other.write() if isinstance(other, _Later) else other)
+
+    def __deepcopy__(self, memo: object) -> _Later:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.write(),)
+
+
+def _itself(record: RouteRecord) -> RouteRecord:
+    return record
+
+
+class RoutedChatCompletion(ChatCompletion):
+    """A `ChatCompletion` that knows its route; equal to and serialised like the plain one."""
+
+    _route: Any = None
+
+    @property
+    def route(self) -> RouteRecord:
+        """The route record of this answer: who started, who wrote, where it moved, what it cost."""
+        record: RouteRecord = self._route.write() if type(self._route) is _Later else self._route
+        return record
+
+
+_ANSWER = RoutedChatCompletion.construct(
+    id="", choices=[], created=0, model="", object="chat.completion", system_fingerprint=None, usage=None
+)
+
+
+def assemble(
+    chunks: Chunks,
+    deltas: Sequence[Delta],
+    finish_reason: str,
+    usage: CompletionUsage,
+    route: Callable[[], RouteRecord] | None,
+) -> RoutedChatCompletion:
+    """The non-streaming answer made of the same deltas that a stream would have carried.
+
+    Every field that a vendor's chunk carries in its first choice (refusal, tool calls, reasoning and other
+    extra fields) is merged the way the API documents it: strings are joined, tool calls joined by index.
+
+    Args:
+        chunks: of this answer.
+        deltas: all of it.
+        finish_reason: the API's.
+        usage: of the answer.
+        route: writes the route record, once.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    texts: list[str] = []
+    logprobs: list[Any] = []
+    refusals: list[Any] = []
+    for delta in deltas:
+        if chunks.are_of(delta.raw):
+            texts.append(delta.text)  # the rest is as in the chunk before it, which has been merged
+            continue
+        chunk = chunks.of(delta)
+        if not chunk.choices:
+            continue
+        choice = chunk.choices[0]
+        if choice.delta.content is not None:
+            texts.append(choice.delta.content)
+        if choice.delta.model_extra or not choice.delta.model_fields_set <= _TEXT_FIELDS:
+            _merge(message, choice.delta.model_dump(exclude_none=True, exclude=_TEXT_FIELDS))
+        if choice.logprobs is not None:
+            logprobs.extend(choice.logprobs.content or [])
+            refusals.extend(choice.logprobs.refusal or [])
+    if texts:
+        message["content"] = "".join(texts)
+    for call in message.get("tool_calls", []):
+        call.pop("index", None)
+    found = None
+    if logprobs or refusals:
+        found = ChoiceLogprobs.construct(content=logprobs or None, refusal=refusals or None)
+    said = (
+        _like(_MESSAGE, content=message["content"])
+        if message.keys() <= _TEXT_FIELDS
+        else ChatCompletionMessage.model_validate(message)
+    )
+    answer: RoutedChatCompletion = _like(
+        _ANSWER,
+        id=chunks.id,
+        choices=[_like(_CHOICE, finish_reason=finish_reason, message=said, logprobs=found)],
+        created=chunks.created,
+        model=chunks.model,
+        system_fingerprint=chunks.fingerprint,
+        usage=usage,
+    )
+    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+    answer._request_id = None  # noqa: SLF001 - public in spite of its name; there may be several, or none
+    return answer
+
+
+def _like(model: Any, /, **fields: Any) -> Any:
+    return remade(model, {**vars(model), **fields})
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+    for key, value in new.items():
+        old = into.get(key)
+        if old is None:
+            into[key] = value
+        elif key == "tool_calls":
+            _merge_calls(old, value)
+        elif isinstance(old, dict) and isinstance(value, dict):
+            _merge(old, value)
+        elif key == "name" and old == value:
+            pass  # some servers say in every piece which function it is
+        elif isinstance(old, str) and isinstance(value, str) and key not in {"id", "type"}:
+            into[key] = old + value
+        elif isinstance(old, list) and isinstance(value, list):
+            old.extend(value)
+        else:
+            into[key] = value
+
+
+def _merge_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+    by_index = {call.get("index"): call for call in calls}
+    for piece in pieces:
+        call = by_index.get(piece.get("index"))
+        if call is None:
+            calls.append(piece)
+            by_index[piece.get("index")] = piece
+        else:
+            _merge(call, {k: v for k, v in piece.items() if k != "index"})

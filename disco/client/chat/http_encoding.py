@@ -1,0 +1,253 @@
+"""A routed answer as the API would send it over HTTP: one JSON document, or server-sent events.
+
+Everything of the SDK that wants a response (`parse`, `with_raw_response`, `with_streaming_response`, the Responses
+API) gets one made here, and so does the local HTTP server. The ordinary `create` hands out typed objects without
+this detour.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import httpx2
+from openai.types.chat import ChatCompletionChunk
+
+from disco.client.chat.answer_stream import answer_usage, read, stop
+from disco.client.chat.chat_chunks import Chunks, assemble
+from disco.client.live_driver import LiveSession
+from disco.errors import NoEndpointError
+from disco.events import Delta, DeltaKind
+from disco.request import Request, Timeouts
+
+__all__ = [
+    "NOT_ROUTED",
+    "RAW_RESPONSE_HEADER",
+    "ChatEncoder",
+    "Encoder",
+    "EventStream",
+    "chat_request",
+    "document",
+    "is_routed",
+    "stop",
+]
+
+# An answer with one of these is more than one text; the server gives it whole and untouched.
+NOT_ROUTED = ("n", "audio", "modalities")
+# Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want an HTTP response.
+RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
+_TEXT = DeltaKind.TEXT
+
+
+def is_routed(body: Mapping[str, Any]) -> bool:
+    """Whether a chat request is answered by a session; otherwise it is the server's, untouched."""
+    for name in NOT_ROUTED:
+        value = body.get(name)
+        if value is not None and not (name == "n" and value == 1) and value != ["text"]:
+            return False
+    return True
+
+
+def chat_request(
+    body: Mapping[str, Any],
+    *,
+    timeouts: Timeouts,
+    headers: Mapping[str, str] | None = None,
+    query: Mapping[str, object] | None = None,
+) -> Request:
+    """The request that a `/chat/completions` body asks for; `stream` and `stream_options` are left out.
+
+    Raises:
+        TypeError: `messages` or `model` is missing.
+        NoEndpointError: `messages` is not what any endpoint could read.
+    """
+    params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
+    messages, model = body.get("messages"), body.get("model")
+    if messages is None or model is None:
+        missing = "messages" if messages is None else "model"
+        raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
+    _check(messages)
+    return Request(
+        messages=list(messages),
+        model=model,
+        params=params,
+        extra_headers=headers,
+        extra_query=query,
+        timeouts=timeouts,
+    )
+
+
+def _check(messages: Any) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        raise _wrong_type("messages", "an array of objects")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise _wrong_type(f"messages[{number}]", "an object")
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list, tuple)):
+            raise _wrong_type(f"messages[{number}].content", "a string or an array of objects")
+
+
+def _wrong_type(param: str, wanted: str) -> NoEndpointError:
+    return NoEndpointError(
+        f"Invalid type for {param!r}: expected {wanted}.", code="invalid_type", param=param
+    )
+
+
+class Encoder(Protocol):
+    """One API's way of writing an answer down. Stateful: one encoder, one answer."""
+
+    def batch(self, deltas: Sequence[Delta]) -> bytes:
+        """The events for what was just released; the first call also writes what comes before."""
+        ...
+
+    def end(self, live: LiveSession) -> bytes:
+        """The events behind the last text of a complete answer."""
+        ...
+
+    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+        """As `batch`: what the SDK would make of those events, each to go through `made` when it is wanted."""
+        ...
+
+    def made(self, item: Any) -> Any:
+        """The object for an item of `objects`: a model, or what is in the event's JSON."""
+        ...
+
+    def last_objects(self, live: LiveSession) -> list[Any]:
+        """As `end`: what the SDK would make of those events."""
+        ...
+
+    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+        """The whole answer as one JSON document, for those who did not want a stream."""
+        ...
+
+
+async def document(live: LiveSession, encoder: Encoder) -> bytes:
+    """Wait for the whole answer and write it down.
+
+    Raises:
+        Exception: what ended the answer, with `partial_text` and `route` on it.
+    """
+    deltas: list[Delta] = []
+    while batch := await read(live):
+        deltas.extend(batch)
+    return encoder.document(deltas, live)
+
+
+class EventStream(httpx2.AsyncByteStream):
+    """The answer as server-sent events. Closing it stops the answer."""
+
+    # Mutable: _batch, _complete.
+    def __init__(self, live: LiveSession, encoder: Encoder, first: list[Delta]) -> None:
+        self.live = live
+        self._encoder = encoder
+        self._batch = first
+        self._complete = False
+
+    @classmethod
+    async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
+        """Wait for the first text: an error that comes before it is raised here, not inside the stream."""
+        first = await read(live)
+        return cls(live, encoder, first)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        live, encoder = self.live, self._encoder
+        try:
+            while self._batch:
+                yield encoder.batch(self._batch)
+                self._batch = await read(live)
+            if live.session.finish_reason != "cancelled":
+                yield encoder.end(live)
+        finally:
+            live.cancel()
+
+    async def next_objects(self) -> list[Any]:
+        """All that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
+
+        Each goes through `made`, in order.
+        Instead of the bytes, for readers that want objects: most of the SDK's cost is in making them of bytes.
+        """
+        live, encoder = self.live, self._encoder
+        made: list[Any] = []
+        try:
+            while not made and not self._complete:
+                deltas = self._batch or await read(live)
+                self._batch = []
+                if deltas:
+                    made = encoder.objects(deltas)
+                else:
+                    self._complete = True
+                    if live.session.finish_reason != "cancelled":
+                        made = encoder.last_objects(live)
+        except BaseException:
+            self._complete = True
+            raise
+        return made
+
+    def made(self, item: Any) -> Any:
+        """See `Encoder.made`."""
+        return self._encoder.made(item)
+
+    def __del__(self) -> None:
+        # Forgotten before it was read: see `DiscoStream`.
+        self.live.abandon()
+
+    async def aclose(self) -> None:
+        """Stop the answer; see `stop`."""
+        await stop(self.live)
+
+
+class ChatEncoder:
+    """`chat.completion` and `chat.completion.chunk`."""
+
+    # Mutable: _frame, the constant parts around a text; known after the first chunk, which sets the identity.
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self._chunks = Chunks(model)
+        self._include_usage = include_usage
+        self._frame: tuple[bytes, bytes] | None = None
+
+    def batch(self, deltas: Sequence[Delta]) -> bytes:
+        """A `data:` line for each delta."""
+        chunks, out = self._chunks, []
+        for delta in deltas:
+            if self._frame and delta.raw is None and delta.kind is _TEXT and delta.logprobs is None:
+                head, tail = self._frame
+                out.append(head + json.dumps(delta.text).encode() + tail)
+                continue
+            if chunks.are_of(delta.raw):
+                out.append(b"data: " + delta.raw.data + b"\n\n")
+                continue
+            out.append(_event(chunks.of(delta)))
+            self._frame = self._frame or chunks.text_frame()
+        return b"".join(out)
+
+    def end(self, live: LiveSession) -> bytes:
+        """The finish reason, the usage where it was asked for, and `[DONE]`."""
+        return b"".join([*map(_event, self.last_objects(live)), b"data: [DONE]\n\n"])
+
+    def objects(self, deltas: Sequence[Delta]) -> list[Any]:
+        """The deltas: all their chunks at once would keep the garbage collector busy."""
+        return list(deltas)
+
+    def made(self, item: Any) -> ChatCompletionChunk:
+        """The chunk of a delta."""
+        chunk: ChatCompletionChunk = self._chunks.of(item) if type(item) is Delta else item
+        return chunk
+
+    def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
+        """The chunk with the finish reason, and the one with the usage where it was asked for."""
+        last = [self._chunks.last(live.session.finish_reason or "stop")]
+        if self._include_usage:
+            last.append(self._chunks.usage(answer_usage(live)))
+        return last
+
+    def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
+        """The `chat.completion`."""
+        reason = live.session.finish_reason or "stop"
+        answer = assemble(self._chunks, deltas, reason, answer_usage(live), live.written)
+        return answer.model_dump_json(exclude_unset=True).encode()
+
+
+def _event(chunk: ChatCompletionChunk) -> bytes:
+    return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"

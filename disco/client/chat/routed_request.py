@@ -1,0 +1,102 @@
+"""Which calls a session answers, and under which clocks: from the SDK's request options to a routed request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx2
+import openai
+
+from disco.client.request_options import RequestOptions
+from disco.request import Timeouts
+
+if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
+
+    from disco.client.chat.http_encoding import Encoder
+
+__all__ = ["CHAT", "RESPONSES", "Routed", "clocks_of", "hide", "is_model_list", "model_of", "routed_request"]
+
+CHAT, RESPONSES = "/chat/completions", "/responses"
+
+
+def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
+    """The four clocks under the SDK's `timeout`, which bounds the silence on the line: it sets those for silence.
+
+    Args:
+        timeout: seconds, an `httpx2.Timeout`, None for no limit, or one of the SDK's marks for "not given".
+        base: what holds where nothing is given; its clock for the whole answer holds in any case.
+    """
+    if isinstance(timeout, (openai.NotGiven, openai.Omit)):
+        return base
+    if isinstance(timeout, httpx2.Timeout):
+        connect_s, silence_s = timeout.connect, timeout.read
+    else:
+        connect_s = silence_s = timeout
+        if timeout is not None and base.connect_s is not None:
+            connect_s = min(timeout, base.connect_s)
+    return Timeouts(connect_s, silence_s, silence_s, base.total_s)
+
+
+def hide(
+    error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
+) -> None:
+    """Take the key, and quotations of the request, out of an error of a request that was passed on."""
+    from disco.endpoints.openai_api.error_mapping import redact  # noqa: PLC0415 - rarely needed
+
+    redact(error, (client.api_key,), (options.json_data, options.extra_json))
+
+
+def model_of(options: FinalRequestOptions, extra: Mapping[str, Any] | None) -> object:
+    """The model that a request names, wherever the API has it."""
+    asked = {**options.json_data, **(extra or {})} if isinstance(options.json_data, Mapping) else extra or {}
+    return asked.get("model")
+
+
+def is_model_list(options: FinalRequestOptions) -> bool:
+    """Whether this is `client.models.list()`."""
+    return options.method.lower() == "get" and options.url == "/models"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A request that a session answers.
+
+    Attributes:
+        url: the way of the API it came by.
+        body: as it came, without disco's options.
+        chat: the same as a chat request.
+        own: disco's options.
+    """
+
+    url: str
+    body: Mapping[str, Any] = field(repr=False)
+    chat: Mapping[str, Any] = field(repr=False)
+    own: RequestOptions
+
+    def encoder(self) -> Encoder:
+        """Writes the answer down in the way it was asked for."""
+        if self.url == RESPONSES:
+            from disco.client.responses.responses_reply import ResponsesEncoder  # noqa: PLC0415 - numpy loads with it
+
+            return ResponsesEncoder(self.body, self.chat["model"])
+        from disco.client.chat.http_encoding import ChatEncoder  # noqa: PLC0415 - as above
+
+        usage = bool((self.body.get("stream_options") or {}).get("include_usage"))
+        return ChatEncoder(self.chat["model"], include_usage=usage)
+
+
+def routed_request(
+    options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
+) -> Routed | None:
+    """What a session has to answer; None for a request to pass on."""
+    if options.method.lower() != "post" or options.url not in (CHAT, RESPONSES):
+        return None
+    from disco.client.chat.http_encoding import is_routed  # noqa: PLC0415 - numpy loads with it
+    from disco.client.responses.responses_request import chat_body  # noqa: PLC0415 - rarely needed
+
+    body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
+    chat = body if options.url == CHAT else chat_body(body)
+    return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None

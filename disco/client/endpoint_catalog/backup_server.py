@@ -1,0 +1,92 @@
+"""The endpoints of `AsyncDisco(backups=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from disco.client.endpoint_catalog.backups import Backup
+from disco.endpoints.continuation import Continuation
+from disco.endpoints.contract import Capabilities
+from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.openai_api.api_attempt import ServerAttempt
+from disco.endpoints.openai_api.sdk_client import PlainClient
+from disco.errors import ConfigurationError
+from disco.request import Prefix, Request
+
+__all__ = ["BackupServer", "backup_servers"]
+
+
+class BackupServer(OpenAIEndpoint):
+    """The endpoint of a `Backup`. It gets neither the headers nor the query that were meant for the first server."""
+
+    def __init__(self, backup: Backup, name: str) -> None:
+        continuation = backup.continuation
+        if isinstance(continuation, str):
+            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
+        self.model = backup.model
+        self.price = backup.price
+        self._own = PlainClient(
+            api_key=backup.api_key, base_url=backup.base_url, max_retries=0, http_client=backup.http_client
+        )
+        super().__init__(client=self._own, name=name, continuation=continuation)
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        del model  # the request's is the first server's
+        return super().capabilities(self.model)
+
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> ServerAttempt:
+        own = replace(request, model=self.model, extra_headers=None, extra_query=None)
+        return super().open(own, prefix, wants=wants)
+
+    async def warm_up(self) -> None:
+        await super().warm_up()
+        if self.probes:
+            await self.probe(self.model)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._own.close()
+
+
+def backup_servers(backups: Sequence[Backup], *, taken: Sequence[str]) -> tuple[BackupServer, ...]:
+    """Make the endpoints.
+
+    Args:
+        backups: in the order in which those that cost the same are asked.
+        taken: names that other endpoints have.
+
+    Raises:
+        ConfigurationError: something is missing, or two endpoints have one name.
+    """
+    servers: list[BackupServer] = []
+    names = set(taken)
+    for number, backup in enumerate(backups, 1):
+        if not isinstance(backup, Backup):
+            raise ConfigurationError(
+                f"backups holds a {type(backup).__name__}; write "
+                "disco.Backup(base_url=..., api_key=..., model=...) for each server."
+            )
+        name = f"backup-{number}" if backup.name is None else backup.name
+        for what, remedy in (
+            ("base_url", "where its API begins"),
+            ("api_key", "any text where the server checks none"),
+            ("model", "the model it is asked for"),
+        ):
+            if not getattr(backup, what):
+                raise ConfigurationError(f"The backup {name!r} has no {what}: pass {what}=... ({remedy}).")
+        if not name or name in names:
+            raise ConfigurationError(
+                f"Two endpoints are called {name!r}; give the backup another name=..."
+                if name
+                else "A backup's name is empty; leave name out, or give it one."
+            )
+        names.add(name)
+        servers.append(BackupServer(backup, name))
+    return tuple(servers)

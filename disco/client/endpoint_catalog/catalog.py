@@ -1,0 +1,237 @@
+"""The endpoints of one client: in which order, what each costs, and how fast it is as far as is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
+from disco.cost import ExchangeRate, device_rates, server_rates
+from disco.dispatch import Preset
+from disco.endpoints.contract import Capabilities, Endpoint
+from disco.plan import Candidate
+from disco.profiles import (
+    DeviceProfile,
+    FlopsPerToken,
+    Price,
+    PriceTable,
+    Rolling,
+    RollingLine,
+    ServerProfile,
+    available_profiles,
+    load_device,
+    load_lengths,
+    load_prices,
+    load_server,
+)
+from disco.rates import Rates
+from disco.telemetry.log_lines import LOG
+
+__all__ = ["EndpointCatalog", "Member", "price_of"]
+
+LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
+SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
+SEEN = 5  # starts of a server after which its TTFT counts as known
+UNPRICED = "gpt-4o-mini"  # what a model that is in no price table is taken to cost, with a warning
+
+# A device that was never measured: slow enough that it is not trusted with a hand-over it cannot make in time.
+UNMEASURED = DeviceProfile(
+    name="unmeasured",
+    source="assumed until `disco profile` or a few answers have measured it",
+    prefill_tps=100.0,
+    decode_tps=15.0,
+    c_s=0.05,
+    load_s=2.0,
+    flops=FlopsPerToken(prompt_tokens=(128.0,), prefill=(1e9,), decode=1e9),
+)
+
+
+def price_of(price: tuple[float, float] | None) -> Price | None:
+    """USD per million (input, output) tokens as a price; None where it is not given."""
+    return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One endpoint of a client.
+
+    Attributes:
+        endpoint: it.
+        model: what it is asked for in place of the request's model; None: that.
+        price: of its model, where it is not looked up.
+        standby: it serves only where no other endpoint of its place may.
+        profile: of a device, its own; None: the client's.
+    """
+
+    endpoint: Endpoint
+    model: str | None = None
+    price: Price | None = None
+    standby: bool = False
+    profile: DeviceProfile | None = None
+
+    @property
+    def name(self) -> str:
+        """What plans and records call it."""
+        return self.endpoint.name
+
+    @property
+    def is_device(self) -> bool:
+        """Whether it is measured and charged as a device."""
+        return self.endpoint.place == "device"
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether its work costs its user energy and no money: it runs on a machine of theirs."""
+        return self.endpoint.reach != "any"
+
+    @property
+    def address(self) -> Hashable:
+        """Where it is now: a name may come to stand for another server."""
+        return getattr(self.endpoint, "address", None)
+
+    def asked_for(self, model: str) -> str:
+        """The model that it is asked for in a request for `model`."""
+        return self.model or model
+
+
+class EndpointCatalog:
+    """Profiles and prices of one client's endpoints, and what it has learnt.
+
+    Mutable: `statistics`, `unpriced`, `_rates` (what was priced so far).
+
+    Attributes:
+        statistics: what was seen so far.
+        server: the profile that servers start from.
+        unpriced: models whose price is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: Endpoint | None,
+        device_profile: str | os.PathLike[str] | DeviceProfile | None,
+        server_profile: str | os.PathLike[str] | ServerProfile | None,
+        price: tuple[float, float] | None,
+    ) -> None:
+        """See `AsyncDisco` for the arguments."""
+        self.server: ServerProfile = (
+            server_profile
+            if isinstance(server_profile, ServerProfile)
+            else load_server(server_profile or SERVER)
+        )
+        self._knows_server = server_profile is not None  # its user knows how soon it writes
+        self._device = _device_profile(device_profile, local)
+        self._price = price_of(price)
+        self._prices: PriceTable = load_prices()
+        self.unpriced: set[str] = set()
+        self._rates: dict[Hashable, Rates] = {}
+        prior = load_lengths(LENGTHS)
+        self.statistics = Statistics(prompts=prior.prompt(weight=50.0), prior=prior)
+
+    def known(self, member: Member, model: str) -> EndpointStatistics:
+        """What is known of an endpoint under a model's name; from its profile where nothing was seen."""
+        key = (member.name, member.address, None if member.is_device else member.asked_for(model))
+        known = self.statistics.endpoints.get(key)
+        if known is None:
+            make_room(self.statistics.endpoints)
+            known = self.statistics.endpoints[key] = self._from_profile(member)
+        return known
+
+    def _from_profile(self, member: Member) -> EndpointStatistics:
+        if not member.is_device:
+            return EndpointStatistics(
+                ttft=Rolling(prior=self.server.ttft()), decode_tps=self.server.decode_tps or 50.0
+            )
+        profile = member.profile or self._device
+        line = profile.line
+        return EndpointStatistics(
+            line=RollingLine(line.k_s_per_token, line.c_s),
+            decode_tps=profile.decode_tps,
+            load_s=profile.load_s or 0.0,
+        )
+
+    def rates(self, member: Member, model: str, preset: Preset) -> Rates:
+        """What a token costs there, under a preset's exchange rate; the same object for all its requests."""
+        exchange_rate = preset.cost.exchange_rate if member.is_owned else None
+        key = (
+            member.name,
+            member.address,
+            exchange_rate,
+            _told(member.endpoint) if member.is_owned else member.asked_for(model),
+        )
+        rates = self._rates.get(key)
+        if rates is None:
+            make_room(self._rates)
+            rates = self._rates[key] = self._priced(member, model, preset)
+        return rates
+
+    def _priced(self, member: Member, model: str, preset: Preset) -> Rates:
+        if member.is_owned:
+            profile = self._with_flops(member)
+            return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
+        asked = member.asked_for(model)
+        price = member.price or (None if member.standby else self._price) or self._prices.models.get(asked)
+        if price is None:
+            self.unpriced.add(asked)
+            price = self._prices.models[UNPRICED]
+            LOG.warning(
+                "No price is known for the server's model; costs are counted at %s's until you pass "
+                "price=(usd_per_million_in, usd_per_million_out).",
+                UNPRICED,
+            )
+        return server_rates(price)
+
+    def _with_flops(self, member: Member) -> DeviceProfile:
+        """Its profile, with the FLOPs of a token where it says none: what the endpoint tells, else assumed."""
+        profile = member.profile or self._device
+        if profile.flops is not None and profile is not UNMEASURED:
+            return profile
+        told, is_assumed = _told(member.endpoint)
+        if is_assumed:
+            LOG.warning(
+                "How much energy endpoint %r needs is assumed: its server does not say how many weights its model "
+                "has. Pass LocalServer(parameters=...), or a device_profile.",
+                member.name,
+            )
+        flops = UNMEASURED.flops if told is None else _same_for_all(told)
+        return profile.model_copy(update={"flops": flops})
+
+    def candidate(
+        self, rank: int, member: Member, model: str, preset: Preset, able: Capabilities
+    ) -> Candidate:
+        """The endpoint as dispatch and session see it for one request; `able` is what it can do now."""
+        return self.known(member, model).candidate(
+            member.name,
+            member.endpoint.reach,
+            self.rates(member, model, preset),
+            able,
+            standby=member.standby,
+            rank=rank,
+        )
+
+    def knows(self, statistics: EndpointStatistics) -> bool:
+        """Whether there is data on how soon an endpoint writes: seen here, or given by the user."""
+        ttft = statistics.ttft
+        return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
+
+
+def _told(endpoint: Endpoint) -> tuple[float | None, bool]:
+    """FLOPs of a token, where the endpoint itself knows them; whether it will never know."""
+    return getattr(endpoint, "flops_per_token", None), getattr(endpoint, "assumes_energy", False)
+
+
+def _same_for_all(flops: float) -> FlopsPerToken:
+    return FlopsPerToken(prompt_tokens=(128.0,), prefill=(flops,), decode=flops)
+
+
+def _device_profile(
+    chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None
+) -> DeviceProfile:
+    """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
+    if chosen is not None:
+        return chosen if isinstance(chosen, DeviceProfile) else load_device(chosen)
+    name = getattr(local, "profile_name", None)
+    if name is not None and name in available_profiles("device"):
+        return load_device(name)
+    return UNMEASURED

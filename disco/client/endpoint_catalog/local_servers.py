@@ -1,0 +1,184 @@
+"""Servers that people run on their own machines, as the local side."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from disco.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from disco.endpoints.continuation import Continuation
+    from disco.endpoints.local_server import LocalServerEndpoint
+    from disco.plan import Reach
+
+__all__ = ["LocalServer", "is_address"]
+
+_REACHES = ("device", "own", "any")
+_EXAMPLE = 'local="http://localhost:11434/v1#qwen3:4b"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalServer:
+    """An OpenAI-compatible server on this machine, as the local side: Ollama, LM Studio, llama-server, vLLM, ...
+
+    `AsyncDisco(local="http://localhost:11434/v1#qwen3:4b")` is short for one with this `base_url` and `model`.
+
+    Attributes:
+        base_url: where its API begins, mostly `http://localhost:PORT/v1`.
+        model: what it is asked for, whatever a request calls the other server's model; None: the only one it has.
+        api_key: its key, where it checks one. Not in repr.
+        reach: "device": it runs on this machine, so what must stay here may go to it; its address must be this
+            machine's. "own": on another machine of yours. "any": it passes prompts on to others.
+        continuation: how it continues half-written answers, as for the client; "auto" is probed by `warm_up()`.
+        context_tokens: prompt and answer together; None: what the server tells. Ollama cuts off what is longer
+            without a word.
+        parameters: how many weights the model has, for its energy; None: what the server tells, else it is assumed.
+        at_once: answers that it writes at the same time; None: what the server tells, else 1. The others wait here.
+        max_queue: requests that may wait; the next goes elsewhere, or is refused.
+        name: what route records call it; None: "device", or "local" where it is not this machine.
+        http_client: for its connections (proxies, certificates), not with reach="device". Closed with the client.
+
+    Raises:
+        ConfigurationError: the address is none, or not one of this machine's; a number is out of range.
+    """
+
+    base_url: str
+    model: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    reach: Reach = "device"
+    continuation: str | Continuation = "auto"
+    context_tokens: int | None = None
+    parameters: int | None = None
+    at_once: int | None = None
+    max_queue: int = 16
+    name: str | None = None
+    http_client: httpx2.AsyncClient | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        host = _host(self.base_url)
+        if self.reach not in _REACHES:
+            raise ConfigurationError(f'reach is "device", "own" or "any", not {self.reach!r}.')
+        if self.reach == "device" and not _is_loopback(host):
+            raise ConfigurationError(
+                f"{host} is not this machine, so prompts would leave it. If it is another machine of yours, write "
+                f'disco.LocalServer(base_url=..., reach="own"): then it serves what need not stay here.'
+            )
+        if self.reach == "device" and self.http_client is not None:
+            raise ConfigurationError(
+                'A server with reach="device" is connected to directly. Leave http_client out, or say reach="own".'
+            )
+        if self.model is not None and not self.model.strip():
+            raise ConfigurationError("The model's name is empty: leave it out for the server's only model.")
+        numbers = {
+            "context_tokens": self.context_tokens,
+            "parameters": self.parameters,
+            "at_once": self.at_once,
+            "max_queue": self.max_queue,
+        }
+        for option, value in numbers.items():
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{option} must be at least 1, not {value}.")
+        self._refuse_cloud_model()
+
+    def _refuse_cloud_model(self) -> None:
+        # As in `endpoints/local_server/server_info.py`, which also finds those whose names do not tell.
+        tag = (self.model or "").lower().rpartition(":")[2]
+        if (
+            self.reach == "device"
+            and ":" in (self.model or "")
+            and (tag == "cloud" or tag.endswith("-cloud"))
+        ):
+            raise ConfigurationError(
+                f"{self.model!r} is one of Ollama's cloud models: prompts would leave this machine. Use a model that "
+                'is here, or say reach="any" to allow it.'
+            )
+
+    @classmethod
+    def at(cls, address: str) -> LocalServer:
+        """The server that `"http://localhost:11434/v1#qwen3:4b"` means; the part behind `#` is the model.
+
+        Raises:
+            ConfigurationError: it is no such address; the message says what is missing.
+        """
+        base_url, _, model = address.partition("#")
+        if "://" not in base_url:
+            raise ConfigurationError(f'{address!r} is no whole address: write local="http://{address}".')
+        return cls(base_url=base_url, model=model or None)
+
+    def endpoint(self) -> LocalServerEndpoint:
+        """Make the endpoint; nothing is sent."""
+        from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - the HTTP client loads with it
+        from disco.endpoints.local_server import LocalServerEndpoint  # noqa: PLC0415 - as above
+
+        continuation = self.continuation
+        if isinstance(continuation, str):
+            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
+        return LocalServerEndpoint(
+            base_url=self.base_url,
+            model=self.model,
+            api_key=self.api_key,
+            name=self.name or ("device" if self.reach == "device" else "local"),
+            reach=self.reach,
+            continuation=continuation,
+            context_tokens=self.context_tokens,
+            parameters=self.parameters,
+            at_once=self.at_once,
+            max_queue=self.max_queue,
+            http_client=self.http_client,
+        )
+
+
+def is_address(local: str) -> bool:
+    """Whether `local=` is the address of a server, with or without its scheme, and no model's name or path."""
+    if "://" in local:
+        return True
+    host, colon, rest = local.partition(":")
+    port = rest.partition("#")[0].partition("/")[0]
+    return bool(colon) and port.isdigit() and len(host) > 1  # a drive letter is no host
+
+
+def _host(base_url: str) -> str:
+    """The host of a well-formed base_url.
+
+    Raises:
+        ConfigurationError: something is missing from it, or too much.
+    """
+    try:
+        parts = urlsplit(base_url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"base_url is no address ({error}). Example: {_EXAMPLE}.") from None
+    if parts.scheme not in ("http", "https"):
+        raise ConfigurationError(f"base_url must begin with http:// or https://. Example: {_EXAMPLE}.")
+    if not host:
+        raise ConfigurationError(f"base_url names no host. Example: {_EXAMPLE}.")
+    if parts.username or parts.password:
+        raise ConfigurationError("base_url holds a password. Leave it out, and pass the key as api_key.")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"base_url ends where the API begins, without ? and #. Example: {_EXAMPLE}.")
+    origin = f"{parts.scheme}://{parts.netloc}"
+    path = parts.path.rstrip("/")
+    if path in ("", "/api"):
+        raise ConfigurationError(
+            f"base_url is {base_url!r}, where no OpenAI API begins. It is mostly at {origin}/v1: "
+            f'write "{origin}/v1".'
+        )
+    if path.endswith(("/chat/completions", "/completions", "/models")):
+        begins = path.removesuffix("/completions").removesuffix("/chat").removesuffix("/models")
+        raise ConfigurationError(f'base_url ends where the API begins: write "{origin}{begins}".')
+    del port  # only checked
+    return host
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: these never leave the machine
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,336 @@
+"""Runs a session on real endpoints: the thin asynchronous shell around `session.machine`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from disco.client.background_tasks import keep_interrupts_out
+from disco.endpoints.contract import Attempt, Endpoint
+from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, Ended, Parked, Started, Traffic, Usage
+from disco.request import Request
+from disco.session.effects import (
+    CancelAttempt,
+    Effect,
+    Fail,
+    Finish,
+    FollowAttempt,
+    ParkAttempt,
+    Release,
+    StartAttempt,
+)
+from disco.session.machine import Session
+from disco.session.records.route_record import RouteRecord
+
+__all__ = ["LiveSession"]
+
+# A timer that rings so much later than it was set for: this process stood still (Ctrl-Z, a debugger, a frozen
+# container), and what its endpoints wrote meanwhile waits to be read.
+STOOD_STILL_S = 0.5
+CLOSE_S = 5.0  # an attempt that cannot be closed for so long is given up, and charged as it stands
+MAX_BUFFERED_BYTES = 16 * 2**20
+# What a delta takes in memory besides its text: a vendor's chunk is a tree of models.
+_DELTA_BYTES, _CHUNK_BYTES = 256, 2560
+
+_log = logging.getLogger("disco")
+
+
+class LiveSession:
+    """One answer in progress.
+
+    `run` belongs into a background task; `read` and `cancel` are the reader's side. Mutable: everything
+    below the line in `__init__`.
+
+    Args:
+        session: the state machine, not started.
+        endpoints: by name, every endpoint the plan names.
+        request: what they are asked.
+        on_done: called once, in the background task, when the answer is complete and charged.
+        max_buffered_bytes: what may wait for the reader, held for its pace or not read yet, before the writer is
+            made to wait. Memory, not text: a server's chunk takes some 2.5 KB, a device's token 250 bytes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        endpoints: Mapping[str, Endpoint],
+        request: Request,
+        *,
+        on_done: Callable[[Session], None] | None = None,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
+    ) -> None:
+        self.session = session
+        self.error: Exception | None = None
+        self.written: Callable[[], RouteRecord] | None = None  # set by `on_done`: writes the record, once
+        self.done = False
+        self._endpoints = endpoints
+        self._request = request
+        self._on_done = on_done
+        self._max_buffered_bytes = max_buffered_bytes
+        # ---
+        self._out: list[Delta] = []
+        self._out_bytes = 0
+        self._delta_bytes = _DELTA_BYTES  # of the newest, without its text
+        self._changed: anyio.Event | None = None  # set when there is something to read, or all is over
+        self._room: anyio.Event | None = None  # set when the reader made room
+        self._held: set[int] = set()  # attempts that wait for room
+        self._poke = anyio.Event()  # set when the timer must look at `wake_at` again
+        self._timer_at = float("inf")
+        self._group: anyio.abc.TaskGroup | None = None
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._cancel_requested = False
+        self._schedule: Callable[[Callable[[], None]], object] | None = None  # into the loop, from any thread
+
+    @property
+    def record(self) -> RouteRecord | None:
+        """The route record, once the answer is complete; most applications never ask for it."""
+        return None if self.written is None else self.written()
+
+    # ------------------------------------------------------------------ the reader's side
+
+    async def read(self) -> list[Delta]:
+        """Everything released since the last call, at least one delta; empty at the end of the answer.
+
+        Raises:
+            Exception: what ended the answer, once all text before it has been read.
+        """
+        while not self._out:
+            if self.done:
+                if self.error is not None:
+                    raise self.error
+                return []
+            await self._change()
+        batch, self._out, self._out_bytes = self._out, [], 0
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+        return batch
+
+    def cancel(self) -> None:
+        """The reader goes away. Idempotent; does not wait."""
+        if not self.done and not self._cancel_requested:
+            self._cancel_requested = True
+            self._poke.set()
+
+    def abandon(self) -> None:
+        """As `cancel`, but from any thread, a destructor's included: the reader was forgotten. Never raises."""
+        if self.done:
+            return
+        self._cancel_requested = True
+        if self._schedule is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and everything in it
+                self._schedule(self._wake_timer)
+
+    def _wake_timer(self) -> None:
+        self._poke.set()
+
+    @property
+    def buffered_tokens(self) -> float:
+        """Tokens of the answer that are written and not read yet: held for their pace, or waiting for `read`."""
+        return self.session.transcript.playback.banked_tokens + sum(delta.tokens for delta in self._out)
+
+    async def wait_done(self) -> None:
+        """Return once nothing of the answer runs any more."""
+        while not self.done:
+            await self._change()
+
+    async def _change(self) -> None:
+        # One event for all who wait: a stream may be closed by one task while another reads it.
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def _wake_readers(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    # ------------------------------------------------------------------ the background task
+
+    async def run(self) -> None:
+        """Drive the session to its end. Never raises, except for cancellation."""
+        self._schedule = _scheduler()
+        keep_interrupts_out(self._pump)
+        ended_by: Exception = DiscoError("The client was closed before the answer was complete.")
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                self._apply(self.session.start(anyio.current_time()))
+                await self._keep_time()
+        except Exception as error:  # noqa: BLE001 - a defect must not take the client's other answers with it
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            _log.error("An answer was given up: %s in disco itself.", type(error).__name__)
+            ended_by = error
+        finally:
+            if not self.done:  # whoever still reads must not wait for ever
+                self.session.cancelled(anyio.current_time())
+                self._close(ended_by)
+
+    async def _keep_time(self) -> None:
+        session = self.session
+        while not self.done:
+            if self._cancel_requested:
+                self._cancel_requested = False
+                self._apply(session.cancelled(anyio.current_time()))
+                continue
+            self._timer_at = session.wake_at
+            with anyio.move_on_at(self._timer_at):
+                await self._poke.wait()
+            self._poke = anyio.Event()
+            now = anyio.current_time()
+            # The timer may have been set before the session wanted to be woken sooner.
+            if now - min(self._timer_at, session.wake_at) > STOOD_STILL_S:
+                self._apply(session.resumed(now))
+            for number in self._held:
+                session.waits(number, now)
+            if now >= session.wake_at:
+                self._apply(session.woken(now))
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Release:
+                self._out.extend(effect.deltas)
+                self._out_bytes += sum(map(_bytes, effect.deltas))
+                self._wake_readers()
+            elif type(effect) is StartAttempt:
+                assert self._group is not None
+                self._scopes[effect.attempt] = anyio.CancelScope()
+                self._group.start_soon(self._pump, effect)
+            elif type(effect) is CancelAttempt:
+                self._scopes[effect.attempt].cancel()
+            elif type(effect) is ParkAttempt:
+                attempt = self._attempts.get(effect.attempt)
+                if attempt is None or not attempt.park():
+                    self._scopes[effect.attempt].cancel()
+            elif type(effect) is FollowAttempt:
+                attempt = self._attempts.get(effect.attempt)
+                if attempt is not None:
+                    attempt.extend(effect.prefix)
+            elif type(effect) is Finish:
+                self._close(None)
+            elif type(effect) is Fail:
+                self._close(effect.error)
+        if self.session.wake_at < self._timer_at:
+            self._poke.set()
+
+    def _close(self, error: Exception | None) -> None:
+        self.error = error
+        self.done = True
+        self._poke.set()
+        self._wake_readers()
+        if self._on_done is not None:
+            try:
+                self._on_done(self.session)
+            except Exception as defect:  # noqa: BLE001 - the answer is complete, and stays so without its record
+                _log.error(
+                    "An answer's route record was not made: %s in disco itself.", type(defect).__name__
+                )
+
+    async def _pump(self, start: StartAttempt) -> None:
+        """Carry one attempt's events into the machine until it ends or is cancelled."""
+        session, now, number = self.session, _loop_clock(), start.attempt
+        request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
+        attempt: Attempt | None = None
+        handed_on = has_ended = False
+        try:
+            with self._scopes[number] as scope:
+                attempt = self._attempts[number] = self._open(start, request)
+                async for event in attempt:
+                    if not isinstance(event, list):
+                        has_ended = has_ended or type(event) is Ended
+                        self._apply(self._tell(number, event, now()))
+                        continue
+                    self._delta_bytes = _DELTA_BYTES if event[-1].raw is None else _CHUNK_BYTES
+                    self._apply(session.deltas(number, event, now()))
+                    if not handed_on and self._out:
+                        # What came in the same packet is read without ever waiting: without this turn
+                        # of the loop the first token would reach the reader behind all of it.
+                        handed_on = True
+                        await anyio.lowlevel.checkpoint()
+                    if self._is_full:
+                        await self._wait_for_room(number)
+            if not (has_ended or scope.cancel_called):
+                self._apply(session.failed(number, _no_end(start.endpoint), now()))
+        except EndpointFailure as failure:
+            self._apply(session.failed(number, failure, anyio.current_time()))
+        except Exception as error:  # noqa: BLE001 - a broken endpoint must not take the answer with it
+            crash = EndpointFailure(FailureKind.CRASHED, error)
+            self._apply(session.failed(number, crash, anyio.current_time()))
+        finally:
+            usage, traffic, seam = Usage(), Traffic(), None
+            if attempt is not None:
+                with (
+                    anyio.move_on_after(CLOSE_S, shield=True),
+                    contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
+                ):
+                    await attempt.aclose()
+                usage, traffic, seam = attempt.usage, attempt.traffic, attempt.seam
+            self._apply(session.stopped(number, usage, anyio.current_time(), traffic=traffic, seam=seam))
+
+    def _open(self, start: StartAttempt, request: Request) -> Attempt:
+        endpoint = self._endpoints[start.endpoint]
+        if start.wants:
+            return endpoint.open(request, start.prefix, wants=start.wants)
+        return endpoint.open(request, start.prefix)
+
+    def _tell(self, number: int, event: Started | Parked | Ended, now: float) -> list[Effect]:
+        """Everything an attempt yields besides what it writes."""
+        if type(event) is Ended:
+            return self.session.ended(number, event, now)
+        if type(event) is Parked:
+            return self.session.parked(number, event.usage, now)
+        return self.session.began(number, now)
+
+    @property
+    def _is_full(self) -> bool:
+        banked = self.session.transcript.playback.banked_tokens if self.session.terms.streams else 0.0
+        return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
+
+    async def _wait_for_room(self, number: int) -> None:
+        """Hold the writer until the reader has read. Its silence is not its own then: no clock runs out on it."""
+        self._held.add(number)
+        try:
+            while self._is_full:
+                self._room = self._room or anyio.Event()
+                await self._room.wait()
+            self.session.waits(number, anyio.current_time())
+        finally:
+            self._held.discard(number)
+
+
+def _no_end(endpoint: str) -> EndpointFailure:
+    """The failure of an attempt that stops without a word."""
+    error = IncompleteAnswerError(
+        f"Endpoint {endpoint!r} stopped without saying that its answer is complete: an attempt has to end with "
+        "Ended, or raise EndpointFailure."
+    )
+    return EndpointFailure(FailureKind.INCOMPLETE, error)
+
+
+def _bytes(delta: Delta) -> int:
+    return len(delta.text) + (_DELTA_BYTES if delta.raw is None else _CHUNK_BYTES)
+
+
+def _loop_clock() -> Callable[[], float]:
+    """`anyio.current_time`, without finding out for every token anew which event loop is running."""
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:  # trio
+        return anyio.current_time
+
+
+def _scheduler() -> Callable[[Callable[[], None]], object]:
+    """How any thread has a callback run soon in the event loop that is running now."""
+    native: Any = anyio.lowlevel.current_token().native_token
+    schedule = getattr(native, "call_soon_threadsafe", None)  # asyncio's loop; else trio's token
+    return native.run_sync_soon if schedule is None else schedule  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""The Responses API: its requests as chat requests, and answers as its items and events."""

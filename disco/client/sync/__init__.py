@@ -1,0 +1,1 @@
+"""`Disco`, the synchronous client: `AsyncDisco` on an event loop of its own."""

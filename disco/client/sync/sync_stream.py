@@ -1,0 +1,137 @@
+"""What a synchronous application iterates: streams whose text is fetched from the background loop in batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import httpx2
+from openai import Stream
+from openai.types.chat import ChatCompletionChunk
+
+from disco.client.chat.answer_stream import DiscoStream
+from disco.client.chat.http_encoding import EventStream
+from disco.client.sync.portal import Portal
+from disco.events import Delta
+
+if TYPE_CHECKING:
+    from disco.session.records.route_record import RouteRecord
+
+__all__ = ["DiscoSyncStream", "FetchedBytes", "sync_response"]
+
+T = TypeVar("T")
+
+
+class DiscoSyncStream(Stream[ChatCompletionChunk]):
+    """An `openai.Stream[ChatCompletionChunk]`; see `DiscoStream` for `route` and `writer`."""
+
+    # Deliberately does not call the base class's __init__: there is no single HTTP response behind it.
+    def __init__(self, stream: DiscoStream, portal: Portal) -> None:
+        self._stream = stream
+        self._portal = portal
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not handed out
+
+    @property
+    def route(self) -> RouteRecord:
+        """See `DiscoStream.route`."""
+        return self._stream.route
+
+    @property
+    def writer(self) -> str | None:
+        """See `DiscoStream.writer`."""
+        return self._stream.writer
+
+    @property
+    def buffered_tokens(self) -> int:
+        """See `DiscoStream.buffered_tokens`; what was fetched together with the last chunk is not counted."""
+        return self._stream.buffered_tokens
+
+    @cached_property
+    def response(self) -> httpx2.Response:  # type: ignore[override]
+        """See `DiscoStream.response`."""
+        request = httpx2.Request("POST", "disco://session/chat/completions")
+        kind = {"content-type": "text/event-stream; charset=utf-8"}
+        response = httpx2.Response(
+            200, request=request, headers=kind, stream=_Closes(self._stream, self._portal)
+        )
+        response.is_closed = self._stream.response.is_closed
+        return response
+
+    # Plain methods, not a generator: it would hold the stream, and a stream that is dropped would not be noticed.
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ChatCompletionChunk:
+        if not self._waiting:
+            self._waiting = deque(self._portal.run(self._stream.next_batch))
+            if not self._waiting:
+                self._close_response()
+                raise StopIteration
+        return self._stream.hand_out(self._waiting.popleft())
+
+    def close(self) -> None:
+        """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
+        self._portal.run(self._stream.close)
+        self._close_response()
+
+    def _close_response(self) -> None:
+        if "response" in self.__dict__:
+            self.response.is_closed = True
+
+
+class _Closes(httpx2.SyncByteStream):
+    def __init__(self, stream: DiscoStream, portal: Portal) -> None:
+        self._stream = stream
+        self._portal = portal
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())
+
+    def close(self) -> None:
+        self._portal.run(self._stream.close)
+
+
+def sync_response(response: httpx2.Response, portal: Portal) -> httpx2.Response:
+    """The same response for a synchronous reader."""
+    stream = response.stream
+    if not isinstance(stream, EventStream):
+        return response  # it has been read whole
+    same = httpx2.Response(
+        response.status_code,
+        request=response.request,
+        headers=response.headers,
+        stream=FetchedBytes(stream, portal),
+    )
+    same.elapsed = response.elapsed
+    return same
+
+
+class FetchedBytes(httpx2.SyncByteStream):
+    """A body that is made in the background loop."""
+
+    def __init__(self, stream: EventStream, portal: Portal) -> None:
+        self._stream = stream
+        self._portal = portal
+
+    def next_objects(self) -> list[Any]:
+        """See `EventStream.next_objects`."""
+        return self._portal.run(self._stream.next_objects)
+
+    def made(self, item: Any) -> Any:
+        """See `EventStream.made`."""
+        return self._stream.made(item)
+
+    def __iter__(self) -> Iterator[bytes]:
+        parts = aiter(self._stream)
+        while part := self._portal.run(_next, parts):
+            yield part
+
+    def close(self) -> None:
+        self._portal.run(self._stream.aclose)
+
+
+async def _next(source: AsyncIterator[T]) -> T | None:
+    """The next item; None at the end."""
+    return await anext(source, None)

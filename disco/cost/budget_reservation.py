@@ -1,0 +1,224 @@
+"""One request's way to the limits: every attempt reserves before it starts and settles when it has stopped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from disco.cost.budget_limiter import Governor, Limit, Meter
+from disco.cost.token_bounds import most_prefix_tokens
+from disco.errors import BudgetExceededError
+from disco.events import Usage
+from disco.plan import Payer
+from disco.request import Prefix
+
+__all__ = ["Purse"]
+
+# An answer without a limit of its own is allowed so many tokens: what today's models write at most, but only a quarter
+# of what is left once that is less, so that other answers find something, too; and never fewer than a page or so.
+_MOST, _SHARE, _PAGE = 16_384, 4, 1024
+_NOTHING = Usage()
+_FEWEST = 64  # a start that may write less is not worth its prompt
+_WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a target has to write again
+
+
+@dataclass(slots=True)
+class _Tab:
+    """What one attempt holds."""
+
+    endpoint: str
+    held: list[tuple[Payer, Meter, int, int]]  # whose share, meter, ticket, units
+
+
+@dataclass(slots=True)
+class _Bill:
+    """What one request has had of one limit, in units."""
+
+    reserved: int = 0
+    spent: int = 0
+
+
+@dataclass(slots=True)
+class Purse:
+    """Mutable: `_tabs` (by attempt, while they run), `_bills`.
+
+    Attributes:
+        governor: keeps the limits.
+        limits: those in force for this request.
+        payers: by endpoint name, every party that its work is charged to.
+        prompt_tokens: of the request at most (`bounds.most_prompt_tokens`).
+        max_tokens: the answer's limit, None for none.
+        choices: answers asked for (`n`).
+        unreported: what an attempt counts whose usage the server never reported, nearly always one that was
+            cancelled: "estimated", as the ledger has it, or all that was "reserved".
+        offset_s: what the session's clock lacks to the governor's, which goes on between restarts.
+    """
+
+    governor: Governor
+    limits: Sequence[Limit]
+    payers: Mapping[str, Sequence[Payer]]
+    prompt_tokens: int
+    max_tokens: int | None = None
+    choices: int = 1
+    unreported: Literal["estimated", "reserved"] = "estimated"
+    offset_s: float = 0.0
+    _tabs: dict[int, _Tab] = field(default_factory=dict)
+    _bills: dict[Limit, _Bill] = field(default_factory=dict)
+
+    def is_limited(self, endpoint: str) -> bool:
+        """Whether any limit counts what it does."""
+        return bool(self._meters(endpoint))
+
+    def left_share(self, endpoint: str, now: float) -> float:
+        """The share of its limit that is left, of the tightest one; 1 where there is none."""
+        now += self.offset_s
+        meters = self._meters(endpoint)
+        return min((m.left(now) / m.total if m.total else 0.0 for _, m in meters), default=1.0)
+
+    def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
+        """Tokens that an attempt could write at most if it started now; 0 where it could not start."""
+        wanted = self._wanted(prefix)
+        meters = self._meters(endpoint)
+        affordable = min((self._affordable(m, payer, prefix, now) for payer, m in meters), default=_MOST)
+        if self.max_tokens is None:
+            affordable = min(affordable, max(affordable // _SHARE, _PAGE))
+        allowed = min(wanted, affordable)
+        return 0 if allowed < min(wanted, _FEWEST) else allowed
+
+    def open(self, attempt: int, endpoint: str, prefix: Prefix, now: float) -> int | None:
+        """Reserve what an attempt may cost.
+
+        Args:
+            attempt: its number.
+            endpoint: its name.
+            prefix: the answer so far, which it reads again.
+            now: on the session's clock.
+
+        Returns:
+            How many tokens it may write; None where nothing limits it.
+
+        Raises:
+            BudgetExceededError: too little is left.
+        """
+        meters = self._meters(endpoint)
+        if not meters:
+            return None
+        allowed = self.allowance(endpoint, prefix, now)
+        if not allowed:
+            raise self.refusal(endpoint, now, prefix)
+        tab = self._tabs[attempt] = _Tab(endpoint, [])
+        for payer, meter in meters:
+            units = self._units(meter, payer, prefix, allowed)
+            ticket = meter.reserve(units, now + self.offset_s)
+            assert ticket is not None, "it was there a moment ago, and nothing has waited"
+            tab.held.append((payer, meter, ticket, units))
+            self._bills.setdefault(meter.limit, _Bill()).reserved += units
+        return allowed
+
+    def settle(self, attempt: int, usage: Usage, *, reported: bool, now: float) -> None:
+        """Nothing of the attempt runs any more; `usage` is what the ledger has. Unlimited attempts are ignored.
+
+        `reported`: the figures are the endpoint's own, not counted or estimated here.
+        """
+        tab = self._tabs.pop(attempt, None)
+        if tab is None:
+            return
+        is_sent = usage.prompt_tokens > 0 or usage.completion_tokens > 0
+        shares = dict(usage.shares) or {tab.endpoint: usage}
+        for payer, meter, ticket, reserved in tab.held:
+            share = shares.get(payer.name, _NOTHING)
+            if meter.limit.unit == "tokens":
+                units = share.prompt_tokens + share.completion_tokens
+            else:
+                cached = min(share.cached_tokens, share.prompt_tokens)
+                units = meter.units(payer.rates.cost(share.prompt_tokens, share.completion_tokens, cached))
+            if is_sent and not reported and self.unreported == "reserved" and payer.place == "server":
+                units = max(units, reserved)
+            meter.settle(ticket, units, now + self.offset_s)
+            self._bills[meter.limit].spent += units
+
+    def close(self, now: float) -> None:
+        """The answer is over. What has never been settled, nobody knows: it counts as reserved. Idempotent."""
+        for tab in self._tabs.values():
+            for _, meter, ticket, reserved in tab.held:
+                meter.settle(ticket, reserved, now + self.offset_s)
+                self._bills[meter.limit].spent += reserved
+        self._tabs.clear()
+
+    def refusal(self, endpoint: str, now: float, prefix: Prefix = Prefix()) -> BudgetExceededError:  # noqa: B008 - frozen
+        """Why it may not start: which limit, how much of it is left, when it frees up, what to do."""
+        wall = now + self.offset_s
+        fewest = min(self._wanted(prefix), _FEWEST)
+        payer, meter = min(
+            self._meters(endpoint),
+            key=lambda pair: pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, fewest)),
+        )
+        needed, limit = self._units(meter, payer, prefix, fewest), meter.limit
+        frees_at = meter.frees_at(needed, wall)
+        wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
+        if frees_at == math.inf:
+            when = "It never will be enough for this prompt"
+        elif wait_s is None:
+            when = "More frees up as soon as a running answer ends"
+        else:
+            when = f"Enough frees up in {_span(wait_s)}"
+        message = (
+            f"The budget {limit} does not allow endpoint {endpoint!r} another start: "
+            f"{limit.quantity(meter.amount(meter.left(wall)))} are left, and this request may take "
+            f"{limit.quantity(meter.amount(needed))} even if it is answered briefly. {when}. Wait, raise "
+            f"{limit.name}, shorten the conversation, or configure another endpoint that may answer."
+        )
+        return BudgetExceededError(message, limit=limit.name, retry_after_s=wait_s)
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Numbers for the route record: by limit, what this request reserved and spent, and what is left."""
+        out: dict[str, Any] = {}
+        for limit in self.limits:
+            meter, bill = self.governor.meter(limit), self._bills.get(limit, _Bill())
+            out[limit.name] = {
+                "amount": limit.amount,
+                "window_s": limit.window_s,
+                "reserved": meter.amount(bill.reserved),
+                "spent": meter.amount(bill.spent),
+                "left": meter.amount(meter.left(now + self.offset_s)),
+            }
+        return out
+
+    def _meters(self, endpoint: str) -> list[tuple[Payer, Meter]]:
+        """The limits that count an endpoint's work, with the party whose share each of them counts."""
+        return [
+            (payer, self.governor.meter(limit))
+            for payer in self.payers[endpoint]
+            for limit in self.limits
+            if limit.scope in (payer.name, payer.place)
+        ]
+
+    def _wanted(self, prefix: Prefix) -> int:
+        return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
+
+    def _units(self, meter: Meter, payer: Payer, prefix: Prefix, written: int) -> int:
+        """What an attempt can cost at most that writes so many tokens (of each choice)."""
+        prompt = self.prompt_tokens + most_prefix_tokens(prefix)
+        answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
+        if meter.limit.unit == "tokens":
+            return prompt + answer
+        return meter.units(payer.rates.cost(prompt, answer))
+
+    def _affordable(self, meter: Meter, payer: Payer, prefix: Prefix, now: float) -> int:
+        """The most tokens of an answer that the limit allows."""
+        left = meter.left(now + self.offset_s)
+        # Bisected: the cost grows with the answer, and this is exact whatever it is rounded to.
+        low, high = -1, max(_MOST, self._wanted(prefix))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._units(meter, payer, prefix, middle) <= left:
+                low = middle
+            else:
+                high = middle - 1
+        return max(0, low)
+
+
+def _span(seconds: float) -> str:
+    return f"{math.ceil(seconds)} s" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

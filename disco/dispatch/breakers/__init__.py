@@ -1,0 +1,1 @@
+"""Which endpoints fail: circuit breakers and the health they add up to."""

@@ -1,0 +1,119 @@
+"""Which endpoints may serve a request at all: privacy, then abilities, then context length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from disco.dispatch.request_features import Features
+from disco.errors import ContextLengthError, NoEndpointError
+from disco.plan import Candidate, Reach
+
+__all__ = ["ANSWER_RESERVE_TOKENS", "eligible"]
+
+ANSWER_RESERVE_TOKENS = 64
+"""Room an endpoint must have left for an answer whose length the caller did not limit, tokens."""
+
+_FARTHER: Mapping[Reach, frozenset[Reach]] = {
+    "device": frozenset(("own", "any")),
+    "own": frozenset(("any",)),
+    "any": frozenset(),
+}
+_TOO_FAR: Mapping[Reach, tuple[str, str]] = {
+    "device": (
+        "it is a server and the request is local-only",
+        "allow servers for this request (local_only = false)",
+    ),
+    "own": (
+        'it is not one of the user\'s own machines and the request is bounded to them (reach "own")',
+        'allow other machines for this request (reach "any")',
+    ),
+}
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def eligible(
+    features: Features,
+    candidates: Sequence[Candidate],
+    served: Mapping[str, frozenset[str] | None],
+) -> list[Candidate]:
+    """The candidates that may serve the request, in their given order.
+
+    Args:
+        features: what the request asks for.
+        candidates: every configured endpoint.
+        served: by endpoint name, the features it serves (`Capabilities.features`); None passes everything
+            on. An endpoint that is missing here serves plain text only: abilities are never assumed.
+
+    Raises:
+        ContextLengthError: none is left, and at least one of them lacks nothing but context, so that a
+            shorter prompt would be served.
+        NoEndpointError: none is left for another reason. Both list every endpoint with its reason.
+    """
+    wanted_tokens = features.prompt_tokens + (
+        ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens
+    )
+    needs = features.needs
+    too_far = _FARTHER[features.reach]
+    left = []
+    for candidate in candidates:
+        if candidate.reach in too_far:
+            continue
+        if needs:
+            serves = served.get(candidate.name, _NOTHING)
+            if serves is not None and not needs <= serves:
+                continue
+        if candidate.context_tokens is not None and wanted_tokens > candidate.context_tokens:
+            continue
+        left.append(candidate)
+    if not left:
+        raise _refusal(features, candidates, served, wanted_tokens)
+    return left
+
+
+def _refusal(
+    features: Features,
+    candidates: Sequence[Candidate],
+    served: Mapping[str, frozenset[str] | None],
+    wanted_tokens: int,
+) -> NoEndpointError:
+    if not candidates:
+        return NoEndpointError(
+            "No endpoint is configured. Give disco a model file for this machine, a server, or both."
+        )
+    lines: list[str] = []
+    remedies: dict[str, None] = {}  # ordered and without repeats
+    only_context = False
+    for candidate in candidates:
+        reasons = []
+        if candidate.reach in _FARTHER[features.reach]:
+            reason, remedy = _TOO_FAR[features.reach]
+            reasons.append(reason)
+            remedies[remedy] = None
+        serves = served.get(candidate.name, _NOTHING)
+        missing = sorted(features.needs - serves) if serves is not None else []
+        if missing:
+            reasons.append(f"it does not serve {', '.join(missing)}")
+            remedies["configure an endpoint that serves what the request needs, or leave it out"] = None
+        limit = candidate.context_tokens
+        if limit is not None and wanted_tokens > limit:
+            only_context = only_context or not reasons
+            reasons.append(_context_reason(features, wanted_tokens, limit))
+            remedies["shorten the conversation, lower max_tokens, or configure a longer context"] = None
+        lines.append(f"{candidate.name} ({candidate.place}): {'; '.join(reasons)}")
+    message = (
+        "No endpoint may serve this request. "
+        + ". ".join(lines)
+        + ". To go on: "
+        + "; or ".join(remedies)
+        + "."
+    )
+    return ContextLengthError(message) if only_context else NoEndpointError(message)
+
+
+def _context_reason(features: Features, wanted_tokens: int, limit: int) -> str:
+    answer = wanted_tokens - features.prompt_tokens
+    return (
+        f"its context holds {limit} tokens, and the prompt's {features.prompt_tokens} with "
+        f"{answer} for the answer are {wanted_tokens}"
+    )

@@ -1,0 +1,1 @@
+"""The arithmetic behind policies: quantiles, shares of tokens, optimal waits."""

@@ -1,0 +1,1 @@
+"""Policies for one device and one server, one per file, and the registry of their names."""

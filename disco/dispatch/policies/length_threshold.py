@@ -1,0 +1,97 @@
+"""DiSCo-S: short prompts stay on the device, long ones race, and the server sees a share `b` of all tokens.
+
+The boundary length `l_th` solves `Σ_{l<l_th} l·p(l) = (1−b)·E[l]`. Lengths are whole numbers, so a pure
+threshold can only come near: prompts of exactly the boundary length race in just the share that makes
+`E[I_s(l)·l] = b·E[l]` exact. Which of them do is spread by error diffusion (`base.Diffusion`), so the
+budget holds on every sequence drawn from the fitted lengths to within one prompt, not only in the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.dispatch.planners.token_shares import TokenShares
+from disco.dispatch.policies.policy import Diffusion, alone, check_share
+from disco.dispatch.request_features import Features
+from disco.plan import Candidate, Start
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
+
+__all__ = ["LengthThreshold", "ThresholdPlan", "plan_threshold", "plan_threshold_samples"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdPlan:
+    """Where the race begins.
+
+    Attributes:
+        boundary_tokens: shorter prompts run on the device only, longer ones race; `inf`: none races.
+        race_share: share of the prompts of exactly that length that race.
+    """
+
+    boundary_tokens: float
+    race_share: float
+
+
+def plan_threshold(lengths: Lengths, budget: float) -> ThresholdPlan:
+    """Plan from a distribution of prompt lengths (paper, server-constrained dispatch).
+
+    Args:
+        lengths: prompt lengths in tokens.
+        budget: share `b` in [0, 1] of all prompt tokens that the server may process.
+
+    Raises:
+        ValueError: a budget out of range, or no prompt with tokens.
+    """
+    return _plan(TokenShares.of(lengths), budget)
+
+
+def plan_threshold_samples(lengths: NDArray[np.int64], budget: float) -> ThresholdPlan:
+    """The same straight from raw prompt lengths in tokens: integers, shape (n,)."""
+    return _plan(TokenShares.of_samples(lengths), budget)
+
+
+def _plan(shares: TokenShares, budget: float) -> ThresholdPlan:
+    check_share("budget", budget)
+    if budget >= 1.0:
+        return ThresholdPlan(-1.0, 1.0)  # also shorter prompts than any seen
+    boundary_tokens, part_below = shares.split(1.0 - budget)
+    return ThresholdPlan(boundary_tokens, 1.0 - part_below)
+
+
+class LengthThreshold:
+    """The policy. Ties that `starts` breaks depend on `rng` and on what it decided before."""
+
+    name = "length_threshold"
+
+    # Mutable: plan (through refit), _diffusion.
+    __slots__ = ("_budget", "_diffusion", "plan")
+
+    def __init__(self, plan: ThresholdPlan, *, budget: float, rng: np.random.Generator) -> None:
+        self.plan = plan
+        self._budget = check_share("budget", budget)
+        self._diffusion = Diffusion(rng)
+
+    @classmethod
+    def fitted(cls, lengths: Lengths, *, budget: float, rng: np.random.Generator) -> LengthThreshold:
+        """Plan and wrap; see `plan_threshold`."""
+        return cls(plan_threshold(lengths, budget), budget=budget, rng=rng)
+
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:  # noqa: ARG002 - it depends on lengths only
+        self.plan = plan_threshold(lengths, self._budget)
+
+    def starts(
+        self, features: Features, device: Candidate | None, server: Candidate | None
+    ) -> tuple[Start, ...]:
+        if device is None or server is None:
+            return alone(device, server)
+        tokens = features.prompt_tokens
+        plan = self.plan
+        if tokens < plan.boundary_tokens or (
+            tokens == plan.boundary_tokens and not self._diffusion.take(plan.race_share, tokens)
+        ):
+            return (Start(device.name),)
+        return Start(device.name), Start(server.name)

@@ -1,0 +1,185 @@
+"""Optimal wait: the server always starts; the device joins after the wait that makes the mean TTFT smallest.
+
+The paper's wait-time plan spends the budget on short prompts whatever the server's times look like. This one
+spends it where a token gains most (see `optimal_plan` for the method), to the same contract
+`E[I_d(l)·l] = b·E[l]`, and with `tail` above 0 never at the expense of P99.
+
+It spares the device. Where the server is the dear side it keeps to its budget all the same, but the budget then
+limits the side that is cheap anyway. There is nothing to optimise in the plan for that regime: sparing the
+server with the device always on, a prompt of `l` tokens gains `E[max(0, T_d(l) − T_s)] = ∫_0^{T_d(l)} F dt` from
+the server, for `l` tokens. Without a fixed part of `T_d` (c = 0) this gain per token grows with `l`, as F does not
+decrease; so the longest prompts come first, which is the length threshold.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.dispatch.planners.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
+from disco.dispatch.policies.policy import Diffusion, alone
+from disco.dispatch.request_features import Features
+from disco.plan import Candidate, Start
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
+
+__all__ = ["OptimalWait"]
+
+# A device that has become this much faster or slower is planned for again.
+_SPEED_CHANGE = 0.1
+# A table by token count is fastest as long as it fits the cache.
+_DENSE_LIMIT_TOKENS = 1 << 16
+# A plan divides at most two lengths, one of them into up to three waits.
+_DIVISIONS = 4
+
+
+class _Decisions:
+    """A plan made ready for single decisions and for many; whose turn it is stands in the diffusions."""
+
+    # Mutable: _dense, None until needed. _waits_s holds the commonest wait of each length, _lengths_at and _wait_at
+    # are views that give Python numbers at a fraction of numpy's cost. _divided has the lengths with several waits:
+    # for each but the last the share of what is left, the wait, and whose turn it is; then the last wait.
+    __slots__ = ("_dense", "_divided", "_lengths", "_lengths_at", "_wait_at", "_waits_s")
+
+    def __init__(self, plan: OptimalPlan, diffusions: Sequence[Diffusion]) -> None:
+        self._lengths = plan.lengths
+        self._waits_s = plan.waits_s[plan.shares.argmax(axis=0), np.arange(plan.lengths.size)]
+        self._lengths_at, self._wait_at = self._lengths.data, self._waits_s.data
+        self._dense: NDArray[np.float64] | None = None
+        self._divided: dict[int, tuple[list[tuple[float, float, Diffusion]], float]] = {}
+        free = iter(diffusions)
+        for column in np.flatnonzero((plan.shares > 0.0).sum(axis=0) > 1).tolist():
+            share_by_wait: dict[float, float] = {}
+            branches = zip(plan.waits_s[:, column].tolist(), plan.shares[:, column].tolist(), strict=True)
+            for wait_s, share in sorted(branches):
+                if share > 0.0:
+                    share_by_wait[wait_s] = share_by_wait.get(wait_s, 0.0) + share
+            left, turns = sum(share_by_wait.values()), []
+            *earlier, last_s = share_by_wait
+            for wait_s in earlier:
+                turns.append((min(share_by_wait[wait_s] / left, 1.0), wait_s, next(free)))
+                left -= share_by_wait[wait_s]
+            self._divided[int(plan.lengths[column])] = turns, last_s
+
+    def wait_s(self, tokens: int) -> float:
+        divided = self._divided.get(tokens)
+        if divided is None:
+            at = bisect_left(self._lengths_at, tokens)
+            wait_s: float = self._wait_at[min(at, len(self._wait_at) - 1)]
+            return wait_s
+        turns, last_s = divided
+        for share, early_s, diffusion in turns:
+            if diffusion.take(share, tokens):
+                return early_s
+        return last_s
+
+    def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self._lengths[-1] < _DENSE_LIMIT_TOKENS:
+            if self._dense is None:
+                self._dense = np.repeat(self._waits_s, np.diff(self._lengths, prepend=-1))
+            waits_s = self._dense.take(prompt_tokens, mode="clip")
+        else:
+            waits_s = self._waits_s.take(self._lengths.searchsorted(prompt_tokens), mode="clip")
+        for tokens, (turns, last_s) in self._divided.items():
+            left = np.flatnonzero(prompt_tokens == tokens)
+            for share, early_s, diffusion in turns:
+                early = diffusion.take_many(share, tokens, left.size)
+                waits_s[left[early]] = early_s
+                left = left[~early]
+            waits_s[left] = last_s
+        return waits_s
+
+
+class OptimalWait:
+    """The policy. Prompts of a length never seen wait like those of the next longer one that was."""
+
+    name = "optimal_wait"
+
+    # Mutable: _lengths, _ttft, _device, _plan, _decisions (None: to be planned), _diffusions.
+    __slots__ = (
+        "_budget",
+        "_decisions",
+        "_device",
+        "_diffusions",
+        "_lengths",
+        "_plan",
+        "_tail",
+        "_ttft",
+    )
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        ttft: Empirical,
+        device: Candidate,
+        *,
+        budget: float,
+        rng: np.random.Generator,
+        tail: float = 0.0,
+    ) -> None:
+        """Plan; see `plan_optimal_waits`.
+
+        Args:
+            lengths: prompt lengths, tokens.
+            ttft: the server's time to first token, s.
+            device: how fast it is.
+            budget: share b in [0, 1] of all prompt tokens that the device may process.
+            rng: decides whose turn it is among prompts of a length that is divided.
+            tail: 0, or α of the paper's plan whose P99 is not to be exceeded.
+        """
+        self._lengths, self._ttft, self._device = lengths, ttft, device
+        self._budget, self._tail = budget, tail
+        self._diffusions = tuple(Diffusion(rng) for _ in range(_DIVISIONS))
+        self._decisions: _Decisions | None = None
+        self._plan = self._replan(device)
+
+    @property
+    def plan(self) -> OptimalPlan:
+        """What it follows now."""
+        return self._plan if self._decisions is not None else self._replan(self._device)
+
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:
+        """Plan again, when the next request comes; what is owed from earlier rounding stays owed."""
+        self._lengths, self._ttft = lengths, ttft
+        self._decisions = None
+
+    def wait_s(self, tokens: int) -> float:
+        """The wait of the next request of that many prompt tokens, s; `inf`: the device stays out."""
+        return self._ready().wait_s(tokens)
+
+    def starts(
+        self, features: Features, device: Candidate | None, server: Candidate | None
+    ) -> tuple[Start, ...]:
+        if device is None or server is None:
+            return alone(device, server)
+        if device is not self._device and self._has_changed(device):
+            self._replan(device)
+        wait_s = self.wait_s(features.prompt_tokens)
+        if wait_s == float("inf"):
+            return (Start(server.name),)
+        return Start(server.name), Start(device.name, wait_s)
+
+    def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The wait for each of these requests, in order, s; shape (n,)."""
+        return self._ready().waits_s(prompt_tokens)
+
+    def _has_changed(self, device: Candidate) -> bool:
+        """Whether a prompt of mean length takes the device another time than it was planned for."""
+        tokens = np.array([self._lengths.mean()])
+        known_s, now_s = (float(device_times_s(one, tokens)[0]) for one in (self._device, device))
+        return abs(now_s - known_s) > _SPEED_CHANGE * known_s
+
+    def _ready(self) -> _Decisions:
+        if self._decisions is None:
+            self._replan(self._device)
+        assert self._decisions is not None
+        return self._decisions
+
+    def _replan(self, device: Candidate) -> OptimalPlan:
+        plan = plan_optimal_waits(self._lengths, self._ttft, device, self._budget, self._tail)
+        self._device, self._plan = device, plan
+        self._decisions = _Decisions(plan, self._diffusions)
+        return plan

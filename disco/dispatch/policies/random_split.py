@@ -1,0 +1,55 @@
+"""Stoch-S and Stoch-D, the paper's baselines: chance decides, under the same budget.
+
+A request goes to the constrained endpoint with probability `b`, whatever its length, and so does, in
+expectation, a share `b` of all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from disco.dispatch.policies.policy import alone, check_share
+from disco.dispatch.request_features import Features
+from disco.plan import Candidate, Start
+
+__all__ = ["RandomSplit"]
+
+
+class RandomSplit:
+    """Random routing."""
+
+    name = "random"
+
+    # Mutable: the state of _rng.
+    __slots__ = ("_budget", "_constrained", "_rng")
+
+    def __init__(
+        self,
+        *,
+        budget: float,
+        constrained: Literal["device", "server"],
+        rng: np.random.Generator,
+    ) -> None:
+        """Make one.
+
+        Args:
+            budget: share `b` in [0, 1] of all prompt tokens that the constrained endpoint may process.
+            constrained: "server" (Stoch-S) or "device" (Stoch-D).
+            rng: drawn from once for every request that has a choice.
+        """
+        self._budget = check_share("budget", budget)
+        self._constrained = constrained
+        self._rng = rng
+
+    def starts(
+        self,
+        features: Features,  # noqa: ARG002 - a policy's signature
+        device: Candidate | None,
+        server: Candidate | None,
+    ) -> tuple[Start, ...]:
+        if device is None or server is None:
+            return alone(device, server)
+        scarce, free = (server, device) if self._constrained == "server" else (device, server)
+        return (Start((scarce if self._rng.random() < self._budget else free).name),)

@@ -1,0 +1,287 @@
+"""The ways a server can be made to continue a half-written answer, and the request each one sends.
+
+Nothing here is guessed: a method is configured, or a probe has proved it (`probe.py`); unknown means no.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from disco.endpoints.continuation.rendering import CannotContinueError, marker_in, render_prefix
+from disco.endpoints.gguf_header import read_chat_template
+from disco.errors import ConfigurationError, nearest
+from disco.request import Prefix, Request
+
+__all__ = [
+    "LADDER",
+    "Call",
+    "Continuation",
+    "Method",
+    "chat_call",
+    "completions_body",
+    "completions_call",
+    "continue_call",
+    "used_up",
+]
+
+Method = Literal["none", "flags", "completions", "prefix", "trailing", "auto"]
+
+LADDER: tuple[Method, ...] = ("flags", "completions", "prefix", "trailing")
+"""The methods a probe tries, most dependable first."""
+
+APPLY_TEMPLATE = "apply-template"
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a server is made to continue an answer.
+
+    Attributes:
+        method: "flags": `continue_final_message` with `add_generation_prompt: false` (vLLM, SGLang,
+            llama-server); "completions": the prompt, rendered here, sent to `/completions`; "prefix": last
+            message with `"prefix": true` (DeepSeek, Mistral); "trailing": a trailing assistant message;
+            "auto": find out by asking the server once; "none": never.
+        template: for "completions" (and "auto"): the model's chat template as Jinja source, the path of a
+            GGUF file that holds it (ends in `.gguf`), or "apply-template" to let llama-server render.
+        bos_token, eos_token: the template's variables. Leave `bos_token` empty where the server adds it to
+            every prompt itself, as nearly all do.
+        echoes: whether the server repeats the sent text first (Mistral does). None: as the method's specification
+            says, see `known_to_echo`; "auto" finds out.
+    """
+
+    method: Method = "none"
+    template: str | None = field(default=None, repr=False)
+    bos_token: str = ""
+    eos_token: str = ""
+    echoes: bool | None = None
+
+    def __post_init__(self) -> None:
+        methods = ("none", *LADDER, "auto")
+        if self.method not in methods:
+            raise ConfigurationError(
+                f"Unknown continuation method {self.method!r}. {nearest(str(self.method), methods)}"
+            )
+        if self.method == "completions" and not self.template:
+            raise ConfigurationError(
+                'Continuation method "completions" needs `template`: Jinja source, the path of a .gguf file, '
+                'or "apply-template".'
+            )
+        if self.template and self.method not in ("completions", "auto"):
+            raise ConfigurationError(
+                f"Continuation method {self.method!r} uses no `template`. Leave it out, or choose "
+                '"completions" or "auto".'
+            )
+
+    @property
+    def known_to_echo(self) -> bool | None:
+        """Whether the reply begins with the sent text; None when that is not known.
+
+        "flags" and "completions" do not echo by their specification. For "prefix" and "trailing" it depends on
+        the server, which only `echoes` or a probe tells.
+        """
+        if self.echoes is None and self.method in ("flags", "completions"):
+            return False
+        return self.echoes
+
+    @property
+    def server_renders(self) -> bool:
+        """True when llama-server's `/apply-template` renders the prompt."""
+        return self.template == APPLY_TEMPLATE
+
+    def template_source(self) -> str | None:
+        """The template as Jinja source, read from the GGUF file where that was given.
+
+        Raises:
+            ModelFileError: the file cannot be read or holds no template.
+        """
+        if self.template is None or self.server_renders:
+            return None
+        file = self.template_file
+        return self.template if file is None else read_chat_template(file)
+
+    @property
+    def template_file(self) -> str | None:
+        """The GGUF file that was given as template; None where it is no file."""
+        given = self.template or ""
+        one_line = "\n" not in given and "{" not in given
+        return given if one_line and given.lower().endswith(".gguf") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One POST to the server.
+
+    Attributes:
+        path: below the client's base_url.
+        body: JSON object.
+        echoes: whether the reply begins with the sent text; None: not known.
+    """
+
+    path: str
+    body: dict[str, Any] = field(repr=False)
+    echoes: bool | None = False
+
+
+def chat_call(request: Request) -> Call:
+    """The request as it is, streamed."""
+    return Call(
+        "/chat/completions", _streamed({"messages": list(request.messages), **_given(request)}, request)
+    )
+
+
+def used_up(request: Request, prefix: Prefix) -> bool:
+    """True when the answer's length limit is reached already."""
+    limit = request.max_tokens
+    return bool(prefix) and limit is not None and limit - prefix.tokens <= 0
+
+
+def continue_call(request: Request, prefix: Prefix, continuation: Continuation) -> Call:
+    """The chat request that continues `prefix`, for every method but "completions".
+
+    When all of the prefix is withheld there is nothing to send: the request then goes out as it is, and
+    the target must begin with the withheld text by itself. An empty prefix is never sent.
+
+    Raises:
+        CannotContinueError: the method sends no chat request ("none", "auto" before its probe).
+    """
+    body: dict[str, Any] = {"messages": list(request.messages), **_given(request)}
+    _lower_limit(body, request, prefix)
+    if not prefix.sent:
+        return Call("/chat/completions", _streamed(body, request))
+    message: dict[str, Any] = {"role": "assistant", "content": prefix.sent}
+    echoes = continuation.known_to_echo
+    if continuation.method == "flags":
+        if continuation.echoes is None and request.params.get(
+            "echo"
+        ):  # vLLM's parameter, where the caller set it
+            echoes = True
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    elif continuation.method == "prefix":
+        message["prefix"] = True
+    elif continuation.method != "trailing":
+        raise CannotContinueError("the endpoint has no known way to continue an answer")
+    body["messages"].append(message)
+    return Call("/chat/completions", _streamed(body, request), echoes=echoes)
+
+
+# Parameters of a chat request that mean the same to `/completions`; the second half is what local servers
+# take beyond OpenAI's.
+_COMPLETIONS_PARAMS = (
+    *("temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "user"),
+    *("top_k", "min_p", "typical_p", "repeat_penalty", "repetition_penalty", "mirostat_mode", "mirostat_tau"),
+    *("mirostat_eta", "min_tokens", "ignore_eos", "priority", "cache_prompt", "id_slot"),
+)
+_MAX_STOPS = 4  # OpenAI's limit, which several servers share
+
+
+def completions_call(
+    request: Request, prefix: Prefix, continuation: Continuation, *, head: str | None = None
+) -> Call:
+    """The `/completions` request that continues `prefix.sent` (not empty).
+
+    Args:
+        request: the chat request.
+        prefix: what is continued.
+        continuation: its template renders the prompt, unless the server did.
+        head: the prompt up to the assistant's turn, where the server rendered it.
+
+    Raises:
+        CannotContinueError: see `render_prefix`.
+        ModelFileError: the template's GGUF file cannot be read.
+    """
+    stops = _stops(request.params.get("stop"))
+    if head is None:
+        template = continuation.template_source()
+        if template is None:
+            raise CannotContinueError("no chat template is known")
+        rendered = render_prefix(
+            template,
+            request.messages,
+            prefix.sent,
+            bos_token=continuation.bos_token,
+            eos_token=continuation.eos_token,
+            extra=_template_variables(request),
+        )
+        prompt, end_of_turn = rendered.text, rendered.end_of_turn
+        # A server stops at its end token by itself; one whose model has another end-of-turn prints it.
+        if end_of_turn and end_of_turn not in stops and len(stops) < _MAX_STOPS:
+            stops.append(end_of_turn)
+    else:
+        found = marker_in(head, prefix.sent)
+        if found is not None:
+            raise CannotContinueError(
+                f"the answer contains {found!r}, which the model would read as control token"
+            )
+        prompt = head + prefix.sent
+    if not prompt.endswith(prefix.sent):
+        raise CannotContinueError("the rendered prompt does not end with the answer so far")
+    return completions_body(request, prefix, prompt, stops=stops, echoes=continuation.known_to_echo)
+
+
+def completions_body(
+    request: Request,
+    prefix: Prefix,
+    prompt: str | list[int | str],
+    *,
+    stops: Sequence[str] | None = None,
+    echoes: bool | None = False,
+) -> Call:
+    """The `/completions` request with a prompt that ends with the answer so far.
+
+    Args:
+        request: the chat request.
+        prefix: what the prompt ends with.
+        prompt: text, or what the server takes in its place.
+        stops: the texts to stop at; by default the request's.
+        echoes: see `Call`.
+    """
+    body: dict[str, Any] = {
+        name: request.params[name] for name in _COMPLETIONS_PARAMS if name in request.params
+    }
+    body |= {"model": request.model, "prompt": prompt, "max_tokens": request.max_tokens}
+    # An explicit null asks for no limit; left out, most servers stop after 16 tokens.
+    _lower_limit(body, request, prefix)
+    if stops:
+        body["stop"] = list(stops)
+    return Call("/completions", _streamed(body, request), echoes=echoes)
+
+
+def _given(request: Request) -> dict[str, Any]:
+    return {"model": request.model, **request.params}
+
+
+def _streamed(body: dict[str, Any], request: Request) -> dict[str, Any]:
+    options = request.params.get("stream_options")
+    given = dict(options) if isinstance(options, Mapping) else {}
+    return {**body, "stream": True, "stream_options": {**given, "include_usage": True}}
+
+
+def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix) -> None:
+    """Take what has been written off the length limit, and put back what must be written again.
+
+    How many tokens the withheld text is, nobody knows exactly: four characters to one, rounded up.
+    """
+    limit = request.max_tokens
+    if limit is None:
+        return
+    left = max(1, limit - prefix.tokens) + math.ceil(len(prefix.withheld) / 4)
+    for name in ("max_completion_tokens", "max_tokens"):
+        if body.get(name) is not None:
+            body[name] = left
+
+
+def _stops(stop: object) -> list[str]:
+    if isinstance(stop, str):
+        return [stop]
+    return [s for s in stop if isinstance(s, str)] if isinstance(stop, Sequence) else []
+
+
+def _template_variables(request: Request) -> dict[str, Any]:
+    extra = request.params.get("chat_template_kwargs")
+    variables = dict(extra) if isinstance(extra, Mapping) else {}
+    if request.params.get("tools"):
+        variables["tools"] = request.params["tools"]
+    return variables

@@ -1,0 +1,253 @@
+"""One attempt of the model on this machine, as the session iterates it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import anyio
+from anyio import to_thread
+
+from disco.endpoints.contract import Attempt, Event, Progress
+from disco.endpoints.llamacpp.model.native import Aborted
+from disco.endpoints.llamacpp.output.generation import Generation
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
+from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
+from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.endpoints.llamacpp.runtime.worker import Worker
+from disco.errors import EndpointFailure
+from disco.events import Delta, Ended, Parked, SeamReport, Started, Usage
+from disco.request import Prefix, Request
+
+__all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
+
+STOP_WITHIN_S = 10.0  # a bound for shielded waits; stopping takes milliseconds
+
+
+class LlamaCppAttempt(Attempt):
+    """One answer from the model on this machine, or the rest of one.
+
+    A follower is a row of jobs that each end behind their prefill; between two of them nothing runs, so the model is
+    free for other requests. What the KV cache still holds when the next job's turn comes is not computed again.
+
+    Mutable: `_job` and `_mail` (the newest, None until it is iterated), `_ready`, `_over`, `_mode`, `_announced`,
+    `_prefix`, `_read` (the prefix of the newest job), `_changed`, `_sampling`, `_earlier` (what jobs before the newest
+    used), `_progress` (theirs), `_text_chars`.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        prefix: Prefix,
+        *,
+        worker: Worker,
+        renderer: Callable[[], Renderer],
+        name: str,
+        wants: frozenset[str] = frozenset(),
+    ) -> None:
+        self._request = request
+        self._prefix = prefix
+        self._worker = worker
+        self._renderer = renderer
+        self._name = name
+        self._wants = wants
+        self._mail: Mailbox | None = None
+        self._job: Generation | None = None
+        self._ready: deque[Delta | Started | Ended | EndpointFailure] = deque()
+        self._over = False
+        self._mode: Literal["write", "park", "follow"] = "write"
+        self._announced = False
+        self._read: Prefix | None = None
+        self._changed: anyio.Event | None = None  # set when a follower that waits has something to do
+        self._sampling: Sampling | None = None
+        self._earlier: list[Usage] = []
+        self._progress: Progress | None = None
+        self._text_chars = 0
+
+    async def __anext__(self) -> Event:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            if self._job is None and not self._ready:
+                await self._start()
+            while True:
+                event = await self._next()
+                if event is not None:
+                    return event
+        except BaseException:
+            self._stop()
+            raise
+
+    async def _next(self) -> Event | None:
+        """The next event; None where there was none to be told."""
+        if not self._ready and self._mail is None:
+            return await self._wait_to_go_on()
+        if not self._ready and self._mail is not None:
+            self._ready.extend(await self._mail.take())
+        if not self._ready or self._over:  # closed by another task
+            raise StopAsyncIteration
+        if isinstance(self._ready[0], Delta):
+            deltas = self._take_deltas()
+            return deltas if self._mode == "write" else None
+        item = self._ready.popleft()
+        if isinstance(item, Started):
+            if self._announced:
+                return None  # the first job of a follower has told
+            self._announced = True
+            return item
+        if isinstance(item, EndpointFailure):
+            self._over = True
+            raise item
+        assert isinstance(item, Ended)
+        if self._mode == "follow":
+            return self._read_all()
+        self._over = True
+        # It may have been finished before it could be parked: its prefill is there all the same.
+        return replace(item, finish_reason="parked", usage=self.usage) if self._mode == "park" else item
+
+    def _take_deltas(self) -> list[Delta]:
+        deltas: list[Delta] = []
+        while self._ready and isinstance(item := self._ready[0], Delta):
+            deltas.append(item)
+            self._text_chars += len(item.text)
+            self._ready.popleft()
+        return deltas
+
+    async def _start(self) -> None:
+        read = partial(read_params, self._request, self._prefix, endpoint=self._name, check=self._flag_check)
+        try:
+            # Schemas take up to a second or so, which nobody else in the event loop should wait for.
+            compiles = needs_compiling(self._request)
+            self._sampling = await to_thread.run_sync(read, abandon_on_cancel=True) if compiles else read()
+        except Aborted:
+            raise StopAsyncIteration from None
+        if self._over:  # closed by another task
+            raise StopAsyncIteration
+        limit = self._sampling.max_tokens
+        if limit is not None and limit <= self._prefix.tokens and self._mode == "write":
+            self._ready.append(Ended("length", Usage()))
+            return
+        self._submit(self._sampling)
+
+    def _flag_check(self) -> None:
+        if self._over:
+            raise Aborted
+
+    def _submit(self, sampling: Sampling) -> None:
+        messages = plain_messages(self._request.messages, endpoint=self._name)
+        mail = Mailbox()
+        job = Generation(
+            mail,
+            messages,
+            self._prefix,
+            sampling,
+            renderer=self._renderer,
+            name=self._name,
+            wants=self._wants,
+        )
+        job.park = self._mode != "write"
+        self._worker.submit(job)
+        if self._job is not None:
+            self._earlier.append(self._job.usage)
+            self._progress = self.progress
+        self._job, self._mail, self._read = job, mail, self._prefix
+
+    def _read_all(self) -> Parked | None:
+        """A follower's job is done: say so, unless there is more to read by now."""
+        if self._read != self._prefix:
+            self._resume()
+            return None
+        self._mail = None  # from now on it waits for `extend`
+        return Parked(self.usage)
+
+    async def _wait_to_go_on(self) -> Ended | None:
+        while not self._over and self._mode == "follow" and self._read == self._prefix:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        if self._over:
+            raise StopAsyncIteration
+        if self._mode == "park":
+            self._over = True
+            return Ended("parked", self.usage)
+        self._resume()
+        return None
+
+    def _resume(self) -> None:
+        assert self._sampling is not None
+        self._submit(self._sampling)
+
+    def _stop(self) -> None:
+        self._over = True
+        if self._job is not None:
+            self._worker.cancel(self._job)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    def leave(self) -> None:
+        """The endpoint is closed: a follower that waits has nothing to wait for."""
+        if self._changed is not None:
+            self._stop()
+
+    async def aclose(self) -> None:
+        self._stop()
+        if self._mail is not None:
+            with anyio.move_on_after(STOP_WITHIN_S, shield=True):
+                await self._mail.wait_closed()
+
+    @property
+    def usage(self) -> Usage:
+        if self._job is None:
+            return Usage()
+        if not self._earlier:
+            return self._job.usage
+        # A follower's jobs read the same text again and more of it each time, most of it out of the cache: what is
+        # counted is what was computed, and of the cache what was not computed by this attempt itself.
+        computed = cached = written = own = 0
+        for used in (*self._earlier, self._job.usage):
+            computed += used.prompt_tokens - used.cached_tokens
+            cached += max(0, used.cached_tokens - own)
+            written += used.completion_tokens
+            own = used.prompt_tokens or own
+        return Usage(computed + cached, written, cached)
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._progress if self._job is None else self._job.progress or self._progress
+
+    @property
+    def seam(self) -> SeamReport | None:
+        # The sampler spells the withheld text before anything else, and a prompt never comes back as an answer.
+        prefix = self._prefix
+        if not prefix:
+            return None
+        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
+        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
+
+    def park(self) -> bool:
+        return self._turn("park")
+
+    def follow(self) -> bool:
+        return self._turn("follow")
+
+    def _turn(self, mode: Literal["park", "follow"]) -> bool:
+        if self._over:
+            return False
+        self._mode = mode
+        if self._job is not None:
+            self._worker.park(self._job)
+        self._wake()
+        return True
+
+    def extend(self, prefix: Prefix) -> bool:
+        if self._over or self._mode != "follow":
+            return False
+        self._prefix = prefix
+        self._wake()
+        return True

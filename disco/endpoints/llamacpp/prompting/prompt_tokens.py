@@ -1,0 +1,186 @@
+"""From messages and the answer so far to token ids that end exactly where the model is to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
+from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, mention_tools
+from disco.endpoints.llamacpp.refusals import malformed, unserved
+from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, Form, form_of
+from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
+from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
+from disco.request import Prefix
+
+__all__ = ["Prompt", "Rendered", "Renderer", "build_prompt"]
+
+_PROBE = "disco_probe"  # the name of a function that no conversation has
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation up to where the answer begins, and the form in which the model is to write calls."""
+
+    text: str = field(repr=False)
+    form: Form
+
+
+def _no_check() -> None:
+    pass
+
+
+class Renderer:
+    """A model's chat template, ready to use.
+
+    Args:
+        model: has the template and the texts of its control tokens.
+        override: a template in place of the model's own.
+        check: called while the template is tried out; what it raises passes through.
+
+    Raises:
+        ConfigurationError: the model has none and none was given, or it is not a Jinja template.
+    """
+
+    def __init__(
+        self, model: NativeModel, override: str | None, check: Callable[[], None] = _no_check
+    ) -> None:
+        template = override if override is not None else model.template
+        if template is None:
+            raise ConfigurationError(
+                f"{model.path} has no chat template. Name an instruct model, or pass chat_template=..."
+            )
+        try:
+            self._template = ChatTemplate(template, eos_text=model.eos_text, bos_text=model.bos_text)
+        except Exception as exc:
+            raise ConfigurationError(
+                f"The chat template of {model.path} cannot be read ({type(exc).__name__}); "
+                "pass another one as chat_template=..."
+            ) from exc
+        self.form = form_of(template)
+        if self.form.native and not self._writes_tools(check):
+            self.form = GENERIC
+
+    def _writes_tools(self, check: Callable[[], None]) -> bool:
+        """Whether the template really shows tools: some only mention them."""
+        function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
+        tools = [{"type": "function", "function": function}]
+        try:
+            return _PROBE in self._template.render([{"role": "user", "content": "?"}], tools, check=check)
+        except Aborted:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, the template does not work with tools
+            return False
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools | None = None,
+        *,
+        check: Callable[[], None] = _no_check,
+    ) -> Rendered:
+        """The conversation up to where the answer begins.
+
+        Args:
+            messages: as `plain_messages` makes them.
+            tools: what the model may call.
+            check: called all along; it raises `Aborted` to stop the rendering.
+
+        Raises:
+            EndpointFailure: BAD_REQUEST where the template refuses the messages. Its own words may quote
+                them, so they are only in the cause. UNSERVED where the template takes too much time or memory.
+        """
+        try:
+            return self._rendered(messages, tools, check)
+        except Aborted:
+            raise
+        except TemplateLimitError as exc:
+            raise unserved(
+                f"The model's chat template was stopped: {exc}. Give another one as chat_template=..., or send "
+                "fewer messages."
+            ) from exc
+        except Exception as exc:
+            raise malformed(
+                "The model's chat template refuses these messages: their roles or their order.", "messages"
+            ) from exc
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools | None, check: Callable[[], None]
+    ) -> Rendered:
+        with_calls = mention_tools(messages)
+        if self.form.native and (with_calls or tools is not None):
+            offered = None if tools is None else tools.offered
+            try:
+                adapted = for_template(messages, self.form)
+                return Rendered(self._template.render(adapted, offered, check=check), self.form)
+            except (Aborted, TemplateLimitError):
+                raise
+            except Exception:  # noqa: BLE001, S110 - such as two calls at once where it knows only one
+                pass
+        if with_calls or tools is not None:
+            messages = as_text(messages, tools)
+        return Rendered(self._template.render(messages, check=check), GENERIC)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Attributes: ids of the conversation and of the answer so far, without its withheld end."""
+
+    head: list[int] = field(repr=False)
+    answer: list[int] = field(repr=False)
+
+    @property
+    def ids(self) -> list[int]:
+        """All of it, in order."""
+        return [*self.head, *self.answer]
+
+
+def build_prompt(model: NativeModel, conversation: str, prefix: Prefix, *, opening: str, name: str) -> Prompt:
+    """Tokenize the conversation and the answer so far.
+
+    Control tokens are recognised in the template's text only: `<|im_end|>` that an answer quotes is text.
+
+    Args:
+        model: the tokenizer.
+        conversation: as its template writes it.
+        prefix: the answer so far.
+        opening: what the answer is made to begin with, as the template would write it.
+        name: the endpoint's, for messages.
+
+    Raises:
+        EndpointFailure: CONTEXT_LENGTH where no room is left for a single token.
+    """
+    head = model.tokenize(conversation, special=True)
+    if model.wants_bos and head[:1] != [model.bos_token]:
+        head.insert(0, model.bos_token)
+    if opening:
+        head += model.tokenize(opening, special=True)
+    prompt = Prompt(head, _answer_ids(model, prefix))
+    used = len(head) + len(prompt.answer)
+    if used >= model.context_tokens:
+        raise EndpointFailure(
+            FailureKind.CONTEXT_LENGTH,
+            ContextLengthError(
+                f"The prompt and the answer so far are {used:,} tokens; endpoint {name!r} has a context of "
+                f"{model.context_tokens:,}. Shorten the messages or raise context_tokens."
+            ),
+        )
+    return prompt
+
+
+def _answer_ids(model: NativeModel, prefix: Prefix) -> list[int]:
+    text = prefix.sent
+    if not text:
+        return []
+    shared = prefix.ids is not None and prefix.vocabulary is not None and not prefix.withheld
+    if shared and prefix.vocabulary == model.vocabulary:
+        ids = list(prefix.ids or ())
+        if model.spell(ids) == text.encode():
+            return ids
+    ids = model.tokenize(text, special=False)
+    if model.spell(ids) == b" " + text.encode() and text.startswith(" "):
+        # SentencePiece models put a space before the first word; this text brought its own.
+        ids = model.tokenize(text[1:], special=False)
+    return ids

@@ -1,0 +1,183 @@
+"""Which request parameters the local model serves, and what they mean to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from disco.endpoints.llamacpp.json_schema import SchemaError, schema_rules
+from disco.endpoints.llamacpp.refusals import malformed, unserved
+from disco.endpoints.llamacpp.tool_calls.tool_request import Tools, read_tools
+from disco.request import Prefix, Request
+
+__all__ = ["Sampling", "needs_compiling", "read_params", "unserved_params"]
+
+MOST_LOGPROBS = 20  # the API's own limit
+
+# Parameters that change how the answer is made; values that ask for nothing are served too.
+_SERVED = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "min_p",
+        "n",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "repeat_penalty",
+        "response_format",
+        "seed",
+        "stop",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+    }
+)
+# Accounting, caching and speed of a hosted API: without meaning here, and without effect on the answer.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+_NOTHING_ASKED: dict[str, tuple[Any, ...]] = {
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. The defaults are llama.cpp's own.
+
+    Attributes:
+        temperature: 0 picks the most probable token.
+        form: the grammar expression that the answer's text must match and its rules; None for free text.
+        tools: the functions that may be called; None where there are none.
+        top_logprobs: alternatives reported for each token; None when log probabilities are not asked for.
+        max_tokens: length of the whole answer, None for as long as the context lasts.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    form: tuple[str, Mapping[str, str]] | None = field(default=None, repr=False)
+    tools: Tools | None = None
+    top_logprobs: int | None = None
+    stop: tuple[str, ...] = field(default=(), repr=False)
+    max_tokens: int | None = None
+
+
+def unserved_params(params: Mapping[str, Any]) -> list[str]:
+    """Names of the given parameters that the local model would have to ignore although they matter."""
+    unserved_names = []
+    for name, value in params.items():
+        if value is None or name in _WITHOUT_EFFECT or value in _NOTHING_ASKED.get(name, ()):
+            continue
+        if name not in _SERVED or (name == "n" and value != 1):
+            unserved_names.append(name)
+    return sorted(unserved_names)
+
+
+def needs_compiling(request: Request) -> bool:
+    """Whether there are schemas to translate, which may take a while."""
+    return bool(request.params.get("tools")) or request.params.get("response_format") is not None
+
+
+def read_params(
+    request: Request, prefix: Prefix, *, endpoint: str, check: Callable[[], None] | None = None
+) -> Sampling:
+    """Translate a request's parameters.
+
+    Args:
+        request: its `params`.
+        prefix: the answer so far.
+        endpoint: its name, for messages.
+        check: called while schemas are translated; what it raises stops that and passes through.
+
+    Raises:
+        EndpointFailure: UNSERVED for what another endpoint may serve, BAD_REQUEST for what is malformed.
+    """
+    params = {name: value for name, value in request.params.items() if value is not None}
+    if names := unserved_params(params):
+        raise unserved(
+            f"Endpoint {endpoint!r} (llama.cpp) does not serve {', '.join(names)}: "
+            "leave it out, or send this request to a server.",
+            names[0],
+        )
+    form = _form(params.get("response_format"), endpoint, check)
+    tools = read_tools(params, endpoint=endpoint, check=check)
+    if prefix and (form is not None or (tools is not None and tools.required)):
+        raise unserved(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
+    try:
+        given = _numbers(params)
+        bias = tuple((int(token), float(value)) for token, value in params.get("logit_bias", {}).items())
+        max_tokens = None if request.max_tokens is None else int(request.max_tokens)
+        top_logprobs = int(params.get("top_logprobs", 0))
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise malformed(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
+    if not 0 <= top_logprobs <= MOST_LOGPROBS:
+        raise malformed(f"top_logprobs lies between 0 and {MOST_LOGPROBS}.", "top_logprobs")
+    stop = params.get("stop") or ()
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(text, str) for text in stops):
+        raise malformed("stop is a text or a list of texts.", "stop")
+    return Sampling(
+        **given,
+        logit_bias=bias,
+        form=form,
+        tools=tools,
+        top_logprobs=top_logprobs if params.get("logprobs") else None,
+        stop=tuple(stops),
+        max_tokens=max_tokens,
+    )
+
+
+def _numbers(params: Mapping[str, Any]) -> dict[str, Any]:
+    floats = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repeat_penalty")
+    given: dict[str, Any] = {name: float(params[name]) for name in floats if name in params}
+    given |= {name: int(params[name]) for name in ("top_k", "seed") if name in params}
+    return given
+
+
+def _form(
+    response_format: Any, endpoint: str, check: Callable[[], None] | None
+) -> tuple[str, Mapping[str, str]] | None:
+    if response_format is None:
+        return None
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return schema_rules({"type": "object"}, "r")
+    if kind == "json_schema":
+        schema = (response_format.get("json_schema") or {}).get("schema")
+        if isinstance(schema, Mapping):
+            try:
+                return schema_rules(schema, "r", check=check)
+            except SchemaError as exc:
+                raise unserved(
+                    f"Endpoint {endpoint!r} (llama.cpp) cannot keep to this JSON schema: {exc}.",
+                    "response_format",
+                ) from exc
+    raise malformed(f"Endpoint {endpoint!r} does not understand this response_format.", "response_format")

@@ -1,0 +1,201 @@
+"""What runs in the process that holds the model: `python -m disco.endpoints.llamacpp.runtime.child_main`.
+
+Orders come in through stdin, what the model does goes out through stdout (see `wire`). The model has the main
+thread; another one reads, so that a stop reaches a model that computes. The end of stdin is the end of the
+process, at once: so it never outlives the one that started it, however that one ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.output.generation import Generation
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.runtime.child_protocol import (
+    pack,
+    pack_item,
+    unpack,
+    unpack_prefix,
+    unpack_sampling,
+)
+from disco.endpoints.llamacpp.runtime.job import Job, failure_of
+from disco.endpoints.llamacpp.runtime.speed_benchmark import MeasurementJob
+from disco.errors import EndpointFailure
+
+__all__ = ["main"]
+
+PROGRESS_S = 0.1  # tokens that bring no text of their own are reported this often; batches of a prompt always
+OOM_SCORE = "500"  # of 1000: where memory runs out, this process goes rather than the application
+
+
+class _Model(NativeModel):
+    """A model that tells about each step."""
+
+    on_step: Callable[[int], None] | None = None
+
+    def decode(self, ids: Sequence[int]) -> None:
+        super().decode(ids)
+        if self.on_step is not None:
+            self.on_step(len(ids))
+
+
+class _Out:
+    """The way out, and the mail of every job. Used by the main thread alone. Mutable: `job`, `_sent_at`.
+
+    Attributes:
+        job: whose it is what goes out.
+    """
+
+    abandoned = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.job: Job | None = None
+        self._file = file
+        self._sent_at = 0.0
+
+    def put(self, item: Any) -> None:
+        self._write(pack_item(item, None if self.job is None else self.job.usage))
+
+    def close(self) -> None:
+        self.send("left")
+
+    def send(self, name: str, content: Any = None) -> None:
+        self._write(pack(name, content, None if self.job is None else self.job.usage))
+
+    def step(self, tokens: int) -> None:
+        tells = self.job is not None and self.job.on_progress is not None
+        if (tokens > 1 and not tells) or time.monotonic() - self._sent_at >= PROGRESS_S:
+            self.send("progress")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError:  # nobody listens any more
+            os._exit(0)
+        self._sent_at = time.monotonic()
+
+
+class _Process:
+    """Both threads' side of the work. Mutable: `_renderer`, `_job` (the newest), `_number` (its)."""
+
+    def __init__(self, orders: IO[bytes], out: _Out) -> None:
+        self._orders = orders
+        self._out = out
+        self._renderer: Renderer | None = None
+        self._settings: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._job: Job | None = None
+        self._number = -1
+
+    # In the thread that reads
+
+    def read(self) -> None:
+        try:
+            for line in self._orders:
+                name, content, _ = unpack(line)
+                self._take(name, content)
+        finally:
+            os._exit(0)
+
+    def _take(self, name: str, content: Any) -> None:
+        if name == "load":
+            self._settings.put(content)
+        elif name in ("stop", "park"):
+            job = self._job
+            if job is None or content != self._number:
+                return  # it has left already
+            if name == "stop":
+                job.flag.set()
+            job.park = True
+        else:
+            self._number = content.pop("number")
+            self._job = self._make(name, content)
+            self._jobs.put(self._job)
+
+    def _make(self, name: str, content: Any) -> Job:
+        if name == "measure":
+            return MeasurementJob(self._out, **content)
+        job = Generation(
+            self._out,
+            content["messages"],
+            unpack_prefix(content["prefix"]),
+            unpack_sampling(content["sampling"]),
+            renderer=self._loaded_renderer,
+            name=content["name"],
+            wants=frozenset(content["wants"]),
+        )
+        job.park = content["park"]
+        job.on_progress = lambda progress: self._out.send("progress", progress)
+        return job
+
+    def _loaded_renderer(self) -> Renderer:
+        assert self._renderer is not None
+        return self._renderer
+
+    # In the main thread
+
+    def work(self) -> NoReturn:
+        settings = self._settings.get()
+        name = settings.pop("name")
+        try:
+            model = self._load(**settings)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the other side must hear of it
+            self._out.put(failure_of(exc, f"The model of endpoint {name!r} could not be loaded"))
+            os._exit(1)
+        model.on_step = self._out.step
+        while True:
+            job = self._out.job = self._jobs.get()
+            broken = False
+            try:
+                job.check()
+                model.serve(job)
+            except Aborted:
+                pass
+            except EndpointFailure as failure:
+                self._out.put(failure)
+            except Exception as exc:  # noqa: BLE001 - likewise
+                self._out.put(failure_of(exc, f"The model of endpoint {name!r} failed while it worked"))
+                broken = True
+            self._out.close()
+            if broken:
+                os._exit(1)  # nobody knows what state the model is in: a new process gets a new one
+
+    def _load(self, *, path: str, chat_template: str | None, **numbers: Any) -> _Model:
+        # To stop the loading, the process is ended.
+        model = _Model(Path(path), keep_loading=lambda: True, **numbers)
+        self._renderer = Renderer(model, chat_template)
+        self._out.send(
+            "loaded",
+            {
+                "context_tokens": model.context_tokens,
+                "vocabulary": model.vocabulary,
+                "parameters": model.parameters,
+            },
+        )
+        return model
+
+
+def main() -> NoReturn:
+    """Load what the first order says, then do what the others say, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of whoever started this process
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+    out = _Out(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)  # what some library prints must not get between the messages
+    process = _Process(os.fdopen(0, "rb"), out)
+    threading.Thread(target=process.read, name="orders", daemon=True).start()
+    process.work()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""What the process with the model and the one that started it say to each other: JSON, a message a line.
+
+A message is a list: its name, its content, and from the model's side what the job has used so far. No pickle:
+whatever comes out of the pipe can at worst be wrong, never be run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import openai
+
+from disco.endpoints.llamacpp.request_params import Sampling
+from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
+from disco.endpoints.llamacpp.tool_calls.tool_request import Function, Tools
+from disco.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EndpointFailure,
+    FailureKind,
+    IncompleteAnswerError,
+    LocalModelError,
+    ModelFileError,
+    NoEndpointError,
+)
+from disco.events import Delta, DeltaKind, Ended, Started, ToolCallDelta, Usage
+from disco.request import Prefix
+
+__all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
+
+# Errors whose message says all; any other type arrives as a LocalModelError.
+_ERRORS: dict[str, Callable[[str], Exception]] = {
+    error.__name__: error
+    for error in (
+        ConfigurationError,
+        ContextLengthError,
+        IncompleteAnswerError,
+        LocalModelError,
+        ModelFileError,
+    )
+}
+
+
+def pack(name: str, content: Any = None, usage: Usage | None = None) -> bytes:
+    """One line.
+
+    Raises:
+        TypeError, ValueError: something in it has no form in JSON.
+    """
+    used = None if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+    line = json.dumps([name, content, used], default=_plain, separators=(",", ":"))
+    return line.encode("ascii") + b"\n"
+
+
+def unpack(line: bytes) -> tuple[str, Any, Usage | None]:
+    """Name, content and usage of a line.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    name, content, used = json.loads(line)
+    return name, content, None if used is None else Usage(*used)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def pack_item(item: Any, usage: Usage | None) -> bytes:
+    """The line for something that a job hands over (see `Job.mail`)."""
+    if isinstance(item, Delta):
+        return pack("delta", _delta_content(item), usage)
+    if isinstance(item, Started):
+        return pack("started", item.cached_tokens, usage)
+    if isinstance(item, Ended):
+        return pack("ended", item.finish_reason, usage)
+    if isinstance(item, EndpointFailure):
+        return pack("failed", _failure_content(item), usage)
+    if isinstance(item, Measurement):
+        return pack("measured", item)
+    return pack("step", item)
+
+
+def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
+    """What the job handed over.
+
+    Raises:
+        ValueError: there is no such message.
+    """
+    if name == "delta":
+        return _delta(content)
+    if name == "started":
+        return Started(content)
+    if name == "ended":
+        return Ended(content, usage)
+    if name == "failed":
+        return _failure(content)
+    if name == "measured":
+        return _measurement(content)
+    if name == "step":
+        return tuple(content)
+    raise ValueError(f"unknown message {name!r}")
+
+
+def _delta_content(delta: Delta) -> dict[str, Any]:
+    """What of it is not as in most deltas; every token has one."""
+    content: dict[str, Any] = {"text": delta.text, "tokens": delta.tokens}
+    if delta.kind is not DeltaKind.TEXT:
+        content["kind"] = delta.kind
+    for name in ("ids", "logprobs", "logp"):
+        if (value := getattr(delta, name)) is not None:
+            content[name] = value
+    if delta.tool_calls:
+        content["tool_calls"] = delta.tool_calls
+    return content
+
+
+def _delta(content: Any) -> Delta:
+    ids, logp = content.get("ids"), content.get("logp")
+    return Delta(
+        content["text"],
+        content["tokens"],
+        DeltaKind(content.get("kind", DeltaKind.TEXT)),
+        None if ids is None else tuple(ids),
+        logprobs=content.get("logprobs"),
+        logp=None if logp is None else tuple(logp),
+        tool_calls=tuple(ToolCallDelta(**one) for one in content.get("tool_calls", ())),
+    )
+
+
+def _failure_content(failure: EndpointFailure) -> dict[str, Any]:
+    error = failure.error
+    message = error.message if isinstance(error, openai.APIError) else str(error)
+    content: dict[str, Any] = {"kind": failure.kind, "type": type(error).__name__, "message": message}
+    if isinstance(error, NoEndpointError):
+        content |= {"code": error.code, "param": error.param}
+    return content
+
+
+def _failure(content: Any) -> EndpointFailure:
+    name, message = content["type"], content["message"]
+    if name == NoEndpointError.__name__:
+        error: Exception = NoEndpointError(message, code=content["code"], param=content["param"])
+    else:
+        error = _ERRORS.get(name, LocalModelError)(message)
+    return EndpointFailure(FailureKind(content["kind"]), error)
+
+
+def _measurement(content: Any) -> Measurement:
+    prefill = tuple(PrefillTime(**one) for one in content.pop("prefill"))
+    decode = tuple(DecodeRate(**one) for one in content.pop("decode"))
+    return Measurement(prefill=prefill, decode=decode, **content)
+
+
+def unpack_prefix(content: Any) -> Prefix:
+    """The prefix in an order."""
+    ids = content.pop("ids")
+    return Prefix(ids=None if ids is None else tuple(ids), **content)
+
+
+def unpack_sampling(content: Any) -> Sampling:
+    """The parameters in an order."""
+    tools, form = content.pop("tools"), content.pop("form")
+    if tools is not None:
+        tools = Tools(callable=[Function(**one) for one in tools.pop("callable")], **tools)
+    stop = tuple(content.pop("stop"))
+    return Sampling(tools=tools, form=None if form is None else tuple(form), stop=stop, **content)

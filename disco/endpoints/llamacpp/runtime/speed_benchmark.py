@@ -1,0 +1,123 @@
+"""How fast this machine runs the model: the numbers a device profile is fitted on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.runtime.job import Job, Outbox
+
+__all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTime:
+    """`tokens` of prompt took `seconds_s` to the first token's logits, with nothing in the cache."""
+
+    tokens: int
+    seconds_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRate:
+    """`tps` tokens per second were decoded behind `depth_tokens` tokens of context."""
+
+    depth_tokens: int
+    tps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured, and with which settings.
+
+    Attributes:
+        load_s: time to load the model, the file in the system's cache or not as it happened to be.
+        prefill, decode: one entry per length and repetition, in the order they were measured.
+    """
+
+    load_s: float
+    prefill: tuple[PrefillTime, ...]
+    decode: tuple[DecodeRate, ...]
+    context_tokens: int
+    threads: int
+    batch_tokens: int
+
+
+class MeasurementJob(Job):
+    """Prefill and decode made-up tokens. Hands over `(done, total)` after each step, then a `Measurement`.
+
+    Lengths that do not fit the context are left out.
+    """
+
+    def __init__(
+        self,
+        mail: Outbox,
+        *,
+        prompt_tokens: Sequence[int],
+        depths: Sequence[int],
+        decode_tokens: int,
+        repeats: int,
+    ) -> None:
+        super().__init__(mail)
+        self._prompt_tokens = tuple(prompt_tokens)
+        self._depths = tuple(depths)
+        self._decode_tokens = decode_tokens
+        self._repeats = repeats
+
+    def order(self) -> tuple[str, Mapping[str, Any]]:
+        return "measure", {
+            "prompt_tokens": self._prompt_tokens,
+            "depths": self._depths,
+            "decode_tokens": self._decode_tokens,
+            "repeats": self._repeats,
+        }
+
+    def run(self, model: NativeModel) -> None:
+        lengths = [n for n in self._prompt_tokens if 0 < n <= model.context_tokens]
+        depths = [n for n in self._depths if 0 < n <= model.context_tokens - self._decode_tokens]
+        total = (len(lengths) + len(depths)) * self._repeats
+        # Which tokens they are does not matter to the time; the same ones each time, all the same.
+        ids = np.random.default_rng(0).integers(0, model.vocabulary_tokens, model.context_tokens).tolist()
+        prefill: list[PrefillTime] = []
+        decode: list[DecodeRate] = []
+        for _ in range(self._repeats):
+            for length in lengths:
+                prefill.append(PrefillTime(length, self._prefill(model, ids[:length])))
+                self.mail.put((len(prefill) + len(decode), total))
+            for depth in depths:
+                self._prefill(model, ids[:depth])
+                decode.append(DecodeRate(depth, self._decode(model, ids[depth:])))
+                self.mail.put((len(prefill) + len(decode), total))
+        model.forget()
+        self.mail.put(
+            Measurement(
+                load_s=model.load_s,
+                prefill=tuple(prefill),
+                decode=tuple(decode),
+                context_tokens=model.context_tokens,
+                threads=model.threads,
+                batch_tokens=model.batch_tokens,
+            )
+        )
+
+    def _prefill(self, model: NativeModel, ids: list[int]) -> float:
+        model.forget()
+        began_at = time.perf_counter()
+        for at in range(0, len(ids), model.batch_tokens):
+            self.check()
+            model.decode(ids[at : at + model.batch_tokens])
+        model.logits()
+        return time.perf_counter() - began_at
+
+    def _decode(self, model: NativeModel, ids: list[int]) -> float:
+        began_at = time.perf_counter()
+        for token in ids[: self._decode_tokens]:
+            self.check()
+            model.decode((token,))
+            model.logits()
+        return self._decode_tokens / (time.perf_counter() - began_at)

@@ -1,0 +1,1 @@
+"""Tool calls: what a request says about tools, and how models write calls."""

@@ -1,0 +1,117 @@
+"""How models write calls: one form per family of chat templates, and one for all other models.
+
+A call is written `open`, `before`, the function's name as a JSON string, `between`, its arguments as JSON, `after`;
+another one follows with `again`; `close` ends the last. The grammar leaves no other spelling, so that reading calls
+needs no guessing, and a model writes what its template shows of earlier calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
+from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
+
+__all__ = ["GENERIC", "HERMES", "LLAMA", "MAX_CALLS", "MISTRAL", "Form", "form_of"]
+
+MAX_CALLS = 16
+"""In one answer; a model that does not know when to stop would go on to the end of its context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """See the module's docstring.
+
+    Attributes:
+        name: for messages and tests.
+        only_first: the answer is calls from its first character, or it is text; `open` in a text is text.
+        native: the model's template writes the tools and earlier calls itself.
+        id_chars: how long the ids of calls are that the template accepts; None for any.
+    """
+
+    name: str
+    open: str
+    before: str
+    between: str
+    after: str
+    again: str | None
+    close: str = ""
+    only_first: bool = False
+    native: bool = True
+    id_chars: int | None = None
+
+    def rest_of_calls(self, tools: Tools) -> tuple[str, dict[str, str]]:
+        """The expression of what follows `open`, and the rules it needs."""
+        rules: dict[str, str] = {}
+        one = []
+        for function in tools.callable:
+            rules.update(function.rules)
+            named = f'"{function.name}"'
+            one.append(f"{literal(named)} {literal(self.between)} {function.arguments} {literal(self.after)}")
+        rules["call"] = alternatives(one)
+        more = ""
+        if tools.several and self.again is not None:
+            more = f" ({literal(self.again)} call){{0,{MAX_CALLS - 1}}}"
+        close = f" {literal(self.close)}" if self.close else ""
+        return f"{literal(self.before)} call{more}{close}", rules
+
+    def grammar(self, tools: Tools) -> str:
+        """The whole grammar of what follows `open`."""
+        return grammar_text(*self.rest_of_calls(tools))
+
+    def written(self, name: str, arguments: str) -> str:
+        """A whole call, as an answer has it."""
+        return f'{self.open}{self.before}"{name}"{self.between}{arguments}{self.after}{self.close}'
+
+
+GENERIC = Form(
+    "generic",
+    open="<tool_call>",
+    before='\n{"name": ',
+    between=', "arguments": ',
+    after="}\n</tool_call>",
+    again=None,  # models that were never trained on calls do not stop calling
+    native=False,
+)
+HERMES = Form(
+    "hermes",
+    open=GENERIC.open,
+    before=GENERIC.before,
+    between=GENERIC.between,
+    after=GENERIC.after,
+    again='\n<tool_call>\n{"name": ',
+)
+LLAMA = Form(
+    "llama",
+    open='{"name":',
+    before=" ",
+    between=', "parameters": ',
+    after="}",
+    again=None,
+    only_first=True,
+)
+MISTRAL = Form(
+    "mistral",
+    open="[TOOL_CALLS]",
+    before='[{"name": ',
+    between=', "arguments": ',
+    after="}",
+    again=', {"name": ',
+    close="]",
+    id_chars=9,
+)
+
+
+def form_of(template: str) -> Form:
+    """The form that a model with this chat template writes, as far as the template shows it."""
+    if "tools" not in template:
+        return GENERIC
+    if "[TOOL_CALLS]" in template and "[ARGS]" not in template:
+        return MISTRAL
+    if "<tool_call>" in template and "arguments" in template:
+        # The same tag around XML parameters or a bare name is another form.
+        others = ("<function=", "<arg_key>", "<parameter")
+        return GENERIC if any(one in template for one in others) else HERMES
+    if "<|start_header_id|>" in template and '"parameters": ' in template:
+        return LLAMA
+    return GENERIC

@@ -1,0 +1,121 @@
+"""The calls of one answer: from tokens to the deltas that carry them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+
+from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
+from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.refusals import unserved
+from disco.endpoints.llamacpp.tool_calls.call_formats import Form
+from disco.endpoints.llamacpp.tool_calls.call_parser import CallPiece, CallReader
+from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
+from disco.events import Delta, DeltaKind, ToolCallDelta
+
+__all__ = ["CallWriter"]
+
+
+class CallWriter:
+    """What of an answer is text and what is calls, when it may be both.
+
+    Mutable: all that is private and `over`.
+
+    Attributes:
+        opening: what begins the calls.
+
+    Args:
+        model: spells the tokens.
+        form: how the model writes calls.
+        tools: what may be called.
+        behind_text: the answer has text already, written by somebody else.
+    """
+
+    def __init__(self, model: NativeModel, form: Form, tools: Tools, *, behind_text: bool) -> None:
+        self.opening = form.open
+        self._model = model
+        self._form = form
+        self._tools = tools
+        self._reader = CallReader(form)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._has_text = behind_text
+        self._blanks: list[Delta] = []
+        self._tokens = 0  # of the calls, in no delta yet
+        self._logp: list[float] = []  # theirs, where asked for
+        # Some models have a control token for a marker; it spells nothing, except here.
+        self._markers: dict[int, bytes] = {}
+        for marker in filter(None, (form.open, form.close)):
+            ids = model.tokenize(marker, special=True)
+            if len(ids) == 1 and not model.piece(ids[0]):
+                self._markers[ids[0]] = marker.encode()
+
+    @property
+    def only_first(self) -> bool:
+        """A call can only stand at the beginning of the answer."""
+        return self._form.only_first
+
+    @property
+    def grammar(self) -> str:
+        """What may follow the opening."""
+        return self._form.grammar(self._tools)
+
+    def grammar_beside(self, form: tuple[str, Mapping[str, str]]) -> str:
+        """The grammar of a whole answer that is either calls or structured output.
+
+        Raises:
+            EndpointFailure: UNSERVED where the two begin alike.
+        """
+        if self._form.only_first:
+            raise unserved("This model's calls look like JSON: give it tools or a response_format, not both.")
+        calls, rules = self._form.rest_of_calls(self._tools)
+        either = alternatives((form[0], f"{literal(self.opening)} {calls}"))
+        return grammar_text(either, {**form[1], **rules})
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token spells, markers included."""
+        return self._model.piece(token) or self._markers.get(token, b"")
+
+    def text(self, deltas: Sequence[Delta], *, last: bool = False) -> Sequence[Delta]:
+        """Text to pass on. Blanks before a first word wait for it: mostly they stand before a call.
+
+        Args:
+            deltas: text of the answer.
+            last: no call will come.
+        """
+        if self._has_text:
+            return deltas
+        self._blanks += deltas
+        if not last and not any(delta.text.strip() for delta in deltas):
+            return ()
+        self._has_text = True
+        return self._blanks
+
+    def push(self, piece: bytes, tokens: int = 0, logp: float | None = None) -> list[Delta]:
+        """Take what follows the opening; return what of the calls may be passed on.
+
+        Args:
+            piece: bytes.
+            tokens: how many they are, of those that are counted.
+            logp: the token's log probability, where disco itself asked for it.
+        """
+        self._tokens += tokens
+        if logp is not None:
+            self._logp.append(logp)
+        text = self._decoder.decode(piece)
+        return [self._delta(part) for part in self._reader.feed(text)] if text else []
+
+    def _delta(self, part: CallPiece) -> Delta:
+        tokens, self._tokens = self._tokens, 0
+        logp, self._logp = tuple(self._logp), []
+        call = ToolCallDelta(part.index, part.arguments, part.id, part.name)
+        return Delta("", tokens=tokens, kind=DeltaKind.TOOL, logp=logp or None, tool_calls=(call,))
+
+    @property
+    def whole(self) -> bool:
+        """There are calls, and all of them are complete."""
+        return self._reader.whole
+
+    @property
+    def over(self) -> bool:
+        """No other call may follow."""
+        return self.whole and not (self._tools.several and self._form.again is not None)

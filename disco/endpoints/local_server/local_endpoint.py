@@ -1,0 +1,273 @@
+"""An OpenAI-compatible server as the local side."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import httpx2
+import openai
+
+from disco.endpoints.continuation.methods import Continuation
+from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
+from disco.endpoints.contract import Attempt, Capabilities
+from disco.endpoints.local_server.cache_estimate import PromptCache
+from disco.endpoints.local_server.local_attempt import LocalServerAttempt
+from disco.endpoints.local_server.server_info import About, Kind, ask, the_model, unfit_model
+from disco.endpoints.local_server.turn_queue import Turns
+from disco.endpoints.openai_api.api_endpoint import OpenAIEndpoint
+from disco.endpoints.openai_api.error_mapping import failure_from
+from disco.endpoints.openai_api.sdk_client import PlainClient
+from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
+from disco.plan import Place, Reach, place_of
+from disco.request import Prefix, Request
+
+__all__ = ["LocalServerEndpoint"]
+
+# How long these keep a model that nobody asks for (Ollama's `keep_alive`, LM Studio's idle TTL).
+_KEPT_S: dict[Kind, float] = {"ollama": 300.0, "lmstudio": 3600.0}
+_SHORT = {"max_tokens": 1, "temperature": 0}
+
+
+class LocalServerEndpoint(OpenAIEndpoint):
+    """A model that a server on this machine runs: Ollama, LM Studio, llama-server, vLLM, ...
+
+    It owns its connections. They are made anew for each request, which costs a tenth of a millisecond on loopback:
+    llama-server ends every connection after a streamed answer, and servers that keep them for a few seconds
+    end them just when the next request goes out. They use no proxy, whatever the environment says, and follow no
+    redirect, so that nothing leads off the machine.
+
+    Mutable: `about`, `_stale`, `_used_at`, `_vocabulary`, `_waiting` (attempts that are open), and what the base class
+    has.
+
+    Args:
+        base_url: where its API begins; checked by whoever makes one.
+        model: what it is asked for, whatever the request calls the server's model; None: its only model.
+        api_key: where it checks one.
+        name: unique within one disco client.
+        reach: "device": it runs on this machine; "own": on another one of the user's.
+        continuation: how it continues an answer; "auto" is probed by `warm_up`.
+        context_tokens: prompt and answer together; by default what the server tells.
+        parameters: how many weights the model has; by default what the server tells.
+        at_once: answers that it writes at the same time; by default what the server tells, else 1.
+        max_queue: requests that may wait here for their turn; the next is refused.
+        http_client: for its connections; None: one of its own. Closed with the endpoint.
+
+    Attributes:
+        about: what the server has told of itself; None before it was asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        model: str | None = None,
+        api_key: str | None = None,
+        name: str = "local",
+        reach: Reach = "device",
+        continuation: Continuation = Continuation("auto"),  # noqa: B008 - frozen
+        context_tokens: int | None = None,
+        parameters: int | None = None,
+        at_once: int | None = None,
+        max_queue: int = 16,
+        http_client: httpx2.AsyncClient | None = None,
+    ) -> None:
+        self._http = http_client or httpx2.AsyncClient(
+            trust_env=False, follow_redirects=False, limits=httpx2.Limits(max_keepalive_connections=0)
+        )
+        self._own = PlainClient(
+            api_key=api_key or "not-needed", base_url=base_url, max_retries=0, http_client=self._http
+        )
+        # The environment's are meant for somebody else.
+        self._own.organization = self._own.project = self._own.admin_api_key = None
+        super().__init__(
+            client=self._own, name=name, continuation=continuation, context_tokens=context_tokens
+        )
+        self.model = model
+        self.about: About | None = None
+        self._reach: Reach = reach
+        self._parameters = parameters
+        self._given_at_once = at_once
+        self._turns = Turns(name, at_once=at_once or 1, max_waiting=max_queue)
+        self._cache = PromptCache(max(1, at_once or 1))
+        self._waiting: set[LocalServerAttempt] = set()
+        self._stale = False
+        self._used_at: float | None = None
+        self._vocabulary: str | None = None
+
+    @property
+    def reach(self) -> Reach:
+        return self._reach
+
+    @property
+    def place(self) -> Place:  # type: ignore[override] # follows from the reach
+        return place_of(self._reach)
+
+    @property
+    def served_model(self) -> str | None:
+        """The model as the server calls it; None while that is not known."""
+        models = None if self.about is None else self.about.models
+        return self.model if not models else the_model(self.model, models)
+
+    @property
+    def profile_name(self) -> str:
+        """Under which name a device profile of this model is looked for."""
+        return (self.served_model or self.name).replace("/", "-").replace(":", "-").lower()
+
+    @property
+    def parameters(self) -> int | None:
+        """How many weights the model has; None where nobody has told."""
+        return self._parameters or (None if self.about is None else self.about.parameters)
+
+    @property
+    def flops_per_token(self) -> float | None:
+        """Two for each weight; None where their number is not known."""
+        return None if self.parameters is None else 2.0 * self.parameters
+
+    @property
+    def assumes_energy(self) -> bool:
+        """Whether the server was asked, and does not say how many weights its model has."""
+        return self.about is not None and self.parameters is None
+
+    def capabilities(self, model: str | None = None) -> Capabilities:
+        del model  # the request's is somebody else's
+        known = super().capabilities(self.served_model)
+        about = self.about or About()
+        context = self._context_tokens or about.context_tokens
+        return replace(
+            known,
+            context_tokens=context,
+            ready=self._ready(about),
+            announces=True,
+            waiting=self._turns.waiting,
+        )
+
+    def _ready(self, about: About) -> bool:
+        """Whether the model is in memory; where the server does not tell, it is taken to be."""
+        if self._used_at is not None:
+            return time.monotonic() - self._used_at < _KEPT_S.get(about.kind, float("inf"))
+        return about.loaded is not False
+
+    def open(  # type: ignore[override] # an attempt of another kind, which has one of the base class's inside
+        self,
+        request: Request,
+        prefix: Prefix = Prefix(),  # noqa: B008 - frozen
+        *,
+        wants: frozenset[str] = frozenset(),
+    ) -> LocalServerAttempt:
+        async def begin() -> tuple[Attempt, float]:
+            await self.introduce()
+            own = super(LocalServerEndpoint, self).open(self._own_request(request), prefix, wants=wants)
+            share = self._cache.share(request.messages)
+            tells = self.about is not None and self.about.kind == "llama-server"
+            return own, 0.0 if tells else share
+
+        attempt = LocalServerAttempt(
+            turns=self._turns, begin=begin, explained=self._explained, on_close=self._closed
+        )
+        self._waiting.add(attempt)
+        return attempt
+
+    def _own_request(self, request: Request) -> Request:
+        """The request as this server gets it: its own model, and nothing that was meant for another one."""
+        params = dict(request.params)
+        # Ollama and LM Studio know only the older name and drop the other: an answer without end.
+        limit = request.max_tokens
+        params.pop("max_completion_tokens", None)
+        if limit is not None:
+            params["max_tokens"] = limit
+        return replace(
+            request, model=self.served_model or "", params=params, extra_headers=None, extra_query=None
+        )
+
+    async def introduce(self) -> None:
+        """Ask the server what it is, unless it has told already; nothing of a request is sent before.
+
+        Raises:
+            EndpointFailure: it cannot be asked, has no such model, or would pass prompts on to another machine.
+        """
+        if self.about is not None and not self._stale:
+            return
+        try:
+            about = await ask(self._own, self.model)
+        except (openai.OpenAIError, httpx2.HTTPError) as error:
+            raise failure_from(error, name=self.name, secrets=(self._own.api_key,)) from error
+        unfit = None if about.models is None else unfit_model(self.model, about.models, self.where)
+        if about.models is None and self.model is None:
+            unfit = f'The server at {self.where} does not list its models. Name one behind "#": "{self.where}#...".'
+        if unfit is None and about.runs_at is not None and self._reach == "device":
+            unfit = (
+                f"The model {self.model or the_model(None, about.models or ())!r} of the server at {self.where} "
+                f"runs at {about.runs_at}: prompts would leave this machine. Use a model that is here, or "
+                'say reach="any" to allow it.'
+            )
+        if unfit is not None:
+            raise EndpointFailure(FailureKind.UNSERVED, ConfigurationError(unfit))
+        self.about = about
+        self._stale = False
+        self._turns.at_once = self._given_at_once or about.at_once or 1
+        self._turns.call()
+
+    @property
+    def where(self) -> str:
+        """Its address, for messages: without what may be secret."""
+        url = self._own.base_url
+        return f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}{url.path.rstrip('/')}"
+
+    def _explained(self, failure: EndpointFailure) -> EndpointFailure:
+        """What failed, from the point of view of somebody who runs the server."""
+        error = failure.error
+        if type(error) is openai.APIConnectionError and isinstance(error.__cause__, httpx2.ConnectError):
+            reason = openai.APIConnectionError(
+                message=f"Nothing answers at {self.where}. Start the server there, or correct its address.",
+                request=error.request,
+            )
+            reason.__cause__ = error
+            return EndpointFailure(failure.kind, reason)
+        if failure.kind is FailureKind.BAD_REQUEST:
+            # What this server refuses (a parameter it does not know, a model that cannot think), another may take.
+            return EndpointFailure(FailureKind.UNSERVED, error)
+        return failure
+
+    def _closed(self, attempt: LocalServerAttempt, finished: bool) -> None:  # noqa: FBT001 - a callback's
+        self._waiting.discard(attempt)
+        if finished:
+            # Only a model that is loaded tells its context: so the first answer makes a server worth asking again.
+            about = self.about
+            self._stale = self._used_at is None and about is not None and about.context_tokens is None
+            self._used_at = time.monotonic()
+
+    async def warm_up(self) -> None:
+        """Ask the server what it is, let it load the model, and find out how it continues ("auto").
+
+        Raises:
+            DiscoError: it is not there, has no such model, or would pass prompts on to another machine.
+        """
+        self._stale = True
+        try:
+            await self.introduce()
+            request = Request([{"role": "user", "content": "Hello"}], model="", params=_SHORT)
+            async with self.open(request) as attempt:
+                async for _ in attempt:
+                    pass
+        except EndpointFailure as failure:
+            error = self._explained(failure).error
+            if isinstance(error, ConfigurationError):
+                raise error from None
+            raise LocalModelError(f"Endpoint {self.name!r} cannot be used: {error}") from error
+        await self.introduce()
+        model = self.served_model
+        if self.probes and model is not None:
+            await self.probe(model)
+        if self.about is not None and self.about.file is not None and self._reach == "device":
+            self._vocabulary = await proved_vocabulary(self._own, self.about.file)
+
+    def vocabulary(self, model: str | None = None) -> str | None:
+        return self._vocabulary or super().vocabulary(model)
+
+    async def aclose(self) -> None:
+        """Close every open attempt and the connections. Idempotent."""
+        for attempt in list(self._waiting):
+            await attempt.aclose()
+        await super().aclose()
+        await self._own.close()

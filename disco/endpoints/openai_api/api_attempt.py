@@ -1,0 +1,338 @@
+"""One streamed request to a server: sent, read in batches, timed, checked at the seam, closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, cast
+
+import anyio
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from disco.endpoints.continuation.methods import Call, used_up
+from disco.endpoints.continuation.rendering import CannotContinueError
+from disco.endpoints.continuation.seam import Seam, SeamMismatchError
+from disco.endpoints.contract import Attempt
+from disco.endpoints.openai_api import error_mapping
+from disco.endpoints.openai_api.chunk_reader import (
+    ChatReader,
+    ChunkReader,
+    CompletionReader,
+)
+from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_tokens, exhaust, pieces
+from disco.endpoints.openai_api.sdk_client import capped
+from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Traffic, Usage
+from disco.request import Prefix, Request
+
+__all__ = ["ServerAttempt"]
+
+# An answer that has its finish reason is complete; only usage and [DONE] may still come.
+_TAIL_S = 1.0
+# For the few bytes between [DONE] and the end of the body: reading them keeps the connection.
+_DRAIN_S = 0.1
+_CLOSE_S = 1.0
+
+
+class ServerAttempt(Attempt):
+    """See `Attempt`. Made by `OpenAIEndpoint.open`.
+
+    Args:
+        client: sends the request; its retries and time-outs are not used.
+        name: the endpoint's.
+        request, prefix: what to answer, and the beginning of the answer.
+        prepare: makes the call; may itself ask the server, and raises `CannotContinueError`.
+        hides_logprobs: the application did not ask for the log probabilities that the call asks for.
+        on_close: called once when the attempt is over.
+    """
+
+    # Mutable: everything below the blank line.
+    __slots__ = (
+        *("_client", "_hides_logprobs", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
+        *("_body", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
+        *("_running", "_seam", "_seam_held", "_sent", "_stopped", "_wire"),
+    )
+
+    def __init__(
+        self,
+        *,
+        client: openai.AsyncOpenAI,
+        name: str,
+        request: Request,
+        prefix: Prefix,
+        prepare: Callable[[], Awaitable[Call]],
+        hides_logprobs: bool = False,
+        on_close: Callable[[ServerAttempt], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._request = request
+        self._prefix = prefix
+        self._prepare = prepare
+        self._hides_logprobs = hides_logprobs
+        self._on_close = on_close
+        self._splitter = EventSplitter()
+
+        self._wire = TrafficCounter()
+        self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
+        self._seam: Seam | None = None
+        self._seam_held = 0  # tokens whose text the seam holds back
+        self._response: httpx2.Response | None = None
+        self._body: AsyncGenerator[bytes, None] | None = None
+        self._opening = anyio.CancelScope()  # lets `aclose` end a request that has no response yet
+        self._sent = False
+        self._over = False  # nothing more to read: [DONE], end of body, or the tail's patience
+        self._eof = False
+        self._ended = False
+        self._stopped = False  # ended, or failed
+        self._running = False
+        self._closed = False
+        self._idle: anyio.Event | None = None
+
+    async def __anext__(self) -> list[Delta] | Ended:
+        if self._stopped or self._closed:
+            await self._release()
+            raise StopAsyncIteration
+        self._running = True
+        try:
+            return await self._next()
+        except BaseException as error:
+            self._stopped = True
+            await self._release()
+            if self._closed or not isinstance(error, Exception):
+                if isinstance(error, Exception):
+                    # Closed by another task in the middle of a read: no failure of the server's.
+                    raise StopAsyncIteration from None
+                raise
+            raise self._failure(error) from error
+        finally:
+            self._running = False
+            if self._idle is not None:
+                self._idle.set()
+
+    async def aclose(self) -> None:
+        first = not self._closed
+        self._closed = True
+        if self._running:
+            # Another task reads: without its connection it notices.
+            self._idle = anyio.Event()
+            self._opening.cancel()
+            if self._response is not None:
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    await self._response.aclose()
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await self._idle.wait()
+        if first:
+            await self._release()
+
+    @property
+    def usage(self) -> Usage:
+        given, seen = self._reader.usage or Usage(), self._reader.tokens
+        prompt_tokens, written = given.prompt_tokens, given.completion_tokens
+        if not prompt_tokens and self._sent:
+            prompt_tokens = estimated_tokens(self._request, self._prefix)
+        if not written or (written < seen and not self._ended):
+            written = seen
+        return Usage(prompt_tokens, written, min(given.cached_tokens, prompt_tokens))
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes on the wire so far; what is counted, and what only nearly, `TrafficCounter` says."""
+        return self._wire.traffic
+
+    @property
+    def seam(self) -> SeamReport | None:
+        return None if self._seam is None else self._seam.report
+
+    async def _next(self) -> list[Delta] | Ended:
+        if self._response is None:
+            if used_up(self._request, self._prefix):
+                self._ended = self._stopped = True
+                return Ended("length", Usage())
+            with self._opening, self._wire:
+                await self._open()
+            if self._opening.cancelled_caught:
+                raise StopAsyncIteration
+        while not self._over and self._reader.finish_reason is None:
+            if deltas := await self._read():
+                return deltas
+        if not self._over:
+            # The answer is complete: what may still come gets a moment.
+            with anyio.move_on_after(_TAIL_S):
+                while not self._over:
+                    if deltas := await self._read():
+                        return deltas
+            self._over = True
+        return self._end()
+
+    async def _read(self) -> list[Delta]:
+        """What is in the next piece of the body, maybe nothing."""
+        reader = self._reader
+        if reader.broken is not None:
+            raise reader.broken
+        try:
+            data = await cast("Any", self._body).__anext__()
+            self._wire.received(data)
+            events = self._splitter.feed(data)
+        except StopAsyncIteration:
+            self._wire.ended()
+            self._over = self._eof = True
+            events = self._last_event()
+        except httpx2.HTTPError:
+            if reader.finish_reason is None:
+                raise
+            # The answer is complete; what went wrong was only the stream's tail.
+            self._over = True
+            return []
+        deltas = reader.read(events)
+        self._over = self._over or reader.done
+        return deltas if self._seam is None else self._through_seam(self._seam, deltas)
+
+    async def _open(self) -> None:
+        """Send the request and wait for the response's headers."""
+        call = await self._prepare()
+        if self._prefix:
+            self._seam = Seam(self._prefix, echoes=call.echoes)
+        request = self._request
+        choices = request.params.get("n")
+        if call.path == "/completions":
+            self._reader = CompletionReader()
+        elif isinstance(choices, int) and choices > 1:
+            self._reader = ChatReader(choices, hides_logprobs=self._hides_logprobs)
+        # Only connecting is on the transport's clock; the session keeps the others, for all endpoints alike.
+        timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
+        options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
+        if request.extra_headers:
+            options["headers"] = request.extra_headers
+        if request.extra_query:
+            options["params"] = request.extra_query
+        self._sent = True
+        try:
+            # Asking for the bare response skips the SDK's typed stream and nothing else: authentication,
+            # default headers, status errors and Azure's paths are its own.
+            response = await self._client.post(
+                call.path,
+                body=call.body,
+                cast_to=httpx2.Response,
+                options=options,
+                stream=True,
+                stream_cls=openai.AsyncStream[ChatCompletionChunk],
+            )
+        except Exception:
+            # Never connected, turned away, or dropped without a word (so ends a pooled connection that its server
+            # has just given up): no response, no bill. Who is cancelled while the server is silent is billed.
+            self._sent = False
+            raise
+        self._response = cast("httpx2.Response", response)
+        self._wire.streams(self._response)
+        await self._check_content_type(self._response)
+        self._body = pieces(self._response)
+
+    async def _check_content_type(self, response: httpx2.Response) -> None:
+        """Turn away a response that is no event stream, with the error object it may hold."""
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "text/html":
+            raise error_mapping.garbage("answered with a web page", response, name=self._name)
+        if content_type != "application/json":
+            return
+        capped(response)
+        await response.aread()
+        try:
+            body = json.loads(response.content)
+        except ValueError:
+            body = None
+        if isinstance(body, dict) and body.get("error"):
+            raise ServerReportedError(body["error"])
+        raise error_mapping.garbage(
+            "answered with one JSON document instead of a stream", response, name=self._name
+        )
+
+    def _last_event(self) -> list[bytes]:
+        """What stands after the last empty line, if it is whole."""
+        last = self._splitter.end()
+        if last is None:
+            return []
+        try:
+            if not last.startswith(b"[DONE]"):
+                json.loads(last)
+        except ValueError:
+            return []  # cut in the middle: that is an incomplete answer, not a malformed one
+        return [last]
+
+    def _through_seam(self, seam: Seam, deltas: list[Delta]) -> list[Delta]:
+        passed: list[Delta] = []
+        for delta in deltas:
+            if delta.kind is not DeltaKind.TEXT:
+                passed.append(delta)
+                continue
+            text = seam.feed(delta.text)
+            self._seam_held += delta.tokens
+            if text == delta.text:
+                passed.append(delta)
+            elif text:
+                # More than this delta's own text: pieces held back before come with it.
+                tokens = self._seam_held if len(text) > len(delta.text) else delta.tokens
+                passed.append(Delta(text, tokens))
+            if text:
+                self._seam_held = 0
+        return passed
+
+    def _end(self) -> list[Delta] | Ended:
+        reader = self._reader
+        if reader.finish_reason is None:
+            # What the seam still holds back says nothing about the seam: the server never got to its end.
+            raise error_mapping.incomplete(self._name)
+        if reader.finish_reason == "error":
+            raise ServerReportedError(None)
+        if self._seam is not None:
+            text = self._seam.end()
+            if text:
+                return [Delta(text, self._seam_held)]
+        self._ended = self._stopped = True
+        usage = None if reader.usage is None else self.usage
+        return Ended(reader.finish_reason, usage, reader.finish_raw)
+
+    def _failure(self, error: Exception) -> EndpointFailure:
+        if isinstance(error, EndpointFailure):
+            return error
+        if isinstance(error, SeamMismatchError | CannotContinueError | ModelFileError):
+            reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
+            return EndpointFailure(FailureKind.SEAM, reason)
+        if self._response is not None:
+            if isinstance(error, ServerReportedError):
+                error = error_mapping.stream_error(error.body, self._response.request)
+            elif isinstance(error, MalformedChunkError | EventTooLargeError | httpx2.DecodingError):
+                return error_mapping.garbage(f"sent {error} in its stream", self._response, name=self._name)
+            elif isinstance(error, httpx2.HTTPError | httpx2.StreamError):
+                error = error_mapping.wrap_transport(error, self._response.request)
+        key = getattr(self._client, "api_key", None)
+        secrets = (key,) if isinstance(key, str) else ()
+        asked = (self._request.messages, self._request.params, self._prefix.text)
+        return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+
+    async def _release(self) -> None:
+        """Close the connection, or give it back when the answer was read to its end."""
+        body, response = self._body, self._response
+        self._body = None
+        if body is not None and not self._eof and self._reader.done:
+            with anyio.move_on_after(_DRAIN_S, shield=True):
+                self._eof = await exhaust(body, note=self._wire.received)
+            if self._eof:
+                self._wire.ended()
+        if body is not None and not self._eof:
+            # The transport's generators leave their inner ones to the garbage collector when they are
+            # closed between two pieces. A read that is cancelled unwinds them all, and closes the
+            # connection on its way.
+            with anyio.CancelScope(shield=True) as scope:
+                scope.cancel()
+                await exhaust(body)
+        if response is not None and not response.is_closed:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await response.aclose()
+        if self._on_close is not None:
+            self._on_close(self)
+            self._on_close = None

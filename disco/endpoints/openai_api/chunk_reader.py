@@ -1,0 +1,282 @@
+"""The data of server-sent events, read as chat or completion chunks, made into deltas.
+
+A chunk is validated with pydantic straight from bytes, which gives the same object as the SDK's own
+`construct_type` at a twentieth of its cost, but is stricter; one that differs from another in its text only is not
+even parsed (see `mold`). What it rejects (an unknown finish reason, a
+null `created`, a missing index, ...) is mended and built without validation, as the SDK would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openai.types.chat import ChatCompletionChunk
+from pydantic import ValidationError
+
+from disco.endpoints.openai_api.chunk_repair import (
+    MalformedChunkError,
+    ServerReportedError,
+    finish_only,
+    is_bare,
+    json_object,
+    log_probabilities,
+    logprob_entries,
+    mended_choice,
+    only,
+    parts_of,
+    usage_from,
+    well_formed,
+    without_finish,
+)
+from disco.endpoints.openai_api.chunk_template import ChunkMold, MoldedChunk
+from disco.events import Delta, DeltaKind, Usage
+
+__all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
+
+_MOLDS = 8  # in vain, for one stream: a server may write something else into every event
+_PAID = 4  # chunks that make up for the making of a mold
+_TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
+
+
+class ChunkReader:
+    """Reads events into deltas and remembers how the answer ended.
+
+    Attributes:
+        done: nothing more is to be read.
+        finish_reason: the answer is complete, and how it ended.
+        finish_raw: the chunk that said so, where the application may see it.
+        usage: as the server counts.
+        tokens: as counted here.
+        broken: what is wrong behind the deltas that `read` returned last.
+    """
+
+    # Mutable: all of it, by `read`.
+    __slots__ = ("broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.finish_reason: str | None = None
+        self.finish_raw: Any = None
+        self.usage: Usage | None = None
+        self.tokens = 0
+        self.broken: MalformedChunkError | ServerReportedError | None = None
+
+    def read(self, events: list[bytes]) -> list[Delta]:
+        """The deltas in `events`, in order.
+
+        What is wrong behind the finish reason harms no answer: it is complete. What is wrong behind some deltas
+        waits in `broken`: they came, and they count.
+
+        Raises:
+            MalformedChunkError: data that is no chunk.
+            ServerReportedError: an error object.
+        """
+        deltas: list[Delta] = []
+        try:
+            self._read(events, deltas)
+        except (MalformedChunkError, ServerReportedError) as error:
+            if self.finish_reason is not None:
+                self.done = True
+            elif deltas:
+                self.broken = error
+            else:
+                raise
+        return deltas
+
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
+        raise NotImplementedError
+
+
+class ChatReader(ChunkReader):
+    """Reads `chat.completion.chunk` events.
+
+    The chunk that carries the (last) finish reason becomes no delta: it is kept in `finish_raw`, with the
+    stream's usage in its `usage`. With more than one choice asked for, deltas are opaque (kind TOOL,
+    text empty): several answers at once have no one text.
+
+    Args:
+        choices: how many answers were asked for (`n`).
+        hides_logprobs: the application did not ask for log probabilities: they go into `Delta.logp` only.
+    """
+
+    # Mutable: all of it, by `read`.
+    __slots__ = ("_choices", "_hides_logprobs", "_mold", "_molded_at", "_molds", "_unfinished")
+
+    def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
+        super().__init__()
+        self._choices = choices
+        self._hides_logprobs = hides_logprobs
+        self._unfinished = choices
+        self._mold: ChunkMold | None = None
+        self._molds = _MOLDS if choices == 1 else 0  # that may still be made in vain
+        self._molded_at = 0  # tokens when the mold was made
+
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
+        validate = ChatCompletionChunk.model_validate_json
+        for data in events:
+            mold = self._mold
+            if mold is not None and (text := mold.text(data)) is not None:
+                self.tokens += 1
+                deltas.append(Delta(text, 1, _TEXT, None, MoldedChunk(mold, data, text)))
+                continue
+            try:
+                chunk = validate(data)
+            except ValidationError:
+                lenient = self._mended(data)
+                if lenient is None:
+                    if self.done:
+                        break
+                    continue
+                chunk = lenient
+            if chunk.usage is not None:
+                self._note_usage(chunk)
+            choices = chunk.choices
+            if not choices:
+                continue
+            if self._choices > 1:
+                self._read_opaque(chunk, deltas)
+                continue
+            choice = choices[0]
+            logprobs = choice.logprobs
+            if logprobs is not None and self._hides_logprobs:
+                choice.logprobs = None
+            if choice.finish_reason is not None:
+                chunk = self._finish(chunk, choice.finish_reason)
+                choice = chunk.choices[0]
+                if is_bare(choice.delta):
+                    continue
+            if logprobs is not None:
+                self._read_counted(chunk, logprobs, deltas)
+                continue
+            delta = choice.delta
+            text = delta.content
+            extra = delta.model_extra
+            # Servers that can reason send `"reasoning_content": null` beside every piece of text.
+            if text and delta.tool_calls is None and not (extra and any(extra.values())):
+                self.tokens += 1
+                deltas.append(Delta(text, 1, _TEXT, None, chunk))
+                if self._molds:
+                    self._make_mold(data, chunk)
+            else:
+                self._read_other(chunk, deltas)
+
+    def _make_mold(self, data: bytes, chunk: ChatCompletionChunk) -> None:
+        if self.tokens - self._molded_at <= _PAID:
+            self._molds -= 1
+        self._mold = ChunkMold.of(data, chunk)
+        self._molded_at = self.tokens
+
+    def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
+        """Everything but plain text: reasoning, tools, refusals, roles, and several of them at once."""
+        parts = parts_of(chunk)
+        for index, (delta, fields) in enumerate(parts):
+            last = index == len(parts) - 1
+            delta.raw = chunk if len(parts) == 1 else only(chunk, fields, with_usage=last)
+            self.tokens += delta.tokens
+            deltas.append(delta)
+
+    def _read_counted(self, chunk: ChatCompletionChunk, logprobs: Any, deltas: list[Delta]) -> None:
+        """A chunk with log probabilities: they tell how many tokens it is."""
+        first_at = len(deltas)
+        self._read_other(chunk, deltas)
+        first, entries = deltas[first_at], logprob_entries(logprobs)
+        if not entries:
+            return
+        self.tokens += len(entries) - first.tokens
+        first.tokens = len(entries)
+        first.logp = log_probabilities([getattr(entry, "logprob", None) for entry in entries])
+        if not self._hides_logprobs:
+            first.logprobs = logprobs.model_dump(warnings=False)
+
+    def _read_opaque(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
+        finished = [c for c in chunk.choices if c.finish_reason is not None]
+        self._unfinished -= len(finished)
+        if finished and self._unfinished <= 0:
+            self.finish_reason = finished[-1].finish_reason
+            self.finish_raw = chunk
+            if all(is_bare(c.delta) for c in chunk.choices):
+                return
+            self.finish_raw = finish_only(chunk)
+            chunk = without_finish(chunk)
+        content = any(not is_bare(c.delta) for c in chunk.choices)
+        self.tokens += content
+        kind = DeltaKind.TOOL if content else DeltaKind.ROLE
+        deltas.append(Delta("", int(content), kind, None, chunk))
+
+    def _finish(self, chunk: ChatCompletionChunk, reason: str) -> ChatCompletionChunk:
+        """Remember the end; returns the chunk without its finish reason where it also has content."""
+        self.finish_reason = reason
+        if is_bare(chunk.choices[0].delta):
+            self.finish_raw = chunk
+            return chunk
+        self.finish_raw = finish_only(chunk)
+        return without_finish(chunk)
+
+    def _note_usage(self, chunk: ChatCompletionChunk) -> None:
+        usage = chunk.usage
+        if usage is None:
+            return
+        self.usage = usage_from(usage) or self.usage
+        if self.finish_raw is not None:
+            self.finish_raw.usage = usage
+
+    def _mended(self, data: bytes) -> ChatCompletionChunk | None:
+        """The chunk in data that strict validation rejected; None when it is none and may be ignored."""
+        body = self._json(data)
+        if body is None:
+            return None
+        choices = body.get("choices")
+        if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
+            return None  # some other event of the server's, such as a ping
+        body["choices"] = [
+            mended_choice(choice, index)
+            for index, choice in enumerate(choices or [])
+            if isinstance(choice, dict)
+        ]
+        for name, default in (("id", ""), ("created", 0), ("model", "")):
+            if body.get(name) is None:
+                body[name] = default
+        body["object"] = "chat.completion.chunk"
+        return ChatCompletionChunk.construct(**body)
+
+    def _json(self, data: bytes) -> dict[str, Any] | None:
+        body = json_object(data)
+        self.done = body is None
+        return body
+
+
+class CompletionReader(ChunkReader):
+    """Reads `text_completion` events of `/completions`; its deltas have no `raw`."""
+
+    __slots__ = ()
+
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
+        for data in events:
+            body = json_object(data)
+            if body is None:
+                self.done = True
+                break
+            if isinstance(body.get("usage"), dict):
+                self.usage = usage_from(body["usage"]) or self.usage
+            choices = body.get("choices")
+            if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+                continue
+            text = choices[0].get("text")
+            if isinstance(text, str) and text:
+                logp = log_probabilities(_token_logprobs(choices[0].get("logprobs")))
+                tokens = len(logp) if logp else 1
+                self.tokens += tokens
+                deltas.append(Delta(well_formed(text), tokens, logp=logp))
+            if choices[0].get("finish_reason") is not None:
+                self.finish_reason = str(choices[0]["finish_reason"])
+
+
+def _token_logprobs(logprobs: object) -> list[Any]:
+    """Of the tokens of a completion: as the API has it, or as llama-server writes it."""
+    if not isinstance(logprobs, dict):
+        return []
+    values, entries = logprobs.get("token_logprobs"), logprobs.get("content")
+    if isinstance(values, list):
+        return values
+    listed = entries if isinstance(entries, list) else []
+    return [entry.get("logprob") if isinstance(entry, dict) else None for entry in listed]

@@ -1,0 +1,1 @@
+"""An endpoint made of numbers, for tests and for replay."""

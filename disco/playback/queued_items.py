@@ -1,0 +1,142 @@
+"""What waits in the buffer: queued deltas, what they weigh, and how one is divided."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from disco.events import Delta, DeltaKind
+from disco.playback.text_boundaries import CAP_CHARS, ends_open, next_cut
+
+__all__ = [
+    "MAX_CHARS_PER_TOKEN",
+    "Item",
+    "part_of",
+    "take_back",
+    "take_back_items",
+    "weight_of",
+    "word_is_whole",
+]
+
+MAX_CHARS_PER_TOKEN = 16
+"""More per token than this: the server does not count its tokens."""
+
+_CHARS_PER_TOKEN = 4.0
+_TEXT = DeltaKind.TEXT
+
+
+class Item:
+    """A queued delta; `offset` of its `chars` characters have been released, `cut` is the next word's end.
+
+    `glued`: it goes on with the word before it. `open`: what comes next may still belong to its last word.
+    """
+
+    __slots__ = ("arrived_at", "chars", "cut", "delta", "glued", "offset", "open", "weight")
+
+    def __init__(self, delta: Delta, arrived_at: float, chars: int, weight: float, glued: bool) -> None:  # noqa: FBT001
+        text = delta.text
+        self.delta = delta
+        self.arrived_at = arrived_at
+        self.chars = chars
+        self.weight = weight
+        self.glued = glued
+        self.offset = 0
+        if chars > 1 and text.isascii():
+            # One ASCII word with a space before it, which most deltas are, ends where its text ends.
+            word = text[1:].isalnum() and chars <= CAP_CHARS
+            self.cut = chars if word else next_cut(text, 0)
+            self.open = word or ends_open(text)
+        else:
+            self.cut = next_cut(text, 0) if chars else 0
+            self.open = ends_open(text)
+
+
+def word_is_whole(queue: deque[Item]) -> bool:
+    """True when the word at the head of the queue is known to end where the queue has it end."""
+    last = queue[0]
+    if last.cut < last.chars:
+        return True
+    if len(queue) > 1:
+        items = iter(queue)
+        next(items)
+        for item in items:
+            if not item.glued or item.cut < item.chars:
+                return True
+            last = item
+    return not last.open
+
+
+def weight_of(delta: Delta, chars: int) -> float:
+    """Tokens that a text counts for; estimated from its length where the server does not count."""
+    if chars > MAX_CHARS_PER_TOKEN * max(delta.tokens, 1):
+        return chars / _CHARS_PER_TOKEN
+    return float(delta.tokens)
+
+
+def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
+    """Characters `start` to `end` of a delta.
+
+    Tokens are shared out in proportion to characters, rounded so that the parts' sum is the delta's; `ids`
+    (all of them) go to the part that completes the delta, logprobs to the first, `raw` to none.
+    """
+    chars = len(delta.text)
+    return Delta(
+        delta.text[start:end],
+        tokens=delta.tokens * end // chars - delta.tokens * start // chars,
+        kind=delta.kind,
+        ids=delta.ids if ids and end == chars else None,
+        logprobs=delta.logprobs if start == 0 else None,
+    )
+
+
+def take_back(deltas: list[Delta], end: int, position: int) -> tuple[list[Delta], int]:
+    """Take what follows `position` off the end of `deltas`, whose last character is before `end`.
+
+    Returns:
+        What was taken, the last one first; and where `deltas` end now.
+    """
+    taken: list[Delta] = []
+    while deltas:
+        delta = deltas[-1]
+        chars = len(delta.text) if delta.kind is _TEXT else 0
+        start = end - chars
+        if start < position and end <= position:
+            break
+        deltas.pop()
+        if start < position:
+            kept = position - start
+            deltas.append(part_of(delta, 0, kept, ids=False))
+            taken.append(part_of(delta, kept, chars, ids=False))
+            return taken, position
+        taken.append(delta)
+        end = start
+    return taken, end
+
+
+def take_back_items(queue: deque[Item], end: int, position: int) -> tuple[list[Delta], int, float]:
+    """The same with items, some of whose text may have been released.
+
+    Returns:
+        What was taken, the last one first; where the queue ends now; and what was taken weighs.
+    """
+    taken: list[Delta] = []
+    weight = 0.0
+    while queue:
+        item = queue[-1]
+        start = end - (item.chars - item.offset)
+        if start < position and end <= position:
+            break
+        queue.pop()
+        delta = item.delta
+        keep = item.offset + max(position - start, 0)
+        if item.chars:
+            weight += item.weight * (item.chars - keep) / item.chars
+        end -= item.chars - keep
+        taken.append(delta if keep == 0 else part_of(delta, keep, item.chars, ids=False))
+        if keep > item.offset:
+            head = part_of(delta, item.offset, keep, ids=False)
+            kept_weight = item.weight * (keep - item.offset) / item.chars
+            queue.append(Item(head, item.arrived_at, keep - item.offset, kept_weight, item.glued))
+            break
+        if start < position:
+            break
+    return taken, end, weight

@@ -1,0 +1,261 @@
+"""What a profile file holds: devices, servers, prompt lengths and prices, checked as they come in.
+
+Every number here is either measured or printed somewhere, and says where: `source` is mandatory.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from disco.errors import ConfigurationError, nearest
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.line_fit import LinearFit
+from disco.profiles.time_distribution import Empirical
+
+__all__ = [
+    "DeviceProfile",
+    "Energy",
+    "FlopsPerToken",
+    "LengthsProfile",
+    "Price",
+    "PriceTable",
+    "Profile",
+    "QuantileTable",
+    "ServerProfile",
+]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    # A misspelt key must not be ignored silently: it would be a setting that does nothing.
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QuantileTable(_Strict):
+    """A distribution as a few dozen numbers.
+
+    Attributes:
+        levels: probabilities, strictly increasing, first 0 and last 1.
+        values: the quantiles at those levels.
+        mean: of the data the table was derived from (the table's own mean is near it).
+    """
+
+    levels: tuple[NonNegative, ...] = Field(min_length=2)
+    values: tuple[NonNegative, ...] = Field(min_length=2)
+    mean: NonNegative
+
+    @model_validator(mode="after")
+    def _is_a_table(self) -> Self:
+        Empirical.from_quantiles(self.levels, self.values)
+        if (self.levels[0], self.levels[-1]) != (0.0, 1.0):
+            raise ValueError("levels must run from 0 to 1")
+        return self
+
+    def empirical(self) -> Empirical:
+        """The table with straight lines between its entries."""
+        return Empirical.from_quantiles(self.levels, self.values)
+
+
+class FlopsPerToken(_Strict):
+    """Floating-point operations per token; attention makes prefill dearer as the prompt grows.
+
+    Attributes:
+        prompt_tokens: prompt lengths that `prefill` is given at, strictly increasing.
+        prefill: FLOPs per prompt token at those lengths.
+        decode: FLOPs per generated token.
+    """
+
+    prompt_tokens: tuple[Positive, ...] = Field(min_length=1)
+    prefill: tuple[Positive, ...] = Field(min_length=1)
+    decode: Positive
+
+    @model_validator(mode="after")
+    def _fit_each_other(self) -> Self:
+        if len(self.prompt_tokens) != len(self.prefill):
+            raise ValueError("prompt_tokens and prefill must have the same number of entries")
+        if any(b <= a for a, b in zip(self.prompt_tokens, self.prompt_tokens[1:], strict=False)):
+            raise ValueError("prompt_tokens must increase")
+        return self
+
+    def prefill_at(self, prompt_tokens: float) -> float:
+        """FLOPs per prompt token of a prompt that long: linear in between, constant outside."""
+        return float(np.interp(prompt_tokens, self.prompt_tokens, self.prefill))
+
+
+class Energy(_Strict):
+    """Measured energy, in joules per token."""
+
+    prefill_j_per_token: NonNegative
+    decode_j_per_token: NonNegative
+
+
+class DeviceProfile(_Strict):
+    """How fast a model on a device is, and what a token takes out of the battery.
+
+    Attributes:
+        name: the file's name without `.toml`.
+        source: where the numbers come from.
+        device, model: what was measured.
+        prefill_tps, decode_tps: prompt and generated tokens per second.
+        k_s_per_token, c_s: the line TTFT = k·l + c in seconds; without `k_s_per_token` it is 1/prefill_tps.
+        r2, n: how well the line fitted and from how many measurements, where it is a fit.
+        load_s: seconds to load the model; None when unknown.
+        flops: None when unknown.
+        energy: None when unmeasured.
+        context_tokens: prompt and answer together; None when unknown.
+        measured_on: date of measurement.
+        notes: what else a reader should know.
+    """
+
+    kind: Literal["device"] = "device"
+    name: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    licence: str | None = None
+    device: str | None = None
+    model: str | None = None
+    measured_on: dt.date | None = None
+    notes: str | None = None
+    prefill_tps: Positive
+    decode_tps: Positive
+    k_s_per_token: Positive | None = None
+    c_s: NonNegative = 0.0
+    r2: float | None = None
+    n: int | None = None
+    load_s: NonNegative | None = None
+    context_tokens: int | None = Field(default=None, gt=0)
+    flops: FlopsPerToken | None = None
+    energy: Energy | None = None
+
+    @property
+    def line(self) -> LinearFit:
+        """TTFT in seconds as a line in the prompt length, the model being loaded."""
+        k = 1.0 / self.prefill_tps if self.k_s_per_token is None else self.k_s_per_token
+        return LinearFit(k_s_per_token=k, c_s=self.c_s, r2=1.0 if self.r2 is None else self.r2, n=self.n or 0)
+
+    def ttft_s(self, prompt_tokens: float, *, cold: bool = False) -> float:
+        """Seconds to the first token; `cold` adds loading the model, where that time is known."""
+        return self.line.ttft_s(prompt_tokens) + ((self.load_s or 0.0) if cold else 0.0)
+
+
+class ServerProfile(_Strict):
+    """How long a server takes to its first token, and what it charges.
+
+    Attributes:
+        name: the file's name without `.toml`.
+        source, licence: where the data come from and under which terms.
+        provider, model: what was measured.
+        collected: when, in words.
+        stands_for: the service that this one is a stand-in for in the paper's experiments; None when
+            it only stands for itself.
+        rows: requests the table is derived from; failed ones are not among them.
+        conditions: prompt, load and client under which it was measured.
+        price: name in the price table; None when that has no such model.
+        ttft_s: seconds to the first token.
+        tpot_s: seconds per output token, each an AVERAGE over one request: it says how fast a server
+            writes, not how its gaps scatter within an answer. None where the source has no token counts.
+    """
+
+    kind: Literal["server"] = "server"
+    name: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    licence: str = Field(min_length=1)
+    provider: str | None = None
+    model: str | None = None
+    collected: str | None = None
+    stands_for: str | None = None
+    conditions: str | None = None
+    notes: str | None = None
+    rows: int = Field(gt=0)
+    price: str | None = None
+    ttft_s: QuantileTable
+    tpot_s: QuantileTable | None = None
+
+    def ttft(self) -> Empirical:
+        """The distribution of the time to first token, in seconds."""
+        return self.ttft_s.empirical()
+
+    def tpot(self) -> Empirical | None:
+        """The distribution over requests of the mean time per output token; None when unknown."""
+        return None if self.tpot_s is None else self.tpot_s.empirical()
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Generated tokens per second of the median request; None when unknown."""
+        tpot = self.tpot()
+        return None if tpot is None else 1.0 / tpot.quantile(0.5)
+
+
+class LengthsProfile(_Strict):
+    """How long prompts and answers of a workload are, taken as independent of each other."""
+
+    kind: Literal["lengths"] = "lengths"
+    name: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    licence: str = Field(min_length=1)
+    collected: str | None = None
+    notes: str | None = None
+    rows: int = Field(gt=0)
+    prompt_tokens: QuantileTable
+    output_tokens: QuantileTable
+
+    def prompt(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
+        """Prompt lengths as a distribution that counts for `weight` observations."""
+        return _lengths(self.prompt_tokens, weight, half_life)
+
+    def output(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
+        """Answer lengths as a distribution that counts for `weight` observations."""
+        return _lengths(self.output_tokens, weight, half_life)
+
+
+class Price(_Strict):
+    """What a server charges, in USD per million tokens."""
+
+    usd_per_mtok_in: NonNegative
+    usd_per_mtok_out: NonNegative
+
+
+class PriceTable(_Strict):
+    """Prices on one day. They change: override what you know better.
+
+    Attributes:
+        date: the day the prices were valid.
+        source: where they come from.
+        models: price by model name.
+    """
+
+    kind: Literal["prices"] = "prices"
+    date: dt.date
+    source: str = Field(min_length=1)
+    models: Mapping[str, Price]
+
+    def price(self, model: str) -> Price:
+        """The price of `model`.
+
+        Raises:
+            ConfigurationError: the table does not have it.
+        """
+        try:
+            return self.models[model]
+        except KeyError:
+            raise ConfigurationError(
+                f"no price is known for {model!r} (prices of {self.date}). {nearest(model, self.models)} "
+                f"Add it under [models] in a prices.toml of your own."
+            ) from None
+
+
+Profile = DeviceProfile | ServerProfile | LengthsProfile
+
+
+def _lengths(table: QuantileTable, weight: float, half_life: float | None) -> Lengths:
+    # Equally spaced levels turn the continuous table into whole token counts.
+    points = 4096
+    values = table.empirical().quantile((np.arange(points) + 0.5) / points)
+    tokens = np.rint(values).astype(np.int64)
+    return Lengths.from_counts(tokens, np.full(points, weight / points), half_life=half_life)

@@ -1,0 +1,1 @@
+"""Batches become columns of a trace, every cell checked."""

@@ -1,0 +1,102 @@
+"""The formats disco reads, and how it tells them apart.
+
+To add one: write its `Adapter` in a file of its own (the class says how; `mooncake.py` is the shortest with a
+unit, `llmperf.py` the shortest with a function per row) and add it to `FORMATS`. That is all: `read_trace`,
+`read_chunks`, "auto", the command line's choices and the error messages read this mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from disco.errors import ConfigurationError, nearest
+from disco.replay.formats.format_adapter import Adapter
+from disco.replay.formats.vendors.azure import AZURE
+from disco.replay.formats.vendors.burstgpt import BURSTGPT
+from disco.replay.formats.vendors.llmperf import LLMPERF
+from disco.replay.formats.vendors.mooncake import MOONCAKE
+from disco.replay.formats.vendors.own_format import OWN
+from disco.replay.formats.vendors.route_records import ROUTES
+from disco.replay.formats.vendors.vllm import VLLM
+
+__all__ = ["AUTO", "FORMATS", "adapter_for"]
+
+AUTO = "auto"
+
+FORMATS: Mapping[str, Adapter] = {
+    adapter.name: adapter
+    for adapter in (
+        OWN,
+        BURSTGPT,
+        AZURE,
+        MOONCAKE,
+        LLMPERF,
+        VLLM,
+        ROUTES,
+    )
+}
+
+_VLLM_SUMMARY = frozenset(("request_throughput", "mean_ttft_ms"))
+
+
+def adapter_for(format: str, columns: Collection[str], path: Path) -> Adapter:  # noqa: A002 (the users' word)
+    """The adapter of that name, or the one that these columns speak of.
+
+    Args:
+        format: a name in `FORMATS`, or "auto".
+        columns: what the file has: column names, or the keys of its first JSON object.
+        path: for the message.
+
+    Raises:
+        ConfigurationError: there is no such format, or its columns are not there.
+    """
+    found = set(columns)
+    if format != AUTO:
+        adapter = known_format(format)
+        if not adapter.needs <= found:
+            raise ConfigurationError(f"{path}: {_lacks(adapter, found)} {_it_has(columns)}")
+        return adapter
+    fitting = [adapter for adapter in FORMATS.values() if adapter.needs <= found]
+    if fitting:
+        return max(fitting, key=lambda adapter: len(adapter.needs))
+    if found >= _VLLM_SUMMARY:
+        raise ConfigurationError(
+            f"{path}: this is the summary of a vLLM serving benchmark, without its requests; run the benchmark with "
+            "--save-result --save-detailed"
+        )
+    closest = max(FORMATS.values(), key=lambda adapter: len(adapter.needs & found) / len(adapter.needs))
+    known = "; ".join(f"{a.name} ({', '.join(sorted(a.needs))})" for a in FORMATS.values())
+    raise ConfigurationError(
+        f"{path}: no known format has these columns. {_it_has(columns)} Formats: {known}. {_lacks(closest, found)}"
+    )
+
+
+def known_format(format: str) -> Adapter:  # noqa: A002
+    """The adapter of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    try:
+        return FORMATS[format]
+    except KeyError:
+        raise ConfigurationError(
+            f"unknown trace format {format!r}. {nearest(format, [*FORMATS, AUTO])}"
+        ) from None
+
+
+def _lacks(adapter: Adapter, found: set[str]) -> str:
+    missing = sorted(adapter.needs - found)
+    spare = found - adapter.needs
+    close = [
+        f"{name!r}: {nearest(name, spare)}" for name in missing if nearest(name, spare).startswith("Did")
+    ]
+    hint = f" ({' '.join(close)})" if close else ""
+    return f"For the format {adapter.name!r} it lacks {', '.join(map(repr, missing))}{hint}."
+
+
+def _it_has(columns: Collection[str]) -> str:
+    shown = [repr(c) for c in list(columns)[:20]]
+    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
+    return f"It has {', '.join(shown) or 'none'}{more}."

@@ -1,0 +1,192 @@
+"""Reading traces: whole, or in chunks with memory bounded by the chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from disco.errors import ConfigurationError
+from disco.replay.formats.columns.assemble import Assembler
+from disco.replay.formats.columns.row_problems import SkipLog, Skipped
+from disco.replay.formats.columns.trace_pieces import join, pick
+from disco.replay.formats.format_registry import AUTO, adapter_for, known_format
+from disco.replay.formats.sources.batches import Source
+from disco.replay.formats.sources.csv_source import CsvSource
+from disco.replay.formats.sources.json_source import JsonSource
+from disco.replay.formats.sources.parquet_source import ParquetSource
+from disco.replay.formats.sources.text_files import existing_file
+from disco.replay.workload.trace import Trace
+
+__all__ = ["Chunks", "read_chunks", "read_trace"]
+
+_SOURCES: dict[str, type[CsvSource | JsonSource | ParquetSource]] = {
+    ".csv": CsvSource,
+    ".json": JsonSource,
+    ".jsonl": JsonSource,
+    ".ndjson": JsonSource,
+    ".parquet": ParquetSource,
+    ".pq": ParquetSource,
+}
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    format: str = AUTO,  # noqa: A002 (the users' word)
+    skip_invalid: bool = False,
+    limit: int | None = None,
+) -> tuple[Trace, Skipped]:
+    """Read a trace from a CSV, JSON or Parquet file.
+
+    Args:
+        path: ends in .csv, .jsonl, .ndjson or .json, each also with .gz, or in .parquet.
+        format: what the columns mean: a name in `FORMATS`, or "auto" to tell by their names.
+        skip_invalid: leave out rows that cannot be used and count them; else the first of them is an error.
+        limit: at most that many requests, from the beginning; None for all.
+
+    Returns:
+        The trace, and what was left out. Requests that failed at the source are always left out.
+
+    Raises:
+        ConfigurationError: the message names file, line, column and what to do.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"a limit is at least one request, not {limit}")
+    chunks = Chunks(path, chunk_rows=None, format=format, skip_invalid=skip_invalid, limit=limit)
+    with chunks:
+        (trace,) = chunks
+    return trace, chunks.skipped
+
+
+def read_chunks(
+    path: str | Path,
+    *,
+    chunk_rows: int,
+    format: str = AUTO,  # noqa: A002
+    skip_invalid: bool = False,
+) -> Chunks:
+    """Read a trace piece by piece; memory depends on the chunk, not on the file.
+
+    Times of arrival go on from chunk to chunk, and their order is checked across the borders. Two exceptions hold the
+    file in memory: a `.json` array or document, and a format that must be sorted first.
+
+    Args:
+        path: as for `read_trace`.
+        chunk_rows: requests per chunk, at least 1; the last one may have fewer.
+        format: as for `read_trace`.
+        skip_invalid: as for `read_trace`; `skipped` of what is returned counts as it goes.
+
+    Raises:
+        ConfigurationError: as for `read_trace`; for a bad row, when the chunk with it is asked for.
+    """
+    if chunk_rows < 1:
+        raise ConfigurationError(f"a chunk holds at least one request, not {chunk_rows}")
+    return Chunks(path, chunk_rows=chunk_rows, format=format, skip_invalid=skip_invalid, limit=None)
+
+
+class Chunks(Iterator[Trace]):
+    """The chunks of a file, once; closes it at the end, or when used in `with`. Mutable: the position."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        chunk_rows: int | None,
+        format: str,  # noqa: A002
+        skip_invalid: bool,
+        limit: int | None,
+    ) -> None:
+        if format != AUTO:
+            known_format(format)
+        file = existing_file(path)
+        self._open = ExitStack()
+        source = _source(file)
+        self._open.callback(source.close)
+        try:
+            adapter = adapter_for(format, source.columns, file)
+            self._log = SkipLog(source.unit)
+            name = file.name.split(".")[0] or "trace"
+            assembler = Assembler(source, adapter, name, skip_invalid=skip_invalid, log=self._log)
+        except BaseException:
+            self._open.close()
+            raise
+        pieces = assembler.pieces()
+        if adapter.sorts:
+            pieces = _sorted(pieces)
+        self._path = file
+        self._chunks = _cut(pieces, chunk_rows, limit)
+        self._any = False
+
+    @property
+    def skipped(self) -> Skipped:
+        """What was left out so far."""
+        return self._log.skipped
+
+    def __next__(self) -> Trace:
+        try:
+            chunk = next(self._chunks)
+            chunk.check()
+        except BaseException as end:
+            self.close()
+            if isinstance(end, StopIteration) and not self._any:
+                why = f": {self.skipped}" if self.skipped else ""
+                raise ConfigurationError(f"{self._path} holds no request{why}") from None
+            raise
+        self._any = True
+        return chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; may be called again."""
+        self._chunks.close()
+        self._open.close()
+
+
+def _source(file: Path) -> Source:
+    suffix = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+    kind = _SOURCES.get(suffix.lower())
+    if kind is None or (kind is ParquetSource and file.suffix == ".gz"):
+        known = ", ".join(_SOURCES)
+        raise ConfigurationError(
+            f"{file}: a trace ends in one of {known} (all but Parquet also with .gz), not in {suffix!r}"
+        )
+    return kind(file)
+
+
+def _cut(pieces: Iterator[Trace], chunk_rows: int | None, limit: int | None) -> Generator[Trace]:
+    """Pieces as chunks of that many requests; None: all in one."""
+    waiting: list[Trace] = []
+    rows = given = 0
+    for piece in pieces:
+        if limit is not None and given + len(piece) >= limit:
+            waiting.append(piece.take(0, limit - given))
+            break
+        waiting.append(piece)
+        rows, given = rows + len(piece), given + len(piece)
+        if chunk_rows is not None and rows >= chunk_rows:
+            whole = join(waiting)
+            full = rows - rows % chunk_rows
+            yield from (whole.take(start, start + chunk_rows) for start in range(0, full, chunk_rows))
+            waiting = [whole.take(full, rows)] if full < rows else []
+            rows -= full
+    if waiting:
+        yield join(waiting)
+
+
+def _sorted(pieces: Iterator[Trace]) -> Iterator[Trace]:
+    """All pieces as one, in order of arrival, from 0."""
+    found = list(pieces)
+    if found:
+        trace = join(found)
+        trace = pick(trace, np.argsort(trace.arrival_s, kind="stable"))
+        yield replace(trace, arrival_s=trace.arrival_s - trace.arrival_s[0])

@@ -1,0 +1,1 @@
+"""Files as batches of columns: CSV, JSON, Parquet."""

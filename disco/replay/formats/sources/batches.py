@@ -1,0 +1,99 @@
+"""What a file gives before anybody knows what it means: batches of columns with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.replay.formats.columns.row_problems import Problem
+from disco.replay.formats.format_adapter import Adapter
+
+__all__ = ["ROWS", "Batch", "Cells", "Column", "Ragged", "Source"]
+
+ROWS = 16_384
+"""Rows per batch: enough that NumPy's overhead per call vanishes, few enough to stay in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A Parquet column.
+
+    Attributes:
+        values: shape (n,); meaningless where `null`.
+        null: where the file knows nothing; bool, shape (n,).
+    """
+
+    values: NDArray[Any]
+    null: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(self.values.size)
+
+    def listed(self) -> list[Any]:
+        """As JSON would have it: None where the file knows nothing."""
+        cells = self.values.astype(object)
+        cells[self.null] = None
+        return list(cells.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A Parquet column of lists of numbers.
+
+    Attributes:
+        counts: how many each row has; int64, shape (n,).
+        values: all of them; float64, shape (counts.sum(),), NaN where null.
+    """
+
+    counts: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return int(self.counts.size)
+
+    def listed(self) -> list[Any]:
+        """A list of numbers per row."""
+        return [part.tolist() for part in np.split(self.values, self.counts.cumsum()[:-1])]
+
+
+# CSV: text. JSON: whatever JSON has. Parquet: the other two.
+Column = Sequence[Any] | Cells | Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows in file order.
+
+    Attributes:
+        columns: by the source's names.
+        places: line, row or entry of each, from 1.
+        problems: rows that could not even be taken apart; not in `columns`.
+        failed: places of rows that failed at the source; not in `columns`.
+    """
+
+    columns: Mapping[str, Column]
+    places: Sequence[int]
+    problems: Sequence[Problem] = ()
+    failed: Sequence[int] = ()
+
+
+class Source(Protocol):
+    """An open file."""
+
+    path: Path
+    unit: str  # what a place is: "line", "row" or "entry"
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The header, or the keys of the first object."""
+
+    def batches(self, adapter: Adapter) -> Iterator[Batch]:
+        """The rows, once."""
+
+    def close(self) -> None:
+        """Close the file; may be called again."""

@@ -1,0 +1,147 @@
+"""JSON: one object per line, an array of objects, or one document of a benchmark."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from disco.errors import ConfigurationError
+from disco.replay.formats.columns.row_problems import Problem
+from disco.replay.formats.format_adapter import Adapter, BadCellError, Row
+from disco.replay.formats.sources.batches import ROWS, Batch
+from disco.replay.formats.sources.text_files import open_text, readable
+
+__all__ = ["JsonSource"]
+
+_LINES = {".jsonl", ".ndjson"}
+_Entry = tuple[int, Any]  # place; the object, or the problem with it
+
+
+class JsonSource:
+    """A JSON file; lines are read as they come, an array or a document is held in memory. Mutable: the position.
+
+    Raises:
+        ConfigurationError: it holds no JSON object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unit = "line"
+        self._read = 0
+        self._file = open_text(path)
+        try:
+            with readable(path, lambda: self._read):
+                self._entries = self._open()
+                self._first = self._look()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(self._first)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def batches(self, adapter: Adapter) -> Iterator[Batch]:
+        with readable(self.path, lambda: self._read):
+            entries = self._entries
+            if adapter.document is not None:
+                entries = self._of_document(adapter)
+            while taken := list(itertools.islice(entries, ROWS)):
+                yield _batch(taken, adapter)
+
+    def _open(self) -> Iterator[_Entry]:
+        """Entries one by one; decides whether the file is lines or one JSON text."""
+        head = ""
+        for line in self._file:
+            head += line
+            if line.strip():
+                break
+        start = head.strip()
+        whole = start.startswith("[")
+        if not whole and not _LINES & set(self.path.suffixes):
+            try:
+                json.loads(start)
+            except json.JSONDecodeError:
+                whole = True  # one object over several lines
+        if not whole:
+            return self._lines(head)
+        text = head + self._file.read()
+        try:
+            found = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as broken:
+            at = f", line {broken.lineno}" if isinstance(broken, json.JSONDecodeError) else ""
+            why = broken.msg if isinstance(broken, json.JSONDecodeError) else "nested too deep"
+            raise ConfigurationError(
+                f"{self.path}{at}: broken JSON ({why}); the file may be cut off, fetch or write it again"
+            ) from None
+        self.unit = "entry"
+        return iter(list(enumerate(found if isinstance(found, list) else [found], start=1)))
+
+    def _lines(self, head: str) -> Iterator[_Entry]:
+        # Not `splitlines`: it cuts at U+0085 and U+2028 too, which may stand in a JSON string.
+        for number, line in enumerate(itertools.chain(io.StringIO(head), self._file), start=1):
+            self._read = number
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except (json.JSONDecodeError, RecursionError):
+                yield number, Problem(number, "broken JSON", "write one complete JSON object per line")
+
+    def _look(self) -> Row:
+        """The first object there is; what was read on the way is put back."""
+        seen: list[_Entry] = []
+        for entry in self._entries:
+            seen.append(entry)
+            if isinstance(entry[1], dict):
+                self._entries = itertools.chain(seen, self._entries)
+                return entry[1]
+        if not seen:
+            raise ConfigurationError(f"{self.path} is empty; it holds no request")
+        raise ConfigurationError(f"{self.path} holds no JSON object; write one per request")
+
+    def _of_document(self, adapter: Adapter) -> Iterator[_Entry]:
+        assert adapter.document is not None
+        documents = [entry for _, entry in itertools.islice(self._entries, 2)]
+        if len(documents) > 1:
+            raise ConfigurationError(f"{self.path} holds several results; write each to a file of its own")
+        self.unit = "entry"
+        try:
+            return iter(list(enumerate(adapter.document(documents[0]), start=1)))
+        except ConfigurationError as unfit:
+            raise ConfigurationError(f"{self.path}: {unfit}") from None
+
+
+def _batch(entries: Iterable[_Entry], adapter: Adapter) -> Batch:
+    rows: list[Row] = []
+    places: list[int] = []
+    problems: list[Problem] = []
+    failed: list[int] = []
+    for place, entry in entries:
+        row = entry
+        if isinstance(entry, dict):
+            if adapter.row is not None:
+                try:
+                    row = adapter.row(entry)
+                except BadCellError as bad:
+                    row = Problem(place, bad.reason, bad.remedy, bad.column, bad.value)
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                    row = Problem(place, "of another shape", f"it is not as in {adapter.about}")
+        elif not isinstance(entry, Problem):
+            row = Problem(place, "not a JSON object", "write one JSON object per request")
+        if row is None:
+            failed.append(place)
+        elif isinstance(row, Problem):
+            problems.append(row)
+        else:
+            rows.append(row)
+            places.append(place)
+    names = dict.fromkeys(name for row in rows for name in row if name not in adapter.drops)
+    return Batch({name: [row.get(name) for row in rows] for name in names}, places, problems, failed)

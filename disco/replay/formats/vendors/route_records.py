@@ -1,0 +1,191 @@
+"""Route records of a live client, one JSON object per line, as `disco.RouteLog` writes them.
+
+What the client saw becomes columns of the trace; what it was told and what it did become features (docs/recording.md
+lists them). A time that was cut off, because the other side spoke first, is kept as a bound: `ttft_over_s` and
+`device_ttft_over_s` say that it took longer than that, and `resolve` draws from what lies beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
+
+__all__ = ["ROUTES"]
+
+RESOLUTION_S = 1e-6
+"""Records are rounded to microseconds: a loser took longer than was written down by at least that."""
+
+_FIRST = frozenset(("starter", "takeover"))  # roles of tries that may have begun the answer
+_CUT_OFF = frozenset(("lost", "parked", "cancelled"))  # outcomes that say: longer than it was given
+_FEWEST_TOKENS = 8  # a rate from fewer says little
+
+
+def _row(record: Row) -> Row | None:
+    if record.get("created_s") is None:
+        remedy = "records made in virtual time have none; record a live client with disco.RouteLog"
+        raise BadCellError("created_s", None, "missing value", remedy)
+    if record["finish_reason"] is None:
+        return None
+    pace, pieces, tries = record["pace"], record["pieces"], record["tries"]
+    first = tries[pieces[0]["attempt"]] if pieces else None
+    charges = record["ledger"]["charges"]
+    output_tokens = sum(whole(c, "completion_tokens") for c in charges if c["phase"] == "answer")
+    device, server = (_Side(record, place) for place in ("device", "server"))
+    # The bill's own count comes first, then the device's, which may not have got to the end; dispatch only estimates.
+    prompt_tokens = server.prompt_tokens or device.prompt_tokens or whole(record, "prompt_tokens")
+    writers = {piece["attempt"] for piece in pieces}
+    if len(writers) == 1 and first is not None:
+        (device if first["place"] == "device" else server).take_timeline(record, output_tokens)
+    spoke_at = pace["ttft_raw_s"]
+    return {
+        "arrival_s": number(record, "created_s"),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "ttft_s": server.ttft_s,
+        "device_ttft_s": device.ttft_s,
+        "tpot_s": server.tpot_s,
+        "device_tpot_s": device.tpot_s,
+        "gaps_s": server.gaps_s,
+        "ttft_over_s": server.over_s(spoke_at),
+        "device_ttft_over_s": device.over_s(spoke_at),
+        "device_start_s": device.start_s,
+        "server_start_s": server.start_s,
+        "ttft_recorded_s": spoke_at,
+        "cost_usd": number(record["ledger"], "total_cost"),
+        "replay_cost_usd": _replay_cost(record, prompt_tokens, device.cached_tokens(prompt_tokens) or 0),
+        "policy": record["policy"],
+        "winner": record["winner"],
+        "finish_reason": record["finish_reason"],
+        "moved": any(move["outcome"] == "switched" for move in record["transfers"]),
+        "pace_tps": pace["pace_tps"],
+        "device_cold": device.cold,
+        "device_read_tokens": device.read_tokens,
+        "device_cached_tokens": device.cached_tokens(prompt_tokens),
+        **device.known("device"),
+        **server.known("server"),
+    }
+
+
+class _Side:
+    """What a record says about the endpoint of one place. Where there are several, about the one that was used."""
+
+    def __init__(self, record: Row, place: str) -> None:
+        tries = [t for t in record["tries"] if t["place"] == place]
+        first = [t for t in tries if t["role"] in _FIRST and not t["prefix_chars"]]
+        # A try that failed is no start of a replay, where nothing fails unless it is told to.
+        alive = [t for t in first if t["failure"] is None]
+        self._try: Row | None = next((t for t in alive if t["first_content_s"] is not None), None)
+        if self._try is None and alive:
+            self._try = alive[0]
+        self._failed = bool(first) and not alive
+        self.ttft_s = self.tpot_s = self.read_tokens = self.prompt_tokens = None
+        self.gaps_s: list[float] = []
+        self.cold = False
+        if self._try is not None:
+            self.cold = bool(self._try["cold"])
+            self.read_tokens = whole(self._try, "prompt_tokens") - whole(self._try, "cached_tokens")
+            if place == "server" or self._try["first_content_s"] is not None:
+                self.prompt_tokens = whole(self._try, "prompt_tokens")
+            if self._try["first_content_s"] is not None:
+                self.ttft_s = _span(self._try, "started_s", "first_content_s")
+        self.tpot_s = next((pace for pace in map(_tpot, tries) if pace is not None), None)
+        self._endpoint = self._of(record, place)
+        self.start_s = self._start(record)
+
+    def _of(self, record: Row, place: str) -> Row | None:
+        there = [e for e in record["endpoints"] if e["place"] == place]
+        used = None if self._try is None else self._try["endpoint"]
+        return next((e for e in there if e["name"] == used), there[0] if there else None)
+
+    def _start(self, record: Row) -> float | None:
+        """When it was started, or would have been if nobody had spoken before; None where it was not to start."""
+        if self._try is not None:
+            return number(self._try, "started_s")
+        if self._endpoint is None or self._failed:
+            return None
+        planned = (s for s in record["starts"] if s["endpoint"] == self._endpoint["name"])
+        return next((number(start, "after_s") for start in planned), None)
+
+    def over_s(self, spoke_at: float | None) -> float | None:
+        """How long its first token at least took, where that is all there is to know; s."""
+        if self._try is None or self.ttft_s is not None or self._try["outcome"] not in _CUT_OFF:
+            return None
+        until = self._try["ended_s"] if spoke_at is None else spoke_at
+        return None if until is None else max(until - self._try["started_s"], 0.0) + RESOLUTION_S
+
+    def cached_tokens(self, prompt_tokens: int) -> int | None:
+        """Of so many, what it did not have to read; None where it was stopped before that was known."""
+        return (
+            None
+            if self.ttft_s is None or self.read_tokens is None
+            else max(prompt_tokens - self.read_tokens, 0)
+        )
+
+    def take_timeline(self, record: Row, output_tokens: int) -> None:
+        """The times of the tokens, this side having written all of them."""
+        timeline = record.get("generated") or []
+        if output_tokens < 2 or len(timeline) < 2:
+            return
+        self.tpot_s = max(timeline[-1][0] - timeline[0][0], 0.0) / (output_tokens - 1)
+        # Where chunks are fewer than tokens, these are no gaps between tokens; only their mean is known.
+        if sum(tokens for _, tokens in timeline) == output_tokens:
+            self.gaps_s = list(_gaps(timeline))
+
+    def known(self, place: str) -> Row:
+        """Its name and rates."""
+        endpoint: Row = self._endpoint or {}
+        return {
+            place: endpoint.get("name"),
+            f"{place}_cost_in_usd": endpoint.get("cost_in"),
+            f"{place}_cost_out_usd": endpoint.get("cost_out"),
+            f"{place}_cached_share": endpoint.get("cached_share"),
+            f"{place}_continues": bool(endpoint.get("continues")),
+        }
+
+
+def _span(row: Row, start: str, end: str) -> float:
+    return max(number(row, end) - number(row, start), 0.0)
+
+
+def _tpot(attempt: Row) -> float | None:
+    if attempt["first_content_s"] is None or attempt["ended_s"] is None or attempt["tokens"] < _FEWEST_TOKENS:
+        return None
+    return _span(attempt, "first_content_s", "ended_s") / (whole(attempt, "tokens") - 1)
+
+
+def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
+    """Tokens that came together have nothing between them."""
+    last_at = None
+    for at, tokens in timeline:
+        if last_at is not None:
+            yield max(at - last_at, 0.0)
+        yield from [0.0] * (int(tokens) - 1)
+        last_at = at
+
+
+def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> float:
+    """The cost as a replay charges it: whoever was started reads the whole prompt, but for what a winner had cached."""
+    endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
+    cost = number(record["ledger"], "total_cost")
+    for attempt in record["tries"]:
+        if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
+            endpoint = endpoints[attempt["endpoint"]]
+            share, cached = endpoint["cached_share"], whole(attempt, "cached_tokens")
+            recorded = whole(attempt, "prompt_tokens") - (1 - share) * cached
+            replayed = prompt_tokens - (1 - share) * (
+                device_cached_tokens if endpoint["place"] == "device" else 0
+            )
+            cost += endpoint["cost_in"] * (replayed - recorded)
+    return cost
+
+
+ROUTES = Adapter(
+    name="routes",
+    about="disco's route records (disco.RouteLog), one JSON object per answer",
+    needs=frozenset(("schema", "created_s", "tries", "endpoints", "ledger")),
+    row=_row,
+    sorts=True,  # records are written when answers end
+    note="times as a live client saw them; one that lost a race is known only to have taken longer than it was given",
+)

@@ -1,0 +1,1 @@
+"""From what became of every request to figures with intervals."""

@@ -1,0 +1,80 @@
+"""What became of every request of a replay, as columns; both evaluators give the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.cost import Phase
+from disco.session.records.route_record import RouteRecord
+
+__all__ = ["Outcome", "Reading"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the reader got beyond the first token; only the event-accurate evaluator knows. Shape (n,) but for one.
+
+    Attributes:
+        late_tokens: tokens released after `D_i = TTFT + i/r_c`; 0 without a pace.
+        handover_late_tokens: of these, behind the cut of a move.
+        stall_ratio, qoe, fluidity: as in `playback.reader_metrics`; NaN where undefined.
+        moved: the answer changed its writer in mid-sentence on purpose.
+        failed_over: an endpoint failed and another one took over.
+        tbt_s: times between released tokens of all answers, one behind the other; shape (m,).
+        moved_tbt_s: the same of the answers that moved; shape (k,).
+    """
+
+    late_tokens: Floats
+    handover_late_tokens: Floats
+    stall_ratio: Floats
+    qoe: Floats
+    fluidity: Floats
+    moved: Bools
+    failed_over: Bools
+    tbt_s: Floats
+    moved_tbt_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Columns of shape (n,), one row per request in order of arrival.
+
+    Attributes:
+        ttft_s: from the request to the first token the reader got; NaN where there was none.
+        device_won: the device wrote the first token.
+        prompt_tokens: of the request.
+        device_prompt_tokens, server_prompt_tokens: of the request's prompt, what each side was started on
+            (0 or `prompt_tokens`): what a budget counts. Re-prefills of moves are in the cost, not here.
+        cost_usd: everything that was charged, in unified money.
+        cost_by: the same in total, by (endpoint place, phase); over all requests.
+        failed: no endpoint could answer.
+        reading: see there; None from the vectorised evaluator.
+        example: the record of the first answer that moved, with its timelines; None when none did.
+    """
+
+    ttft_s: Floats
+    device_won: Bools
+    prompt_tokens: NDArray[np.int64]
+    device_prompt_tokens: NDArray[np.int64]
+    server_prompt_tokens: NDArray[np.int64]
+    cost_usd: Floats
+    cost_by: Mapping[tuple[str, Phase], float]
+    failed: Bools
+    reading: Reading | None = None
+    example: RouteRecord | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.ttft_s.size)
+
+    def budget_used(self, place: str) -> float:
+        """Share of all prompt tokens that the endpoint at that place ("device" or "server") processed."""
+        total = float(self.prompt_tokens.sum())
+        used = self.device_prompt_tokens if place == "device" else self.server_prompt_tokens
+        return float(used.sum()) / total if total else 0.0

@@ -1,0 +1,223 @@
+"""From outcomes to figures: one number per metric, with its interval over seeds.
+
+docs/metrics.md has every definition with symbol and formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import fmean
+from typing import Any, Final
+
+from disco.errors import ConfigurationError
+from disco.replay.metrics.per_seed import CDF_LEVELS, ReadingFigures, SeedFigures, figures_of
+from disco.replay.workload.scenario import Arm
+
+__all__ = [
+    "CDF_LEVELS",
+    "Cell",
+    "Figure",
+    "ReadingSummary",
+    "SeedFigures",
+    "Summary",
+    "figure",
+    "figures_of",
+    "regret",
+    "summarise",
+]
+
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over seeds and its 95 % confidence interval (Student's t); the three are equal for one seed."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSummary:
+    """What readers got; each figure as in docs/metrics.md.
+
+    Attributes:
+        tbt_p50_s, tbt_p99_s: between released tokens, pooled over answers.
+        moved_tbt_p99_s: the same of the answers that moved; None when none did.
+        late_tokens: mean per answer.
+        handover_late_tokens, handover_late_p99: mean and P99 over moved answers, behind the cut; None when none moved.
+        stall_ratio, qoe, fluidity: means over answers.
+        moved, failed_over: shares of answers.
+    """
+
+    tbt_p50_s: Figure
+    tbt_p99_s: Figure
+    moved_tbt_p99_s: Figure | None
+    late_tokens: Figure
+    handover_late_tokens: Figure | None
+    handover_late_p99: Figure | None
+    stall_ratio: Figure
+    qoe: Figure
+    fluidity: Figure
+    moved: Figure
+    failed_over: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One arm on one scenario.
+
+    Attributes:
+        requests: per seed.
+        seeds: how many.
+        ttft_mean_s, ttft_p50_s, ttft_p90_s, ttft_p99_s: over answered requests.
+        budget_used: share of all prompt tokens that the constrained endpoint was started on.
+        cost_usd: mean per request.
+        cost_by: the same by "place/phase": USD per request, mean over seeds.
+        device_won, failed: shares of requests.
+        ttft_quantiles_s: at `CDF_LEVELS`, mean over seeds.
+        reading: None from the vectorised evaluator.
+    """
+
+    requests: int
+    seeds: int
+    ttft_mean_s: Figure
+    ttft_p50_s: Figure
+    ttft_p90_s: Figure
+    ttft_p99_s: Figure
+    budget_used: Figure
+    cost_usd: Figure
+    cost_by: Mapping[str, float]
+    device_won: Figure
+    failed: Figure
+    ttft_quantiles_s: tuple[float, ...]
+    reading: ReadingSummary | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON; what is not known (NaN) is None."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of a result: an arm on a scenario, and how far it is from the best possible.
+
+    Attributes:
+        scenario: its name.
+        regime: "device-constrained" or "server-constrained".
+        arm: what was run.
+        evaluator: "vectorised" or "events".
+        summary: its figures.
+        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's at the same budget and seeds; the oracle
+            for P99 is the one that minimises P99. None for oracles.
+    """
+
+    scenario: str
+    regime: str
+    arm: Arm
+    evaluator: str
+    summary: Summary
+    regret_mean_s: Figure | None = None
+    regret_p99_s: Figure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and names, ready for JSON; what is not known (NaN) is None."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def summarise(figures: Sequence[SeedFigures]) -> Summary:
+    """The figures of at least one seed as means with their intervals.
+
+    A figure that only some seeds have, such as of the answers that moved, is the mean over those.
+
+    Raises:
+        ConfigurationError: no seed, seeds of different evaluators, or more than one seed without SciPy.
+    """
+    if not figures:
+        raise ConfigurationError("there is nothing to summarise: give the figures of at least one seed")
+    columns = {name: figure([getattr(one, name) for one in figures]) for name in _FIGURES}
+    keys = sorted({key for one in figures for key in one.cost_by})
+    return Summary(
+        requests=round(fmean(one.requests for one in figures)),
+        seeds=len(figures),
+        cost_by={key: fmean(one.cost_by.get(key, 0.0) for one in figures) for key in keys},
+        ttft_quantiles_s=tuple(
+            fmean(values) for values in zip(*(one.ttft_quantiles_s for one in figures), strict=True)
+        ),
+        reading=_reading([one.reading for one in figures]),
+        **columns,
+    )
+
+
+def regret(
+    figures: Sequence[SeedFigures], oracle_mean_s: Sequence[float], oracle_p99_s: Sequence[float]
+) -> tuple[Figure, Figure]:
+    """How far mean and P99 of TTFT are from an oracle's, s.
+
+    The differences are taken seed by seed: arm and oracle met the same luck, which cancels out.
+
+    Args:
+        figures: seed by seed.
+        oracle_mean_s: the mean of the oracle that minimises it, for the same seeds.
+        oracle_p99_s: the P99 of the oracle that minimises that.
+    """
+    by_mean = [one.ttft_mean_s - best_s for one, best_s in zip(figures, oracle_mean_s, strict=True)]
+    by_p99 = [one.ttft_p99_s - best_s for one, best_s in zip(figures, oracle_p99_s, strict=True)]
+    return figure(by_mean), figure(by_p99)
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """Mean of at least one value and its 95 % confidence interval, `x̄ ± t(0.975, n−1)·s/√n`.
+
+    Raises:
+        ConfigurationError: more than one value without SciPy.
+    """
+    n = len(values)
+    mean = fmean(values)
+    if n == 1:
+        return Figure(mean, mean, mean)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    half = _student_t(n - 1) * math.sqrt(variance / n)
+    return Figure(mean, mean - half, mean + half)
+
+
+def _student_t(degrees: int) -> float:
+    """The quantile of Student's t that a two-sided interval of 95 % needs."""
+    try:
+        from scipy.special import stdtrit  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, and heavy
+    except ImportError as error:
+        raise ConfigurationError(
+            'intervals over several seeds need SciPy: pip install "disco-llm[replay]"'
+        ) from error
+    return float(stdtrit(degrees, (1.0 + CONFIDENCE) / 2.0))
+
+
+def _reading(seeds: Sequence[ReadingFigures | None]) -> ReadingSummary | None:
+    known = [one for one in seeds if one is not None]
+    if not known:
+        return None
+    if len(known) < len(seeds):
+        raise ConfigurationError("seeds of different evaluators cannot be put together")
+    columns: dict[str, Any] = {}
+    for name in (f.name for f in fields(ReadingFigures)):
+        values = [value for one in known if (value := getattr(one, name)) is not None]
+        columns[name] = figure(values) if values else None
+    return ReadingSummary(**columns)
+
+
+_FIGURES = tuple(f.name for f in fields(Summary) if f.type == "Figure")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,134 @@
+"""The figures of a run that is too long to hold: chunk by chunk, in memory that does not grow.
+
+Means, shares, budget and cost are exact. Quantiles are exact to `RELATIVE_ERROR`, by counting times in cells that
+grow geometrically: a cell `(γ^(i−1), γ^i]` with `γ = (1 + ε)/(1 − ε)` is represented by `2·γ^i/(γ + 1)`, which is
+off by at most `ε` of any value in it (the mapping of DDSketch, Masson, Rim & Lee, VLDB 2019, on a fixed range).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.errors import ConfigurationError
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.metrics.per_seed import ReadingSums, SeedFigures, Sums
+
+__all__ = ["RELATIVE_ERROR", "Sketch", "Tally"]
+
+RELATIVE_ERROR: Final = 0.0005
+"""ε of every quantile of times between 1 µs and 10⁷ s."""
+
+_LEAST, _MOST = 1e-6, 1e7  # what is less counts as 0, what is more as the most seen
+_GAMMA = (1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR)
+_PER_E = 1.0 / math.log(_GAMMA)
+_OFFSET = math.ceil(math.log(_LEAST) * _PER_E)
+_CELLS = math.ceil(math.log(_MOST) * _PER_E) - _OFFSET + 2  # the first holds zeros, the last what is too much
+_PIECE = 1 << 15  # values looked at together
+
+
+class Sketch:
+    """Counts of values that are not negative, by size; quantiles as `figures.Exact`, but for the stated error."""
+
+    # Mutable: all.
+    __slots__ = ("_counts", "_high", "_low")
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.int64] = np.zeros(_CELLS, dtype=np.int64)
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count values, shape (n,), at least 0; NaNs are left out."""
+        for start in range(0, values.size, _PIECE):
+            piece = values[start : start + _PIECE]
+            low, high = float(piece.min()), float(piece.max())
+            if math.isnan(low):
+                piece = piece[~np.isnan(piece)]
+                if not piece.size:
+                    continue
+                low, high = float(piece.min()), float(piece.max())
+            self._low, self._high = min(self._low, low), max(self._high, high)
+            cells = np.clip(piece, _LEAST, _MOST)
+            np.log(cells, out=cells)
+            cells *= _PER_E
+            np.ceil(cells, out=cells)
+            at = cells.astype(np.intp)
+            at -= _OFFSET - 1
+            at[piece < _LEAST] = 0
+            at[piece > _MOST] = _CELLS - 1
+            self._counts += np.bincount(at, minlength=_CELLS)
+
+    def quantiles(self, levels: Sequence[float]) -> list[float]:
+        ranks = self._counts.cumsum()
+        n = int(ranks[-1])
+        if not n:
+            return [math.nan] * len(levels)
+        position = np.asarray(levels) * (n - 1)
+        low = position.astype(np.int64)
+        below = self._at(ranks, low)
+        above = self._at(ranks, np.minimum(low + 1, n - 1))
+        found: list[float] = (below + (above - below) * (position - low)).tolist()
+        return found
+
+    def _at(self, ranks: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The values at those places of the order, from 0."""
+        cells = ranks.searchsorted(order, side="right")
+        values = np.exp((cells + (_OFFSET - 1)) / _PER_E) * (2.0 / (_GAMMA + 1.0))
+        values[cells == 0] = 0.0
+        values[cells == _CELLS - 1] = self._high
+        return np.clip(values, self._low, self._high)
+
+
+class Tally:
+    """Adds up outcomes; chunks may come in any order, from any process."""
+
+    # Mutable: all but _constrained.
+    __slots__ = ("_constrained", "_handover_late", "_moved_tbt", "_reading", "_sums", "_tbt", "_ttft")
+
+    def __init__(self, constrained: Literal["device", "server"]) -> None:
+        """Start empty. `constrained`: the side that the budget limits."""
+        self._constrained: Literal["device", "server"] = constrained
+        self._sums = Sums()
+        self._ttft = Sketch()
+        self._reading: ReadingSums | None = None
+        self._tbt, self._moved_tbt, self._handover_late = Sketch(), Sketch(), Sketch()
+
+    def __len__(self) -> int:
+        """How many requests were counted."""
+        return self._sums.requests
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a chunk.
+
+        Raises:
+            ConfigurationError: it comes from the other evaluator than the chunks before it.
+        """
+        self._check_same_evaluator(has_reading=outcome.reading is not None, requests=len(outcome))
+        self._sums.add(outcome, self._constrained)
+        self._ttft.add(outcome.ttft_s)
+        reading = outcome.reading
+        if reading is not None:
+            if self._reading is None:
+                self._reading = ReadingSums()
+            answered = ~np.isnan(outcome.ttft_s)
+            self._reading.add(reading, answered)
+            self._tbt.add(reading.tbt_s)
+            self._moved_tbt.add(reading.moved_tbt_s)
+            self._handover_late.add(reading.handover_late_tokens[reading.moved & answered])
+
+    def figures(self) -> SeedFigures:
+        """The figures so far."""
+        reading = None
+        if self._reading is not None:
+            reading = self._reading.figures(
+                self._sums.answered, self._tbt, self._moved_tbt, self._handover_late
+            )
+        return self._sums.figures(self._ttft, reading)
+
+    def _check_same_evaluator(self, *, has_reading: bool, requests: int) -> None:
+        if len(self) and requests and has_reading != (self._reading is not None):
+            raise ConfigurationError("outcomes of different evaluators cannot be put together")

@@ -1,0 +1,1 @@
+"""The evaluations of papers, ours beside their printed figures: one package per paper."""

@@ -1,0 +1,7 @@
+"""The DiSCo paper's evaluation, ours beside its printed figures."""
+
+from disco.replay.papers.disco.paper_result import PaperResult, TailCut
+from disco.replay.papers.disco.paper_run import run_paper
+from disco.replay.papers.disco.paper_tables import PaperTable, paper_tables
+
+__all__ = ["PaperResult", "PaperTable", "TailCut", "paper_tables", "run_paper"]

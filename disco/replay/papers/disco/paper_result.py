@@ -1,0 +1,226 @@
+"""What a run of the paper's evaluation found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from disco.dispatch.regime import Regime
+from disco.replay.metrics.over_seeds import Figure
+from disco.replay.papers.disco.migration_runs import ORDERS, Moves, Order, Reader, reader_of
+from disco.replay.papers.disco.paper_setup import REGIMES, SERVERS
+from disco.replay.papers.disco.planning_times import PlanningTime
+from disco.replay.papers.disco.printed_figures import (
+    COST_CUT_PERCENT,
+    MIGRATION,
+    PLANNING_MS,
+    TAIL_CUT_PERCENT,
+)
+from disco.replay.papers.disco.ttft_curves import Curves
+from disco.replay.report import Report
+
+__all__ = ["PaperResult", "TailCut"]
+
+
+@dataclass(frozen=True, slots=True)
+class TailCut:
+    """A cell of Table 2: how much lower P99 of TTFT is than under stochastic dispatch, in %.
+
+    Attributes:
+        server, regime, device: which.
+        printed: in the paper.
+        ours: DiSCo's policy here, over all budgets.
+        inner: the same without the budgets 0 and 1; None where there are no others.
+        optimal_wait: our own policy, asked for the tail; None where the server is constrained (see there).
+        oracle: who knows every TTFT in advance; nobody can do better here.
+    """
+
+    server: str
+    regime: Regime
+    device: str
+    printed: float
+    ours: Figure
+    inner: Figure | None
+    optimal_wait: Figure | None
+    oracle: Figure
+
+    @property
+    def verdict(self) -> str:
+        """Where we stand.
+
+        "ahead"; else "optimal wait ahead"; else "out of reach", even of the oracle; else "behind".
+        """
+        if self.ours.mean >= self.printed:
+            return "ahead"
+        if self.optimal_wait is not None and self.optimal_wait.mean >= self.printed:
+            return "optimal wait ahead"
+        return "out of reach" if self.oracle.mean < self.printed else "behind"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperResult:
+    """Everything that the tables are made from.
+
+    Attributes:
+        runs, requests: how many, and requests in each.
+        event_requests: of the first run, through the event-accurate evaluator.
+        budgets: rising.
+        seed: of the first run.
+        lengths: what prompts and answers are, in words.
+        servers: what runs in each server's place, in words, by the paper's name.
+        curves: TTFT over the budget, pair by pair.
+        moves: with and without migration, pair by pair and budget by budget.
+        planning: what planning takes; the only figures that depend on the machine.
+        took_s: the whole run.
+    """
+
+    runs: int
+    requests: int
+    event_requests: int
+    budgets: tuple[float, ...]
+    seed: int
+    lengths: str
+    servers: Mapping[str, str]
+    curves: tuple[Curves, ...]
+    moves: tuple[Moves, ...]
+    planning: tuple[PlanningTime, ...]
+    took_s: float
+
+    def tail_cuts(self) -> list[TailCut]:
+        """Table 2."""
+        inner = any(0.0 < budget < 1.0 for budget in self.budgets)
+        return [
+            TailCut(
+                server=one.pair.server,
+                regime=one.pair.regime,
+                device=one.pair.device,
+                printed=TAIL_CUT_PERCENT[one.pair.server, one.pair.regime][one.pair.device],
+                ours=one.tail_cut("disco"),
+                inner=one.tail_cut("disco", inner=True) if inner else None,
+                optimal_wait=one.tail_cut("optimal_wait") if "optimal_wait" in one.p99_s else None,
+                oracle=one.tail_cut("oracle"),
+            )
+            for one in self.curves
+        ]
+
+    def moves_by(self) -> Iterator[tuple[str, Regime, Order, list[Moves]]]:
+        """Moves by server, regime and order."""
+        for server, regime, order in product(SERVERS, REGIMES, ORDERS):
+            key = server.key, regime, order
+            mine = [m for m in self.moves if (m.pair.server, m.pair.regime, m.order) == key]
+            yield *key, mine
+
+    def readers(self) -> Iterator[tuple[str, Regime, Order, Reader]]:
+        """Table 3: by server, regime and order."""
+        for server, regime, order, mine in self.moves_by():
+            yield server, regime, order, reader_of(mine)
+
+    def report(self) -> Report:
+        """All curves and the timeline of one answer that moved, for a page with plots."""
+        return Report(
+            title="The DiSCo paper's evaluation",
+            notes=(self.described(), *(f"{key}: {what}." for key, what in self.servers.items())),
+            cells=tuple(cell for one in self.curves for cell in one.cells),
+            example=next((m.example for m in self.moves if m.example is not None), None),
+        )
+
+    def described(self) -> str:
+        """The set-up in a sentence."""
+        return (
+            f"{self.runs} runs of {self.requests:,} requests, {len(self.budgets)} budgets from {self.budgets[0]:g} to "
+            f"{self.budgets[-1]:g}, Poisson arrivals every 30 s, at most 128 tokens an answer; {self.lengths}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data for JSON: ours beside the printed figures."""
+        return {
+            "setup": {
+                "runs": self.runs,
+                "requests": self.requests,
+                "event_requests": self.event_requests,
+                "budgets": list(self.budgets),
+                "seed": self.seed,
+                "lengths": self.lengths,
+                "servers": dict(self.servers),
+                "mislabelled": [
+                    {"device": p.device, "server": p.server, "label": p.regime, "prices_say": p.prices_say}
+                    for p in (one.pair for one in self.curves)
+                    if p.regime != p.prices_say
+                ],
+            },
+            "table_2": [
+                {
+                    **_where(cut.server, cut.regime, cut.device),
+                    "printed_percent": cut.printed,
+                    "ours_percent": _interval(cut.ours),
+                    "inner_budgets_percent": _interval(cut.inner),
+                    "optimal_wait_percent": _interval(cut.optimal_wait),
+                    "oracle_percent": _interval(cut.oracle),
+                    "verdict": cut.verdict,
+                }
+                for cut in self.tail_cuts()
+            ],
+            "figure_6": [
+                {
+                    **_where(one.pair.server, one.pair.regime, one.pair.device),
+                    "mean_ttft_s": {line: v.mean(axis=0).tolist() for line, v in one.mean_s.items()},
+                    "p99_ttft_s": {line: v.mean(axis=0).tolist() for line, v in one.p99_s.items()},
+                    "budget_used": {line: v.mean(axis=0).tolist() for line, v in one.used.items()},
+                }
+                for one in self.curves
+            ],
+            "table_3": [
+                {
+                    **_where(server, regime),
+                    "order": order,
+                    "answers": reader.answers,
+                    "moved": reader.moved,
+                    "delayed_tokens": {
+                        "printed": MIGRATION[server, regime].delayed_tokens,
+                        "ours": reader.late_tokens,
+                    },
+                    "delayed_p99": {
+                        "printed": MIGRATION[server, regime].delayed_p99,
+                        "ours": reader.late_p99,
+                    },
+                    "tbt_p99_s": {"printed": MIGRATION[server, regime].tbt_p99_s, "ours": reader.tbt_p99_s},
+                }
+                for server, regime, order, reader in self.readers()
+            ],
+            "figure_7": {
+                "printed_at_most_percent": dict(COST_CUT_PERCENT),
+                "cells": [
+                    {
+                        **_where(m.pair.server, m.pair.regime, m.pair.device),
+                        "budget": m.budget,
+                        "order": m.order,
+                        "answers": m.answers,
+                        "cost_usd": m.cost_usd,
+                        "without_migration_usd": m.staying_usd,
+                        "saved_percent": m.saved_percent,
+                        "bound_percent": m.bound_percent,
+                    }
+                    for m in self.moves
+                ],
+            },
+            "figure_9": [
+                {
+                    "policy": one.policy,
+                    "samples": one.samples,
+                    "ours_ms": one.ms,
+                    "printed_ms": PLANNING_MS.get(one.policy, {}).get(one.samples),
+                }
+                for one in self.planning
+            ],
+            "took_s": self.took_s,
+        }
+
+
+def _where(server: str, regime: Regime, device: str | None = None) -> dict[str, str]:
+    return {"server": server, "regime": regime} | ({} if device is None else {"device": device})
+
+
+def _interval(figure: Figure | None) -> dict[str, float] | None:
+    return None if figure is None else {"mean": figure.mean, "low": figure.low, "high": figure.high}

@@ -1,0 +1,105 @@
+"""The paper's whole evaluation: `run_paper`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import product
+from typing import Final
+
+from disco.errors import ConfigurationError
+from disco.profiles import ServerProfile
+from disco.replay.papers.disco.migration_runs import ORDERS, moves_of
+from disco.replay.papers.disco.paper_requests import LengthSample, Requests, read_lengths
+from disco.replay.papers.disco.paper_result import PaperResult
+from disco.replay.papers.disco.paper_setup import BUDGETS, SERVERS, pairs
+from disco.replay.papers.disco.planning_times import planning_times
+from disco.replay.papers.disco.ttft_curves import curves_of
+from disco.replay.sweeps.executors import Progress, run_all
+
+__all__ = ["EVENT_REQUESTS", "run_paper"]
+
+EVENT_REQUESTS: Final = 200
+"""How many requests of the first run go through the event-accurate evaluator, at every second budget above 0."""
+
+
+def run_paper(
+    *,
+    runs: int = 10,
+    requests: int = 1000,
+    budgets: Sequence[float] = BUDGETS,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    lengths: str | os.PathLike[str] | LengthSample | None = None,
+    servers: Mapping[str, ServerProfile] | None = None,
+    event_requests: int = EVENT_REQUESTS,
+    seed: int = 0,
+) -> PaperResult:
+    """Run the paper's set-up: 3 devices × 4 servers × 2 regimes × budgets.
+
+    TTFT comes from the vectorised evaluator, on all requests of all runs; what readers notice of moves, and what moves
+    save, from the event-accurate one, on the first requests of the first run at every second budget above 0
+    (where one side alone answers, and it is the cheaper one).
+
+    Args:
+        runs: how often requests and times are drawn anew.
+        requests: in each run.
+        budgets: shares b.
+        executor: where pairs of endpoints are worked on; None: in this process. Every executor gives the same figures,
+            planning times apart.
+        progress: is told how many pieces of work are done, and how many there are.
+        lengths: a CSV file with prompt_tokens and output_tokens to draw requests from; None: like Alpaca's.
+        servers: profiles to use instead of the shipped stand-ins, by the paper's names (see `setup.SERVERS`).
+        event_requests: for the event-accurate evaluator, at most `requests`.
+        seed: of the first run; the others follow.
+
+    Raises:
+        ConfigurationError: a number that cannot be, an unknown server, or a file of lengths that is not one.
+    """
+    began_at = time.monotonic()
+    for what, value, least in (
+        ("runs", runs, 1),
+        ("requests", requests, 1),
+        ("event_requests", event_requests, 1),
+        ("seed", seed, 0),
+    ):
+        if value < least:
+            raise ConfigurationError(f"{what} must be at least {least}, not {value}")
+    steps = tuple(sorted(set(budgets)))
+    if not steps or not all(0.0 <= budget <= 1.0 for budget in steps):
+        raise ConfigurationError(f"budgets are shares between 0 and 1, at least one, not {list(budgets)}")
+    if lengths is not None and not isinstance(lengths, LengthSample):
+        lengths = read_lengths(lengths)
+    source = Requests(requests, lengths)
+    chosen = pairs(servers)
+    replayed = min(event_requests, requests)
+    seeds = tuple(range(seed, seed + runs))
+
+    above_0 = [budget for budget in steps[::-2] if budget > 0.0][::-1] or list(steps)
+    events = [
+        (source, pair, budget, order, seed, replayed)
+        for pair, budget, order in product(chosen, above_0, ORDERS)
+    ]
+    vectors = [(source, pair, steps, seeds) for pair in chosen]
+    tell = progress or (lambda _done, _total: None)
+    total = len(events) + len(vectors)
+    # The longer pieces first: at the end only short ones are left for the last worker.
+    moves = run_all(executor, moves_of, events, lambda done, _: tell(done, total))
+    curves = run_all(executor, curves_of, vectors, lambda done, _: tell(len(events) + done, total))
+    return PaperResult(
+        runs=runs,
+        requests=requests,
+        event_requests=replayed,
+        budgets=steps,
+        seed=seed,
+        lengths=source.what,
+        servers={
+            one.key: servers[one.key].name if servers and one.key in servers else one.what for one in SERVERS
+        },
+        curves=tuple(curves),
+        moves=tuple(moves),
+        planning=planning_times(),
+        took_s=time.monotonic() - began_at,
+    )

@@ -1,0 +1,181 @@
+"""What a report is made of, and the order in which its lines and scenarios appear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from disco.replay.metrics.over_seeds import Cell, Figure
+from disco.replay.sweeps.sweep import BUDGETLESS
+from disco.replay.vector.arm_delays import ORACLE, RECORDED
+from disco.session.records.route_record import RouteRecord
+
+__all__ = [
+    "DEVICE_ONLY",
+    "NO_BUDGET",
+    "SERVER_ONLY",
+    "Group",
+    "Line",
+    "Report",
+    "bound",
+    "cost_per_1000_usd",
+    "groups",
+    "is_baseline",
+    "known",
+    "line_names",
+    "pareto_front",
+]
+
+NO_BUDGET: Final = BUDGETLESS | {RECORDED}
+"""Policies that keep to no budget: one cell stands for every budget."""
+
+SERVER_ONLY: Final = "server_only"
+DEVICE_ONLY: Final = "device_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is to be shown.
+
+    Attributes:
+        title: of the page.
+        notes: what a reader must know of how it was made, a sentence each.
+        cells: the result.
+        example: an answer that moved, for its timeline; None leaves the timeline out.
+    """
+
+    title: str
+    notes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    example: RouteRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One policy across budgets, in one scenario.
+
+    Attributes:
+        name: the same in every scenario of a report.
+        policy: what it runs.
+        cells: by rising budget; only one where the policy keeps to no budget.
+    """
+
+    name: str
+    policy: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def budgetless(self) -> bool:
+        """It is the same at every budget."""
+        return self.policy in NO_BUDGET
+
+    def at(self, budget: float) -> Cell | None:
+        """The cell at that budget; None when it was not run."""
+        if self.budgetless:
+            return self.cells[0]
+        return next((cell for cell in self.cells if cell.arm.budget == budget), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Everything that ran on one scenario.
+
+    Attributes:
+        scenario, regime: which.
+        lines: in the order of their first cells, the oracle last.
+        budgets: rising; those of the policies that keep to one, or of all where none does.
+    """
+
+    scenario: str
+    regime: str
+    lines: tuple[Line, ...]
+    budgets: tuple[float, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Line by line."""
+        return tuple(cell for line in self.lines for cell in line.cells)
+
+    def baseline(self, policy: str, evaluator: str) -> Cell | None:
+        """The cell of a policy that keeps to no budget, without migration; None when it was not run."""
+        return next((c for c in self.cells if is_baseline(c, policy) and c.evaluator == evaluator), None)
+
+
+def groups(cells: Sequence[Cell]) -> tuple[Group, ...]:
+    """Cells by scenario, in the order of first appearance."""
+    names = line_names(cells)
+    by_scenario: dict[tuple[str, str], dict[str, list[Cell]]] = {}
+    for cell, name in zip(cells, names, strict=True):
+        by_scenario.setdefault((cell.scenario, cell.regime), {}).setdefault(name, []).append(cell)
+    return tuple(_group(scenario, regime, lines) for (scenario, regime), lines in by_scenario.items())
+
+
+def _group(scenario: str, regime: str, by_name: dict[str, list[Cell]]) -> Group:
+    lines = []
+    for name, cells in by_name.items():
+        policy = cells[0].arm.policy
+        ordered = tuple(sorted(cells, key=lambda cell: cell.arm.budget))
+        lines.append(Line(name, policy, ordered[:1] if policy in NO_BUDGET else ordered))
+    lines.sort(key=lambda line: line.policy == ORACLE)
+    budgets = {cell.arm.budget for line in lines if not line.budgetless for cell in line.cells}
+    budgets = budgets or {line.cells[0].arm.budget for line in lines}
+    return Group(scenario, regime, tuple(lines), tuple(sorted(budgets)))
+
+
+def line_names(cells: Sequence[Cell]) -> list[str]:
+    """Each cell's line: its arm's label, and whatever else tells arms of the same label apart."""
+    tails: dict[str, set[float]] = {}
+    for cell in cells:
+        tails.setdefault(cell.arm.label, set()).add(cell.arm.tail)
+    evaluators = {cell.evaluator for cell in cells}
+    names = []
+    for cell in cells:
+        name = cell.arm.label
+        if len(tails[name]) > 1 and cell.arm.policy not in NO_BUDGET:
+            name += f", α = {cell.arm.tail:g}"
+        names.append(f"{name} ({cell.evaluator})" if len(evaluators) > 1 else name)
+    return names
+
+
+def bound(group: Group, measure: str) -> dict[float, float]:
+    """The oracle's TTFT by budget, s, as the distances to it tell; for P99 that is the oracle that minimises P99.
+
+    Args:
+        group: the scenario.
+        measure: "mean" or "p99".
+    """
+    found: dict[float, float] = {}
+    for cell in group.cells:
+        regret: Figure | None = getattr(cell, f"regret_{measure}_s")
+        if regret is not None:
+            value = getattr(cell.summary, f"ttft_{measure}_s").mean - regret.mean
+            if math.isfinite(value):
+                found.setdefault(cell.arm.budget, value)
+    return dict(sorted(found.items()))
+
+
+def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells that no other beats in both cost and P99 of TTFT, by rising cost."""
+    front: list[Cell] = []
+    usable = [c for c in cells if known(c.summary.cost_usd.mean) and known(c.summary.ttft_p99_s.mean)]
+    for cell in sorted(usable, key=lambda c: (c.summary.cost_usd.mean, c.summary.ttft_p99_s.mean)):
+        if not front or cell.summary.ttft_p99_s.mean < front[-1].summary.ttft_p99_s.mean:
+            front.append(cell)
+    return front
+
+
+def cost_per_1000_usd(cell: Cell) -> float:
+    """Of a thousand requests, everything charged."""
+    return cell.summary.cost_usd.mean * 1000.0
+
+
+def is_baseline(cell: Cell, *policies: str) -> bool:
+    """One of these policies, and answers stay where they began."""
+    return cell.arm.policy in policies and not cell.arm.migrate
+
+
+def known(value: float | None) -> bool:
+    """A number that can be drawn or printed."""
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,1 @@
+"""The event-accurate evaluator: sessions in virtual time."""

@@ -1,0 +1,188 @@
+"""What each station would do for each request of a workload, whichever is asked and whenever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, islice, repeat
+
+import numpy as np
+
+from disco.endpoints.simulation.simulated_script import Fault, Scripted, play, prose
+from disco.events import Delta, Ended, Usage
+from disco.profiles import LinearFit
+from disco.replay.simulator.paced_flow import KnownPackets
+from disco.replay.simulator.paced_stretch import Pieces
+from disco.replay.stations.station import Station
+from disco.replay.stations.station_workload import StationWorkload
+from disco.request import Prefix
+from disco.session.effects import StartAttempt
+
+__all__ = ["AnswerScripts", "Answers"]
+
+
+class Answers:
+    """The scripts of all requests of a workload.
+
+    The first attempt at each station meets the workload's times, and the same faults under every plan. What comes
+    after that (a station as target of a move, a second try) is drawn anew, from the streams that `again` names.
+    """
+
+    # Read only once made.
+    __slots__ = ("columns", "max_tokens", "pieces", "prompt_tokens", "prose")
+
+    def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
+        """Take the columns of a workload; `stations` are those that it was resolved for, in its order."""
+        # Lists: one of their floats costs a tenth of an array's.
+        self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
+        self.max_tokens = workload.max_tokens
+        self.prose = prose(int(workload.answer_tokens.max()))
+        self.pieces = _pieces(len(self.prose))
+        self.columns = {
+            station.name: _Columns(workload, station, column) for column, station in enumerate(stations)
+        }
+
+    def of(self, row: int) -> AnswerScripts:
+        """The scripts of one request."""
+        return AnswerScripts(self, row)
+
+    def swallowed_tokens(self, prefix: Prefix) -> int:
+        """How many of the last tokens of the prefix are withheld."""
+        chars, tokens = len(prefix.withheld), 0
+        while chars > 0:
+            tokens += 1
+            chars -= len(self.prose[prefix.tokens - tokens][0].text)
+        return tokens
+
+
+@lru_cache(maxsize=8)
+def _pieces(tokens: int) -> Pieces | None:
+    """What playback makes of `prose(tokens)`."""
+    return Pieces.of([delta for packet in prose(tokens) for delta in packet])
+
+
+class _Columns:
+    """One station's columns. Read only once made."""
+
+    __slots__ = (
+        "again",
+        "answer_tokens",
+        "cached_tokens",
+        "drawn",
+        "fault",
+        "faulty",
+        "gaps",
+        "line",
+        "tpot_s",
+        "ttft_s",
+    )
+
+    def __init__(self, workload: StationWorkload, station: Station, column: int) -> None:
+        cached = workload.cached_tokens
+        self.answer_tokens: list[int] = workload.answers_of(column).tolist()
+        self.ttft_s: list[float] = workload.ttft_s[:, column].tolist()
+        self.tpot_s: list[float] = workload.tpot_s[:, column].tolist()
+        self.faulty: list[bool] = workload.faulty[:, column].tolist()
+        self.cached_tokens: list[int] | None = None if cached is None else cached[:, column].tolist()
+        self.gaps = workload.gaps.get(station.name)
+        self.again = workload.again[column]
+        self.fault = station.fault
+        ttft = station.ttft
+        self.line = ttft if isinstance(ttft, LinearFit) else None
+        self.drawn = None if isinstance(ttft, LinearFit) else ttft
+
+
+class AnswerScripts:
+    """What the stations would do for one request. Mutable: what was tried, the streams of later draws."""
+
+    __slots__ = ("_again", "_answers", "_row", "_tried")
+
+    def __init__(self, answers: Answers, row: int) -> None:
+        self._answers = answers
+        self._row = row
+        self._tried: set[str] = set()
+        self._again: dict[tuple[int, ...], np.random.Generator] = {}
+
+    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
+        """See `virtual.Scripts`."""
+        answers, row, prefix, name = self._answers, self._row, start.prefix, start.endpoint
+        station = answers.columns[name]
+        again = name in self._tried
+        self._tried.add(name)
+        prompt_tokens = answers.prompt_tokens[row] + prefix.tokens
+        cached_tokens = 0
+        if prefix or (holds_prompt if station.line is not None else again):
+            # Not what the workload knows of: the tokens that are left to read, or a draw of its own.
+            if station.line is not None:
+                cached_tokens = answers.prompt_tokens[row] if holds_prompt else 0
+                ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
+            else:
+                assert station.drawn is not None
+                ttft_s = float(station.drawn.sample(self._later(station), 1)[0])
+        else:
+            ttft_s = station.ttft_s[row]
+            if station.cached_tokens is not None:
+                cached_tokens = station.cached_tokens[row]
+        gaps: Iterator[float] = repeat(station.tpot_s[row])
+        if station.gaps is not None:
+            gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
+        fault = station.fault
+        if fault is not None:
+            befallen = self._later(station).random() < fault.probability if again else station.faulty[row]
+            fault = fault if befallen else None
+        script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
+        return script, prompt_tokens, cached_tokens
+
+    def _later(self, station: _Columns) -> np.random.Generator:
+        rng = self._again.get(station.again)
+        if rng is None:
+            rng = self._again[station.again] = np.random.default_rng([*station.again, self._row])
+        return rng
+
+    def _events(
+        self,
+        station: _Columns,
+        start: StartAttempt,
+        at: float,
+        gaps: Iterator[float],
+        fault: Fault | None,
+        prompt_tokens: int,
+        cached_tokens: int,
+    ) -> Iterator[Scripted]:
+        answers, prefix = self._answers, start.prefix
+        limit = answers.max_tokens if start.max_tokens is None else start.max_tokens
+        total = station.answer_tokens[self._row]
+        if limit is not None and limit < total:
+            total = limit
+        packets: tuple[list[Delta], ...] = answers.prose[prefix.tokens : total]
+        generated = len(packets)
+        if prefix.withheld and packets:
+            swallowed = answers.swallowed_tokens(prefix)
+            generated += swallowed
+            at += sum(islice(gaps, swallowed))
+        reason = "stop" if limit is None or total < limit else "length"
+
+        def ended() -> Ended:  # only few attempts get that far
+            return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
+
+        if fault is None:
+            if answers.pieces is not None:
+                return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
+            # As `play` has it, in one go.
+            times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
+            return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
+        return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
+
+
+def _with_fault(
+    packets: Sequence[list[Delta]],
+    at: float,
+    gaps: Iterator[float],
+    fault: Fault,
+    endpoint: str,
+    ended: Ended,
+) -> Iterator[Scripted]:
+    at = yield from play(packets, at, gaps, fault=fault, endpoint=endpoint)
+    if not math.isnan(at):  # it did not fail
+        yield at, ended

@@ -1,0 +1,336 @@
+"""Sessions of a whole workload on any number of stations, in virtual time, token by token.
+
+What runs live runs here: session, playback, breakers, ledger. What is asked of those stands in `_Replay._session` and
+`_Replay._note`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.cost import Phase
+from disco.dispatch import Dispatcher, Features
+from disco.dispatch.breakers.endpoint_health import Health, Watch
+from disco.errors import ConfigurationError, NoEndpointError
+from disco.plan import Candidate
+from disco.playback import Pace, Playback
+from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.reader_columns import Readings
+from disco.replay.simulator.virtual_driver import Player, Shared, run_together
+from disco.replay.stations.station import Station, check_stations
+from disco.replay.stations.station_outcome import StationOutcome
+from disco.replay.stations.station_planning import PlanFunction, Planner, planner_of
+from disco.replay.stations.station_scripts import Answers
+from disco.replay.stations.station_workload import StationWorkload
+from disco.request import Timeouts
+from disco.session.attempt.attempt_state import Outcome, Role
+from disco.session.machine import Session, Terms
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RouteRecord
+from disco.session.switching.answer_lengths import AnswerLengths
+
+__all__ = ["ExampleOf", "answer_lengths", "simulate_stations", "writers"]
+
+ExampleOf = Callable[[Session], tuple[str, ...] | None]
+"""Of which kind of example a closed session is; None: of none."""
+
+_NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+_PROGRESS_EVERY = 64
+_MOST_EXAMPLES = 32  # each holds the timelines of an answer
+
+
+class _Answered(Protocol):
+    """A workload: of stations, or of a device and a server."""
+
+    @property
+    def answer_tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def max_tokens(self) -> int | None: ...
+
+
+def answer_lengths(workload: _Answered) -> AnswerLengths:
+    """How long answers are, as the migration rule wants it; those at the limit would have been longer."""
+    tokens, limit = workload.answer_tokens.ravel(), workload.max_tokens
+    if limit is None:
+        return AnswerLengths.from_samples(tokens.tolist())
+    ended = tokens[tokens < limit]
+    if not ended.size:
+        # All that is known is that nobody was seen to stop: far longer than the limit.
+        return AnswerLengths.geometric(float(tokens.sum())).capped(limit)
+    lengths = AnswerLengths.from_samples(ended.tolist(), tokens[tokens >= limit].tolist())
+    return lengths.capped(limit)
+
+
+def writers(session: Session) -> tuple[str, ...] | None:
+    """Who wrote an answer, in order, where there were several."""
+    names = tuple(segment.writer.candidate.name for segment in session.transcript.segments)
+    return names if len(names) > 1 else None
+
+
+def simulate_stations(
+    workload: StationWorkload,
+    stations: Sequence[Station],
+    plan: Dispatcher | PlanFunction | Planner,
+    *,
+    pace_tps: float | None = 4.8,
+    timeouts: Timeouts | None = None,
+    breakers: bool = True,
+    policy: str = "plan",
+    example_of: ExampleOf = writers,
+    on_record: Callable[[int, RouteRecord], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> StationOutcome:
+    """Run a workload on stations, token by token.
+
+    Where no station queues, unloads its model or fails, requests know nothing of each other, and each is run by
+    itself. Else all run on one clock in order of arrival, and meet at the stations' queues; one whose station unloads
+    its model finds it not loaded at first; a station that fails again and again is left alone as it is live.
+
+    Args:
+        workload: resolved for these stations.
+        stations: in the workload's order.
+        plan: a dispatcher plans as it does live (it knows the cheapest endpoint on the device and the cheapest one
+            elsewhere, and falls back to the others); a function plans as it likes; see `Planner` for what must know
+            which request it is.
+        pace_tps: the reader's pace; None: text is passed on as it comes.
+        timeouts: of each attempt; None: where stations may fail those of a live client, less the one for the whole
+            answer; where nothing fails none, so that the slowest station is waited for.
+        breakers: stations that keep failing are left alone.
+        policy: what records say planned the answers.
+        example_of: which sessions are kept as examples.
+        on_record: is told the row and the record of every answer as it ends; not of those that nobody could serve.
+        progress: is told every now and then how many answers are complete, and how many there are.
+
+    Raises:
+        ConfigurationError: stations and workload do not fit each other, or a plan names what is no station.
+    """
+    replay = _Replay(workload, stations, planner_of(plan), pace_tps, timeouts, policy, breakers=breakers)
+    return replay.run(example_of, on_record, progress)
+
+
+class _Tally:
+    """What one station was charged for, by request, in lists: one of their numbers costs a tenth of an array's."""
+
+    __slots__ = ("cached", "column", "completion", "cost_usd", "failures", "prompt", "started")
+
+    def __init__(self, requests: int, column: int) -> None:
+        self.column = column
+        self.started, self.prompt, self.completion, self.cached, self.failures = (
+            [0] * requests for _ in range(5)
+        )
+        self.cost_usd = [0.0] * requests
+
+
+class _Replay:
+    """One run. Mutable: the columns of its outcome, filled as answers end."""
+
+    def __init__(
+        self,
+        workload: StationWorkload,
+        stations: Sequence[Station],
+        planner: Planner,
+        pace_tps: float | None,
+        timeouts: Timeouts | None,
+        policy: str,
+        *,
+        breakers: bool,
+    ) -> None:
+        self.stations = check_stations(stations)
+        names = tuple(station.name for station in self.stations)
+        if names != workload.names:
+            raise ConfigurationError(
+                f"the workload was resolved for the stations {', '.join(workload.names)}, not for {', '.join(names)}"
+            )
+        workload.check()
+        self.workload = workload
+        self.planner = planner
+        self.policy = policy
+        self.answers = Answers(workload, self.stations)
+        self.lengths = answer_lengths(workload)
+        self.warm = tuple(station.candidate() for station in self.stations)
+        self.cold = tuple(station.candidate(cold=True) for station in self.stations)
+        self.by_name = {candidate.name: candidate for candidate in self.warm}
+        self.devices: dict[str, Device] = {
+            station.name: device for station in self.stations if (device := station.device()) is not None
+        }
+        self.pace_tps = pace_tps
+        self.pace = None if pace_tps is None else Pace(pace_tps)
+        fails = any(station.fault is not None for station in self.stations)
+        self.timeouts = timeouts or (Timeouts(connect_s=None, total_s=None) if fails else _NO_CLOCKS)
+        self.health = Health() if fails and breakers else None
+        n = len(workload)
+        self.ttft_s: NDArray[np.float64] = np.full(n, math.nan)
+        self.total_usd = np.zeros(n)
+        self.winner = np.full(n, -1)
+        self.answer_tokens, self.moves = (np.zeros(n, dtype=np.int64) for _ in range(2))
+        self.tallies = {name: _Tally(n, column) for column, name in enumerate(names)}
+        self.cost_by: dict[tuple[str, Phase], float] = {}
+        self.failed = np.zeros(n, dtype=np.bool_)
+        self.readings = Readings(n, pace_tps)
+        self.examples: dict[tuple[str, ...], RouteRecord] = {}
+
+    def run(
+        self,
+        example_of: ExampleOf,
+        on_record: Callable[[int, RouteRecord], None] | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> StationOutcome:
+        """Play all requests."""
+        n = len(self.workload)
+        apart = not self.devices and self.health is None
+        ended = self._one_by_one() if apart else self._together()
+        for done, (row, session) in enumerate(ended, 1):
+            if session is None:
+                self.failed[row] = True
+            else:
+                self._note(row, session, example_of, on_record)
+            if progress is not None and (done % _PROGRESS_EVERY == 0 or done == n):
+                progress(done, n)
+        return StationOutcome(
+            names=self.workload.names,
+            ttft_s=self.ttft_s,
+            winner=self.winner,
+            request_tokens=self.workload.prompt_tokens,
+            answer_tokens=self.answer_tokens,
+            started_tokens=self._column("started"),
+            prompt_tokens=self._column("prompt"),
+            completion_tokens=self._column("completion"),
+            cached_tokens=self._column("cached"),
+            cost_usd=self._column("cost_usd"),
+            moves=self.moves,
+            failures=self._column("failures"),
+            failed=self.failed,
+            total_usd=self.total_usd,
+            cost_by=self.cost_by,
+            reading=self.readings.reading(),
+            examples=self.examples,
+        )
+
+    def _column(self, name: str) -> NDArray[Any]:
+        """What the stations were counted under that name; shape (n, k)."""
+        return np.array([getattr(tally, name) for tally in self.tallies.values()]).T.copy()
+
+    def _one_by_one(self) -> Iterator[tuple[int, Session | None]]:
+        for row in range(len(self.workload)):
+            session = self._session(row, self.warm, None)
+            if session is not None:
+                player = Player(session, self.answers.of(row))
+                player.run(0.0)
+                player.forget()
+            yield row, session
+
+    def _together(self) -> Iterator[tuple[int, Session | None]]:
+        health, devices = self.health, self.devices
+        shared = Shared()
+        rows: dict[Session, tuple[int, Watch | None]] = {}
+        refused: list[int] = []
+        keys = {name: name for name in self.workload.names}
+
+        def player(row: int, at: float) -> Player | None:
+            watch = None if health is None else health.watch(keys, "")
+            session = self._session(row, self._standing(at), watch, at)
+            if session is None:
+                refused.append(row)
+                return None
+            rows[session] = row, watch
+            return Player(session, self.answers.of(row), shared=shared, devices=devices)
+
+        arrivals = ((at, partial(player, row, at)) for row, at in enumerate(self.workload.arrival_s.tolist()))
+        for played in run_together(arrivals, shared):
+            row, watch = rows.pop(played.session)
+            if watch is not None:
+                watch.close()
+            yield row, played.session
+            played.forget()
+        for row in refused:
+            yield row, None
+
+    def _standing(self, at: float) -> tuple[Candidate, ...]:
+        """The stations as they stand at a time: with their model loaded or not."""
+        unloaded = {name for name, device in self.devices.items() if device.is_cold(at)}
+        if not unloaded:
+            return self.warm
+        return tuple(
+            cold if cold.name in unloaded else warm for warm, cold in zip(self.warm, self.cold, strict=True)
+        )
+
+    def _session(
+        self, row: int, candidates: tuple[Candidate, ...], watch: Watch | None, at: float = 0.0
+    ) -> Session | None:
+        """The session of a request, planned; None when no station may serve it."""
+        prompt_tokens = self.answers.prompt_tokens[row]
+        max_tokens = self.workload.max_tokens
+        features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        resting, probing = ({}, ()) if watch is None else watch.look(at)
+        try:
+            plan = self.planner.plan_row(row, features, candidates, resting=resting, probing=probing)
+        except NoEndpointError:
+            return None
+        if watch is not None:
+            watch.claim(plan, at)
+        terms = Terms(
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens,
+            pace_tps=self.pace_tps,
+            timeouts=self.timeouts,
+        )
+        by_name = self.by_name if candidates is self.warm else {c.name: c for c in candidates}
+        return Session(plan, by_name, terms, Playback(self.pace), self.lengths, watch)
+
+    def _note(
+        self,
+        row: int,
+        session: Session,
+        example_of: ExampleOf,
+        on_record: Callable[[int, RouteRecord], None] | None,
+    ) -> None:
+        """Write down what became of a request."""
+        tallies = self.tallies
+        t0 = session.started_at
+        released = session.transcript.released
+        times_s = np.fromiter(released.at, np.float64, len(released)) - t0
+        if released.tokens.count(1) < len(released):
+            times_s = np.repeat(times_s, released.tokens)
+        if times_s.size:
+            self.ttft_s[row] = times_s[0]
+        first = session.transcript.first_writer
+        if first is not None:
+            self.winner[row] = tallies[first.candidate.name].column
+        self.answer_tokens[row] = session.transcript.tokens
+        for state in session.attempts:
+            if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
+                tallies[state.candidate.name].started[row] = session.terms.prompt_tokens
+            if state.outcome is Outcome.FAILED:
+                tallies[state.candidate.name].failures[row] += 1
+        if session.handovers:
+            self.moves[row] = sum(h.outcome == "switched" for h in session.handovers)
+        ledger = settle_accounts(session)
+        self.total_usd[row] = ledger.total_cost
+        for charge in ledger.charges:
+            if not charge.prompt_tokens + charge.completion_tokens:
+                continue
+            tally = tallies[charge.endpoint]
+            tally.prompt[row] += charge.prompt_tokens
+            tally.completion[row] += charge.completion_tokens
+            tally.cached[row] += charge.cached_tokens
+            tally.cost_usd[row] += charge.cost
+            key = charge.endpoint, charge.phase
+            self.cost_by[key] = self.cost_by.get(key, 0.0) + charge.cost
+        self.failed[row] = session.error is not None
+        self.readings.add(row, session, times_s)
+        kind = example_of(session)
+        if kind in self.examples or len(self.examples) >= _MOST_EXAMPLES:
+            kind = None
+        if kind is not None or on_record is not None:
+            record = make_record(session, ledger, policy=self.policy)
+            if kind is not None:
+                self.examples[kind] = record
+            if on_record is not None:
+                on_record(row, record)

@@ -1,0 +1,252 @@
+"""A trace with nothing left open for any number of stations: columns of shape (n, k), drawn once for all plans.
+
+Each station's draws come from streams of its own, which depend on the seed and on its name alone. So every plan meets
+the same luck (common random numbers), and a station more, or another order of them, leaves the others' as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from disco.errors import ConfigurationError, nearest
+from disco.profiles import LinearFit
+from disco.replay.stations.station import Station, check_stations, key_of
+from disco.replay.workload.trace import Gaps, Trace
+
+__all__ = ["KnownTimes", "StationWorkload", "resolve_stations"]
+
+# Which column a stream of a station's draws: together with the seed and the station's key, where it begins.
+_TTFT_STREAM, _TPOT_STREAM, _FAULT_STREAM, _AGAIN_STREAM = 21, 22, 13, 11
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTimes:
+    """What is known of one station before anything is drawn. Columns of shape (n,); None: nothing is known.
+
+    Attributes:
+        ttft_s, tpot_s: NaN where unknown.
+        answer_tokens: of its own answers, where its model writes more or less than the trace says.
+        cached_tokens: of the prompt, what it need not read again at its first attempt.
+        gaps: times between tokens; they come before `tpot_s`.
+    """
+
+    ttft_s: ArrayLike | None = None
+    tpot_s: ArrayLike | None = None
+    answer_tokens: ArrayLike | None = None
+    cached_tokens: ArrayLike | None = None
+    gaps: Gaps | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StationWorkload:
+    """Requests in order of arrival, and what each of k stations would do for each of them.
+
+    Attributes:
+        names: of the stations, in the order of the columns; k of them.
+        arrival_s: seconds; shape (n,).
+        prompt_tokens: shape (n,).
+        answer_tokens: after the limit, at least 1; shape (n,) where all stations answer alike, or (n, k).
+        ttft_s: of a first attempt with the model loaded and the station idle; shape (n, k).
+        tpot_s: per token after the first; shape (n, k).
+        faulty: the station's fault befalls its first attempt; shape (n, k).
+        again: by station, where the draws of what comes after first attempts begin (a move's target, a second try);
+            stations that begin at the same place share one stream per request.
+        max_tokens: the limit, None for none.
+        gaps: times between tokens by station name, where they are known.
+        cached_tokens: of the prompt, what a station need not read again at its first attempt; shape (n, k); None: none.
+    """
+
+    names: tuple[str, ...]
+    arrival_s: Floats
+    prompt_tokens: Ints
+    answer_tokens: Ints
+    ttft_s: Floats
+    tpot_s: Floats
+    faulty: Bools
+    again: tuple[tuple[int, ...], ...]
+    max_tokens: int | None = None
+    gaps: Mapping[str, Gaps] = field(default_factory=dict)
+    cached_tokens: Ints | None = None
+
+    def __len__(self) -> int:
+        return int(self.arrival_s.size)
+
+    def answers_of(self, column: int) -> Ints:
+        """Lengths of a station's answers; shape (n,)."""
+        return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
+
+    def take(self, start: int, stop: int) -> StationWorkload:
+        """Requests `start` to `stop`. What is drawn after first attempts is that of other requests."""
+        rows = slice(start, min(stop, len(self)))
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows] for name in _COLUMNS},
+            gaps={name: gaps.take(rows.start, rows.stop) for name, gaps in self.gaps.items()},
+            cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
+        )
+
+    def check(self) -> None:
+        """See that the columns fit each other.
+
+        Raises:
+            ConfigurationError: they do not; the message names the column.
+        """
+        n, k = len(self), len(self.names)
+        if n == 0:
+            raise ConfigurationError("a workload needs at least one request")
+        if len(self.again) != k:
+            raise ConfigurationError(f"{len(self.again)} streams do not fit {k} stations")
+        wide, narrow = ("ttft_s", "tpot_s", "faulty", "cached_tokens"), ("arrival_s", "prompt_tokens")
+        for column in (*narrow, *wide, "answer_tokens"):
+            values = getattr(self, column)
+            if values is None:
+                continue
+            shapes = {"answer_tokens": ((n,), (n, k))}.get(column, ((n, k),) if column in wide else ((n,),))
+            if values.shape not in shapes:
+                raise ConfigurationError(
+                    f"column {column} has shape {values.shape} for {n} requests and {k} stations"
+                )
+            if not (np.isfinite(values) & (values >= 0)).all():
+                raise ConfigurationError(f"column {column} holds a value that is negative or not finite")
+        if self.answer_tokens.min() < 1:
+            raise ConfigurationError("column answer_tokens holds an answer without a token")
+        if (np.diff(self.arrival_s) < 0).any():
+            raise ConfigurationError("column arrival_s is not in order of arrival")
+
+
+_COLUMNS = ("arrival_s", "prompt_tokens", "answer_tokens", "ttft_s", "tpot_s", "faulty")
+
+
+def resolve_stations(
+    trace: Trace,
+    stations: Sequence[Station],
+    *,
+    seed: int,
+    max_tokens: int | None = None,
+    known: Mapping[str, KnownTimes] | None = None,
+) -> StationWorkload:
+    """Draw what a trace and `known` leave open.
+
+    Of the trace its arrivals, prompts and answer lengths are used. Its times are those of one device and one server; if
+    they are a station's, pass them in `known`.
+
+    Args:
+        trace: all of it.
+        stations: names that differ.
+        seed: of all draws; at least 0.
+        max_tokens: limit of every answer; None for none.
+        known: by station name.
+
+    Raises:
+        ConfigurationError: stations that cannot be told apart, `known` names none of them or has a column that does
+            not fit.
+    """
+    stations = check_stations(stations)
+    names = tuple(station.name for station in stations)
+    known = known or {}
+    for name in known:
+        if name not in names:
+            raise ConfigurationError(f"no station is called {name!r}. {nearest(name, names)}")
+    n = len(trace)
+    columns = [_Column(station, known.get(station.name, KnownTimes()), trace, seed) for station in stations]
+    own = [column.answer_tokens() for column in columns]
+    shared = all(tokens is None for tokens in own)
+    lengths = (
+        trace.output_tokens
+        if shared
+        else np.stack([trace.output_tokens if t is None else t for t in own], axis=1)
+    )
+    answer_tokens = np.maximum(lengths, 1)
+    if max_tokens is not None:
+        answer_tokens = np.minimum(answer_tokens, max_tokens)
+    cached = [column.cached_tokens() for column in columns]
+    nothing = np.zeros(n, dtype=np.int64)
+    workload = StationWorkload(
+        names=names,
+        arrival_s=trace.arrival_s,
+        prompt_tokens=trace.prompt_tokens,
+        answer_tokens=answer_tokens,
+        ttft_s=np.stack([column.ttft_s() for column in columns], axis=1),
+        tpot_s=np.stack([column.tpot_s() for column in columns], axis=1),
+        faulty=np.stack([column.faulty() for column in columns], axis=1),
+        again=tuple((seed, _AGAIN_STREAM, key_of(name)) for name in names),
+        max_tokens=max_tokens,
+        gaps={name: times.gaps for name, times in known.items() if times.gaps is not None},
+        cached_tokens=(
+            None
+            if all(tokens is None for tokens in cached)
+            else np.stack(
+                [nothing if t is None else np.minimum(t, trace.prompt_tokens) for t in cached], axis=1
+            )
+        ),
+    )
+    workload.check()
+    return workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One station's part of every column."""
+
+    station: Station
+    known: KnownTimes
+    trace: Trace
+    seed: int
+
+    def ttft_s(self) -> Floats:
+        ttft = self.station.ttft
+        if isinstance(ttft, LinearFit):
+            drawn = np.asarray(ttft.k_s_per_token * self.trace.prompt_tokens + ttft.c_s, dtype=np.float64)
+        else:
+            drawn = ttft.quantile(self._rng(_TTFT_STREAM).random(len(self.trace)))
+        return self._known_or("ttft_s", self.known.ttft_s, drawn)
+
+    def tpot_s(self) -> Floats:
+        n, tpot = len(self.trace), self.station.tpot
+        mean_s = 1.0 / self.station.decode_tps
+        drawn = np.full(n, mean_s) if tpot is None else tpot.sample(self._rng(_TPOT_STREAM), n)
+        return self._known_or("tpot_s", self.known.tpot_s, drawn)
+
+    def faulty(self) -> Bools:
+        fault = self.station.fault
+        if fault is None:
+            return np.zeros(len(self.trace), dtype=np.bool_)
+        return self._rng(_FAULT_STREAM).random(len(self.trace)) < fault.probability
+
+    def answer_tokens(self) -> Ints | None:
+        return self._tokens("answer_tokens", self.known.answer_tokens)
+
+    def cached_tokens(self) -> Ints | None:
+        return self._tokens("cached_tokens", self.known.cached_tokens)
+
+    def _rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, stream, key_of(self.station.name)])
+
+    def _known_or(self, column: str, known: ArrayLike | None, drawn: Floats) -> Floats:
+        if known is None:
+            return drawn
+        values = np.asarray(known, dtype=np.float64)
+        self._check_shape(column, values.shape)
+        return np.where(np.isnan(values), drawn, values)
+
+    def _tokens(self, column: str, known: ArrayLike | None) -> Ints | None:
+        if known is None:
+            return None
+        values = np.asarray(known, dtype=np.int64)
+        self._check_shape(column, values.shape)
+        return values
+
+    def _check_shape(self, column: str, shape: tuple[int, ...]) -> None:
+        n = len(self.trace)
+        if shape != (n,):
+            raise ConfigurationError(
+                f"station {self.station.name!r}: column {column} has shape {shape} for {n} requests"
+            )

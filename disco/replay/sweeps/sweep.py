@@ -1,0 +1,301 @@
+"""Policies × budgets × seeds × scenarios, on any executor, with the same figures on each."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from disco.errors import ConfigurationError, nearest
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.metrics.over_seeds import Cell, Figure, SeedFigures, figures_of, regret, summarise
+from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.sweeps.executors import Progress, run_all, share, shared_value
+from disco.replay.vector.arm_delays import ORACLE
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
+from disco.replay.workload.trace import Trace
+from disco.session.records.route_record import RouteRecord
+
+__all__ = [
+    "BUDGETLESS",
+    "EvaluatorName",
+    "Source",
+    "Swept",
+    "cell",
+    "check_names",
+    "errors_named",
+    "figures_key",
+    "run_sweep",
+    "seed_numbers",
+    "sweep",
+]
+
+EvaluatorName = Literal["vectorised", "events"]
+Source = Trace | Callable[[int], Trace]
+"""One trace for every seed, or what makes the trace of a seed (a function that can be pickled)."""
+
+BUDGETLESS: Final = frozenset(("device_only", "race", "server_only"))
+"""Policies that keep to no budget: the same at each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found.
+
+    Attributes:
+        cells: scenario by scenario, arms in the order given.
+        example: the record of the first answer that moved in mid-sentence; None when none did or none could.
+    """
+
+    cells: list[Cell]
+    example: RouteRecord | None = None
+
+
+def sweep(
+    source: Source,
+    scenarios: Sequence[Scenario],
+    arms: Sequence[Arm],
+    *,
+    seeds: int | Sequence[int] = 1,
+    evaluator: EvaluatorName = "vectorised",
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    oracle: bool = True,
+) -> list[Cell]:
+    """As `run_sweep`; its cells alone."""
+    return run_sweep(
+        source,
+        scenarios,
+        arms,
+        seeds=seeds,
+        evaluator=evaluator,
+        executor=executor,
+        progress=progress,
+        oracle=oracle,
+    ).cells
+
+
+def run_sweep(
+    source: Source,
+    scenarios: Sequence[Scenario],
+    arms: Sequence[Arm],
+    *,
+    seeds: int | Sequence[int] = 1,
+    evaluator: EvaluatorName = "vectorised",
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    oracle: bool = True,
+) -> Swept:
+    """Run every arm on every scenario.
+
+    The pieces of work are one scenario and one seed each (and one arm each with the event-accurate evaluator).
+    They are put together in a fixed order, so every executor gives the same numbers to the last bit.
+
+    Args:
+        source: the trace; see `Source`.
+        scenarios: with names that differ.
+        arms: what is compared.
+        seeds: how often what the trace leaves open is drawn anew (seeds 0 to `seeds` - 1), or the seeds.
+        evaluator: "vectorised" (TTFT, budget and cost) or "events" (the reader's side too, and migration).
+        executor: any; None: this process.
+        progress: called in this process.
+        oracle: find the oracle's TTFT at every budget, for the regrets; costs about as much as two arms a budget.
+
+    Raises:
+        ConfigurationError: nothing to do, or a scenario and an arm that do not go together; the message names the
+            scenario and the seed. Other errors of a worker are raised as they are, with such a note.
+    """
+    check_names(scenarios, arms)
+    seeds = seed_numbers(seeds)
+    units = _units(scenarios, arms, seeds, evaluator, oracle=oracle)
+    # A big trace goes to the workers once, not with every piece of work.
+    sharing = (
+        share(executor, source) if executor is not None and isinstance(source, Trace) else nullcontext(source)
+    )
+    with sharing as handle:
+        done = run_all(executor, _evaluate, [(handle, unit) for unit in units], progress)
+    return _reduce(units, done, scenarios, arms, seeds, evaluator)
+
+
+def figures_key(arm: Arm) -> Arm:
+    """The arm that stands for all that give the same outcome as this one."""
+    return replace(arm, budget=1.0, tail=0.0) if arm.policy in BUDGETLESS else arm
+
+
+@contextmanager
+def errors_named(scenario: Scenario, seed: int) -> Iterator[None]:
+    """Errors of the block say which scenario and seed they belong to, and can be sent between processes."""
+    where = f"{scenario.name}, seed {seed}"
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    except Exception as error:
+        error.add_note(f"while replaying {where}")
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, one line ago
+        except Exception:  # noqa: BLE001 - whatever it raises, it would take the worker's pool with it
+            raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from None
+        raise
+
+
+def cell(
+    scenario: Scenario,
+    arm: Arm,
+    evaluator: str,
+    figures: Sequence[SeedFigures],
+    oracles: Sequence[tuple[float, float]] | None,
+) -> Cell:
+    """One line of a result from its seeds.
+
+    Args:
+        scenario: where.
+        arm: what.
+        evaluator: by which.
+        figures: seed by seed.
+        oracles: mean and P99 of the oracles' TTFT, seed by seed; None where they are not known.
+    """
+    regrets: tuple[Figure | None, Figure | None] = (None, None)
+    if oracles is not None and arm.policy != ORACLE:
+        regrets = regret(figures, [mean_s for mean_s, _ in oracles], [p99_s for _, p99_s in oracles])
+    return Cell(scenario.name, scenario.regime, arm, evaluator, summarise(figures), *regrets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A piece of work: some arms, and the oracles of some budgets, on one scenario and seed."""
+
+    scenario: Scenario
+    seed: int
+    arms: tuple[Arm, ...]
+    oracle_budgets: tuple[float, ...]
+    evaluator: EvaluatorName
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    figures: tuple[SeedFigures, ...]
+    oracles: tuple[tuple[float, float], ...]
+    example: RouteRecord | None = None
+
+
+def _units(
+    scenarios: Sequence[Scenario],
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    evaluator: EvaluatorName,
+    *,
+    oracle: bool,
+) -> list[_Unit]:
+    if evaluator not in ("vectorised", "events"):
+        raise ConfigurationError(
+            f"no evaluator is called {evaluator!r}. {nearest(evaluator, ('events', 'vectorised'))}"
+        )
+    distinct = tuple(dict.fromkeys(figures_key(arm) for arm in arms))
+    budgets = tuple(dict.fromkeys(arm.budget for arm in arms if arm.policy != ORACLE)) if oracle else ()
+    units = []
+    for scenario, seed in itertools.product(scenarios, seeds):
+        if evaluator == "vectorised":
+            units.append(_Unit(scenario, seed, distinct, budgets, evaluator))
+            continue
+        units += [_Unit(scenario, seed, (arm,), (), evaluator) for arm in distinct]
+        if budgets:
+            units.append(_Unit(scenario, seed, (), budgets, evaluator))
+    return units
+
+
+def seed_numbers(seeds: int | Sequence[int]) -> Sequence[int]:
+    """The seeds meant.
+
+    Raises:
+        ConfigurationError: none, or one of them below 0.
+    """
+    chosen = range(seeds) if isinstance(seeds, int) else tuple(seeds)
+    if not chosen or min(chosen) < 0:
+        raise ConfigurationError(f"seeds must be at least 1, or be numbers from 0 on, not {seeds}")
+    return chosen
+
+
+def check_names(scenarios: Sequence[Scenario], arms: Sequence[Arm]) -> None:
+    """There is something to do, and every result will have a name of its own.
+
+    Raises:
+        ConfigurationError: otherwise.
+    """
+    if not scenarios or not arms:
+        raise ConfigurationError("a sweep needs at least one scenario and one arm")
+    names = [scenario.name for scenario in scenarios]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"two scenarios are called {twice!r}; give them names that differ")
+
+
+def _evaluate(handle: Any, unit: _Unit) -> _Done:
+    """Do one piece of work; runs in a worker."""
+    source: Source = shared_value(handle)
+    scenario, seed = unit.scenario, unit.seed
+    with errors_named(scenario, seed):
+        trace = source if isinstance(source, Trace) else source(seed)
+        workload = resolve(trace, scenario, seed=seed)
+        outcomes = (_outcome(workload, unit, arm) for arm in unit.arms)
+        figures = []
+        example = None
+        for outcome in outcomes:  # one at a time: columns of a long trace are big
+            figures.append(figures_of(outcome, scenario.constrained))
+            example = example or outcome.example
+        oracles = tuple(_oracle(workload, scenario, budget, seed) for budget in unit.oracle_budgets)
+        return _Done(tuple(figures), oracles, example)
+
+
+def _outcome(workload: Workload, unit: _Unit, arm: Arm) -> Outcome:
+    if unit.evaluator == "events":
+        return simulate(workload, unit.scenario, arm, seed=unit.seed)
+    return evaluate(workload, unit.scenario, arm, seed=unit.seed)
+
+
+def _oracle(workload: Workload, scenario: Scenario, budget: float, seed: int) -> tuple[float, float]:
+    """The least mean and the least P99 of TTFT at that budget, s."""
+    arm = Arm(ORACLE, budget)
+    least_mean = evaluate(workload, scenario, arm, seed=seed, objective="mean")
+    least_p99 = evaluate(workload, scenario, arm, seed=seed, objective="p99")
+    return (
+        figures_of(least_mean, scenario.constrained).ttft_mean_s,
+        figures_of(least_p99, scenario.constrained).ttft_p99_s,
+    )
+
+
+def _reduce(
+    units: Sequence[_Unit],
+    done: Sequence[_Done],
+    scenarios: Sequence[Scenario],
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    evaluator: EvaluatorName,
+) -> Swept:
+    figures: dict[tuple[str, int, Arm], SeedFigures] = {}
+    oracles: dict[tuple[str, int, float], tuple[float, float]] = {}
+    for unit, one in zip(units, done, strict=True):
+        at = unit.scenario.name, unit.seed
+        figures |= {(*at, arm): each for arm, each in zip(unit.arms, one.figures, strict=True)}
+        oracles |= {(*at, b): each for b, each in zip(unit.oracle_budgets, one.oracles, strict=True)}
+    cells = []
+    for scenario, arm in itertools.product(scenarios, arms):
+        keys = [(scenario.name, seed) for seed in seeds]
+        mine = [figures[*key, figures_key(arm)] for key in keys]
+        best = _best(oracles, keys, arm.budget)
+        cells.append(cell(scenario, arm, evaluator, mine, best))
+    return Swept(cells, next((one.example for one in done if one.example is not None), None))
+
+
+def _best(
+    oracles: Mapping[tuple[str, int, float], tuple[float, float]],
+    keys: Sequence[tuple[str, int]],
+    budget: float,
+) -> list[tuple[float, float]] | None:
+    found = [oracles[*key, budget] for key in keys if (*key, budget) in oracles]
+    return found if len(found) == len(keys) else None

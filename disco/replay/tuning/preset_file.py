@@ -1,0 +1,105 @@
+"""What tuning chooses, and the preset file that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disco.dispatch import Preset, load_preset
+from disco.errors import ConfigurationError
+from disco.replay.sweeps.sweep import BUDGETLESS
+from disco.replay.workload.scenario import Arm
+
+__all__ = ["Choice", "write_preset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings that a preset holds.
+
+    Attributes:
+        arm: policy, budget, α and whether answers may move.
+        exchange_rate: λ, USD per 10⁶ FLOPs, that decides which side is dear.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on as it comes.
+    """
+
+    arm: Arm
+    exchange_rate: float
+    pace_tps: float | None
+
+    @property
+    def label(self) -> str:
+        """For tables and messages."""
+        if self.arm.policy in BUDGETLESS:
+            return self.arm.policy
+        return f"{self.arm.policy} at budget {self.arm.budget:g}"
+
+    def values(self, *, summary: str = "") -> dict[str, dict[str, Any] | str]:
+        """As `load_preset` takes it."""
+        dispatch: dict[str, Any] = {"policy": self.arm.policy}
+        if self.arm.policy not in BUDGETLESS:
+            # The tables print two digits; more would promise more than a trace can know.
+            dispatch |= {"budget": round(self.arm.budget, 4), "tail": round(self.arm.tail, 4)}
+        playback: dict[str, Any] = (
+            {"pace_tps": "off", "max_hold_s": 0.0}
+            if self.pace_tps is None
+            else {"pace_tps": self.pace_tps, "max_hold_s": 0.3}
+        )
+        return {
+            "summary": summary,
+            "dispatch": dispatch,
+            "cost": {"exchange_rate": self.exchange_rate},
+            "migration": {"enabled": self.arm.migrate, "order": "make_before_break"},
+            "playback": playback,
+        }
+
+
+def write_preset(choice: Choice, path: str | os.PathLike[str], *, summary: str, comment: str) -> Preset:
+    """Write a preset that `AsyncDisco(policy=path)` loads.
+
+    Args:
+        choice: the settings.
+        path: a `.toml` file; an old one is replaced whole.
+        summary: one line for listings.
+        comment: put at the top, wrapped.
+
+    Returns:
+        What the file loads as.
+
+    Raises:
+        ConfigurationError: the path does not end in ".toml", or cannot be written.
+    """
+    target = Path(path)
+    if target.suffix != ".toml":
+        raise ConfigurationError(
+            f"a preset is a .toml file; write {target.name}.toml instead of {target.name}"
+        )
+    lines = [
+        f"# {line}".rstrip() for part in comment.splitlines() for line in textwrap.wrap(part, 98) or [""]
+    ]
+    for key, value in choice.values(summary=summary).items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{name} = {_toml(each)}" for name, each in value.items())]
+        else:
+            lines.append(f"{key} = {_toml(value)}")
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        preset = load_preset(draft)
+        draft.replace(target)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the preset {target} cannot be written: {error.strerror or error}"
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return preset.model_copy(update={"name": target.stem})
+
+
+def _toml(value: Any) -> str:
+    # JSON's strings, numbers and booleans are TOML's, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

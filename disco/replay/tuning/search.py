@@ -1,0 +1,297 @@
+"""Finds the policy, budget, α, λ and pace that serve an objective best on a trace.
+
+Money is counted at the user's own exchange rate throughout: the server's bill, plus the device's energy at that
+rate. Another λ that is tried only steers (which side counts as dear, and so where answers move); unified costs under
+different λ could not be compared, and are not looked at.
+
+The search is wide with the vectorised evaluator, and then short and exact: the best few run through the real session,
+and the best of those again at other paces and under another λ. Who starts when depends on neither of the two, only
+what moves do; the vectorised evaluator sees no moves, so it searches without them. A candidate that is too dear
+without moves stays in the race as long as moving every answer at once could make it cheap enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+
+from disco.cost import ExchangeRate, device_rates
+from disco.errors import ConfigurationError
+from disco.replay.metrics.over_seeds import Cell
+from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, sweep
+from disco.replay.tuning.objective import Aim, Objective, Trial
+from disco.replay.tuning.preset_file import Choice
+from disco.replay.workload.scenario import Arm, Scenario
+from disco.replay.workload.trace import Trace
+
+__all__ = ["Tuned", "tune"]
+
+BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+TAILS: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
+PACES: Final = (8.0, 12.0, 25.0, None)  # tokens/s; None: text is passed on as it comes
+FIRST_PACE: Final = 12.0
+TAILED: Final = frozenset(("optimal_wait", "wait_time"))  # policies that heed α
+SEARCHED: Final = ("optimal_wait", "wait_time", "length_threshold", "race", "server_only", "device_only")
+REFINEMENTS: Final = (0.05, 0.025)  # steps around the best budgets, one round each
+BEST: Final = 5  # candidates that are refined and verified
+WINNERS: Final = 2  # of these, how many are tried at other paces and under another λ
+
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning found.
+
+    Attributes:
+        objective: what was asked for.
+        chosen: the best that keeps to the limits.
+        reference: server_only on the same requests as `chosen`.
+        max_cost_usd, max_p99_s: the limits, per request; None: none.
+        verified: every candidate that ran through the session, cheapest first.
+        searched: how many were looked at.
+    """
+
+    objective: Objective
+    chosen: Trial
+    reference: Trial
+    max_cost_usd: float | None
+    max_p99_s: float | None
+    verified: tuple[Trial, ...]
+    searched: int
+
+
+def tune(
+    trace: Trace,
+    scenario: Scenario,
+    *,
+    objective: Objective,
+    exchange_rate: float = 4e-12,
+    max_cost: float | str | None = None,
+    max_p99_s: float | None = None,
+    policies: Sequence[str] = SEARCHED,
+    paces: Sequence[float | None] = PACES,
+    search_requests: int = 200_000,
+    verify_requests: int = 1_000,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Tell | None = None,
+) -> Tuned:
+    """Search, verify, choose.
+
+    Args:
+        trace: requests like those to come.
+        scenario: where; its device is priced at `exchange_rate`. Its pace is replaced by what is tried.
+        objective: the least P99 or mean of TTFT, the least cost, or the most QoE. Candidates as good as the best
+            within 1 % are told apart by what they cost (or, where cost is the objective, by P99 of TTFT).
+        exchange_rate: the user's λ, USD per 10⁶ FLOPs.
+        max_cost: at most, per request: USD, or "0.8x" of what server_only costs on the same requests.
+        max_p99_s: P99 of TTFT at most, s.
+        policies: to try.
+        paces: to try beside 12 tokens/s; None passes text on as it comes. Not tried for QoE.
+        search_requests: the search looks at every k-th request so that it has at most that many.
+        verify_requests: the best few run on that many requests from the trace's beginning.
+        seed: of what the trace leaves open.
+        executor: as for `sweep`.
+        progress: called with what is being done, and how far it is.
+
+    Raises:
+        ConfigurationError: unknown objective, or nothing keeps to the limits; the message says how near it gets.
+    """
+    aim = Aim(objective, max_cost, max_p99_s)
+    search = _Search(
+        # The few that are verified plan on what all of them look like, as a live client would after a while.
+        scenario=replace(scenario, lengths=scenario.planning_lengths(trace.prompt_tokens)),
+        exchange_rate=exchange_rate,
+        seed=seed,
+        executor=executor,
+        tell=progress or (lambda _what, _done, _total: None),
+    )
+    thinned = _thin(trace, search_requests)
+    found = search.wide(thinned, policies, aim)
+    few = trace.take(0, verify_requests)
+    reference = search.reference(few)
+    shortlist = _shortlist(found, aim, search.reference(thinned))
+    verified = search.exact(few, [trial.choice.arm for trial in shortlist], FIRST_PACE, exchange_rate)
+    winners = aim.ranked([t for t in verified if aim.keeps(t, reference)] or verified)[:WINNERS]
+    arms = [trial.choice.arm for trial in winners]
+    # QoE is measured against the pace: a slower one would not serve readers better, it would expect less of them.
+    others = () if objective == "qoe" else tuple(pace for pace in paces if pace != FIRST_PACE)
+    for pace_tps in others:
+        verified += search.exact(few, arms, pace_tps, exchange_rate)
+    for rate in search.steering_rates():
+        verified += search.exact(few, arms, FIRST_PACE, rate)
+    fitting = [trial for trial in verified if aim.keeps(trial, reference)]
+    if not fitting:
+        raise ConfigurationError(aim.out_of_reach(verified, reference))
+    return Tuned(
+        objective=objective,
+        chosen=aim.ranked(fitting)[0],
+        reference=reference,
+        max_cost_usd=aim.limit_usd(reference),
+        max_p99_s=max_p99_s,
+        verified=tuple(sorted(verified, key=lambda trial: trial.cost_usd)),
+        searched=len(found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    scenario: Scenario
+    exchange_rate: float
+    seed: int
+    executor: Executor | None
+    tell: Tell
+
+    def wide(self, trace: Trace, policies: Sequence[str], aim: Aim) -> list[Trial]:
+        """Everything on the coarse grid, then closer and closer around the best."""
+        arms = [arm for policy in policies for arm in _grid(policy, BUDGETS)]
+        found = {trial.choice: trial for trial in self._run(trace, arms, "searching")}
+        reference = self.reference(trace)
+        for step in REFINEMENTS:
+            best = _shortlist(list(found.values()), aim, reference)
+            near = {arm for trial in best for arm in _neighbours(trial.choice.arm, step)}
+            arms = sorted(near, key=lambda arm: (arm.policy, arm.budget, arm.tail))
+            if arms:
+                found |= {trial.choice: trial for trial in self._run(trace, arms, "refining")}
+        return list(found.values())
+
+    def reference(self, trace: Trace) -> Trial:
+        """server_only."""
+        return self._run(trace, [Arm("server_only", 1.0, 0.0)], "searching")[0]
+
+    def exact(
+        self, trace: Trace, arms: Sequence[Arm], pace_tps: float | None, exchange_rate: float
+    ) -> list[Trial]:
+        """Arms through the real session, with moves."""
+        moving = [replace(arm, migrate=True) for arm in arms]
+        return self._run(trace, moving, "verifying", "events", pace_tps, exchange_rate)
+
+    def steering_rates(self) -> tuple[float, ...]:
+        """A λ under which the other side is the dear one; none where the device's work is not known in FLOPs."""
+        flops, server = self.scenario.device.flops, self.scenario.server_rates
+        dear = max(server.cost_in, server.cost_out)
+        if flops is None or dear == 0:
+            return ()
+        work = flops.decode, flops.prefill_at(128.0)
+        device_dear_from = dear * 1e6 / min(work)
+        if self.exchange_rate <= device_dear_from:
+            return (device_dear_from * 2,)
+        return (min(server.cost_in, server.cost_out) * 1e6 / max(work) / 2,)
+
+    def _run(
+        self,
+        trace: Trace,
+        arms: Sequence[Arm],
+        what: str,
+        evaluator: EvaluatorName = "vectorised",
+        pace_tps: float | None = FIRST_PACE,
+        exchange_rate: float | None = None,
+    ) -> list[Trial]:
+        rate = self.exchange_rate if exchange_rate is None else exchange_rate
+        scenario = replace(self.scenario, pace_tps=pace_tps)
+        if rate != self.exchange_rate:
+            rates = device_rates(scenario.device, ExchangeRate(usd_per_mflop=rate))
+            scenario = replace(scenario, device_rates=rates)
+        cells = sweep(
+            trace,
+            [scenario],
+            arms,
+            seeds=(self.seed,),
+            evaluator=evaluator,
+            executor=self.executor,
+            progress=lambda done, total: self.tell(what, done, total),
+            oracle=False,
+        )
+        answer_tokens = _answer_tokens(trace, scenario)
+        return [
+            self._trial(cell, Choice(cell.arm, rate, pace_tps), scenario, answer_tokens) for cell in cells
+        ]
+
+    def _trial(self, cell: Cell, choice: Choice, steered: Scenario, answer_tokens: float) -> Trial:
+        summary = cell.summary
+        usd = {"device": 0.0, "server": 0.0}
+        for key, each in summary.cost_by.items():
+            usd[key.partition("/")[0]] += each
+        # Energy is linear in λ, so what it costs the user follows from what it cost under the other λ.
+        if steered.device_rates.cost_out > 0:
+            usd["device"] *= self.scenario.device_rates.cost_out / steered.device_rates.cost_out
+        reading = summary.reading
+        cost_usd = usd["device"] + usd["server"]
+        may_save_usd = _may_save(cell, self.scenario, answer_tokens) if reading is None else 0.0
+        return Trial(
+            choice=choice,
+            ttft_mean_s=summary.ttft_mean_s.mean,
+            ttft_p99_s=summary.ttft_p99_s.mean,
+            server_usd=usd["server"],
+            device_usd=usd["device"],
+            least_usd=cost_usd - may_save_usd,
+            qoe=None if reading is None or math.isnan(reading.qoe.mean) else reading.qoe.mean,
+            late_tokens=None if reading is None else reading.late_tokens.mean,
+            requests=summary.requests,
+            verified=reading is not None,
+        )
+
+
+def _answer_tokens(trace: Trace, scenario: Scenario) -> float:
+    """Mean length of an answer under the scenario's limit."""
+    limit = np.inf if scenario.max_tokens is None else scenario.max_tokens
+    return float(np.clip(trace.output_tokens, 1, limit).mean())
+
+
+def _may_save(cell: Cell, scenario: Scenario, answer_tokens: float) -> float:
+    """What moves could save at most, USD per request: the dear side's answers at the cheap side's price."""
+    device, server = scenario.device_rates.cost_out, scenario.server_rates.cost_out
+    dear, continues = (
+        ("device", scenario.server_continues) if device > server else ("server", scenario.device_continues)
+    )
+    if not continues or device == server:
+        return 0.0
+    # Of what answers cost there, prompts included, no more than this went into writing.
+    writing_usd = min(cell.summary.cost_by.get(f"{dear}/answer", 0.0), answer_tokens * max(device, server))
+    return writing_usd * (1.0 - min(device, server) / max(device, server))
+
+
+def _grid(policy: str, budgets: Sequence[float]) -> list[Arm]:
+    if policy in BUDGETLESS:
+        return [Arm(policy, 1.0, 0.0)]
+    tails = TAILS if policy in TAILED else (0.0,)
+    return [Arm(policy, budget, tail) for budget, tail in itertools.product(budgets, tails)]
+
+
+def _neighbours(arm: Arm, step: float) -> list[Arm]:
+    """The same with a little more and a little less budget and tail."""
+    if arm.policy in BUDGETLESS:
+        return []
+    budgets = {round(min(1.0, max(0.0, arm.budget + by)), 6) for by in (-step, 0.0, step)}
+    tails = {arm.tail}
+    if arm.policy in TAILED:
+        tails |= {round(arm.tail * factor, 6) for factor in (0.5, 1.5) if arm.tail * factor < 1.0}
+    return [replace(arm, budget=b, tail=t) for b, t in itertools.product(sorted(budgets), sorted(tails))]
+
+
+def _shortlist(trials: Sequence[Trial], aim: Aim, reference: Trial) -> list[Trial]:
+    """The best that may keep to the limits, the best that surely do, and the cheapest of all."""
+    hoping = aim.ranked([t for t in trials if aim.keeps(t, reference, hoping=True)])
+    sure = aim.ranked([t for t in trials if aim.keeps(t, reference)])
+    cheapest = min(trials, key=lambda t: t.cost_usd)
+    return list(dict.fromkeys([*hoping[:BEST], *sure[:BEST], cheapest]))
+
+
+def _thin(trace: Trace, most: int) -> Trace:
+    """Every k-th request, so that at most `most` are left; all times of day stay in."""
+    step = -(-len(trace) // most)
+    if step <= 1:
+        return trace
+    columns = {
+        f.name: getattr(trace, f.name)[::step]
+        for f in fields(trace)
+        if isinstance(getattr(trace, f.name), np.ndarray)
+    }
+    return replace(trace, **columns, gaps=None, features={n: v[::step] for n, v in trace.features.items()})

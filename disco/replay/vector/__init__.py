@@ -1,0 +1,1 @@
+"""The vectorised evaluator: TTFT, budget and cost of millions of requests at once."""

@@ -1,0 +1,152 @@
+"""What a recording was made on, as a scenario: rates, device, server and pace from the route records themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.cost import Rates
+from disco.errors import ConfigurationError
+from disco.profiles import DeviceProfile, Empirical, Rolling, ServerProfile, fit_line
+from disco.replay.workload.scenario import DEFAULT_SERVER_TPS, TTFT_OVER, Scenario
+from disco.replay.workload.trace import Trace
+
+__all__ = ["is_recording", "scenario_of_routes"]
+
+FEWEST_STARTS = 8  # of the device with a known TTFT, for a line through them
+DEFAULT_DEVICE_TPS = 15.0  # where no answer of the device was long enough to tell
+_STEEPEST_TPS = 1e6  # prompt tokens/s where prompts are so short that a line through their TTFTs has no slope
+
+Floats = NDArray[np.float64]
+
+
+def is_recording(trace: Trace) -> bool:
+    """Whether a trace was read from route records (format "routes") and so knows what it was recorded on."""
+    return trace.features.keys() >= {"ttft_recorded_s", "device_cost_in_usd", "server_cost_in_usd"}
+
+
+def scenario_of_routes(
+    trace: Trace,
+    *,
+    device: DeviceProfile | None = None,
+    server: ServerProfile | None = None,
+    name: str | None = None,
+) -> Scenario:
+    """The scenario of a recording.
+
+    Rates, pace and who could continue an answer are those of the last record. The device's line is fitted through
+    the TTFTs of its warm starts over the prompt tokens it really read; the server's TTFT distribution counts lost
+    races as "longer than that" (Kaplan and Meier). Both answer for what the records do not know; what they do know
+    is replayed as it was.
+
+    Args:
+        trace: read from route records.
+        device: in place of the fit; needed where there are too few starts of the device for one.
+        server: its TTFTs and speed where the recording has not one; needed then.
+        name: of the scenario; None: after the endpoints.
+
+    Raises:
+        ConfigurationError: the trace is no recording, has only one side, or knows too little of one and no profile
+            was given.
+    """
+    if not is_recording(trace):
+        raise ConfigurationError(
+            f"trace {trace.name!r} was not read from route records; describe what to replay it on with profiles"
+        )
+    ttft, server_tps, tpot = _server(trace, server)
+    profile = device or _device(trace)
+    device_name, server_name = (str(_last_known(trace, side)) for side in ("device", "server"))
+    pace_tps = float(trace.features["pace_tps"][-1])
+    return Scenario(
+        name=name or f"{device_name} × {server_name} as recorded",
+        device=profile,
+        device_rates=_rates(trace, "device"),
+        server_rates=_rates(trace, "server"),
+        ttft=ttft,
+        tpot=tpot,
+        server_tps=server_tps,
+        pace_tps=None if np.isnan(pace_tps) else pace_tps,
+        device_continues=bool(trace.features["device_continues"][-1]),
+        server_continues=bool(trace.features["server_continues"][-1]),
+        server_name=server_name,
+    )
+
+
+def _server(trace: Trace, profile: ServerProfile | None) -> tuple[Empirical, float, Empirical | None]:
+    """TTFT, tokens/s and time per token."""
+    seen = _known(trace.ttft_s)
+    if seen.size:
+        times = Rolling(half_life=None)
+        for ttft_s in seen.tolist():
+            times.observe(ttft_s)
+        for over_s in _known(trace.features[TTFT_OVER]).tolist():
+            times.observe_censored(over_s)
+        ttft = times.snapshot()
+    elif profile is not None:
+        ttft = profile.ttft()
+    else:
+        raise ConfigurationError(
+            f"in the recording {trace.name!r} the server never came to speak, so nothing is known of its TTFT; name a "
+            "server profile"
+        )
+    tpot_s = _known(trace.tpot_s)
+    tpot_s = tpot_s[tpot_s > 0]
+    if tpot_s.size:
+        return ttft, 1.0 / float(np.median(tpot_s)), Empirical.from_samples(tpot_s)
+    if profile is not None:
+        return ttft, profile.decode_tps or DEFAULT_SERVER_TPS, profile.tpot()
+    return ttft, DEFAULT_SERVER_TPS, None
+
+
+def _device(trace: Trace) -> DeviceProfile:
+    read_tokens = np.asarray(trace.features["device_read_tokens"], dtype=np.float64)
+    cold = np.asarray(trace.features["device_cold"], dtype=np.bool_)
+    known = ~np.isnan(trace.device_ttft_s) & ~np.isnan(read_tokens)
+    warm = known & ~cold
+    if warm.sum() < FEWEST_STARTS or np.ptp(read_tokens[warm]) == 0:
+        raise ConfigurationError(
+            f"the recording {trace.name!r} has {int(warm.sum())} warm starts of the device whose TTFT is known, and a "
+            f"profile takes at least {FEWEST_STARTS} with prompts of different lengths; name a device profile"
+        )
+    line = fit_line(read_tokens[warm], trace.device_ttft_s[warm], non_negative=True)
+    k_s_per_token = max(line.k_s_per_token, 1.0 / _STEEPEST_TPS)
+    tpot_s = _known(trace.device_tpot_s)
+    tpot_s = tpot_s[tpot_s > 0]
+    loads_s = trace.device_ttft_s[known & cold] - (k_s_per_token * read_tokens[known & cold] + line.c_s)
+    return DeviceProfile(
+        name=str(_last_known(trace, "device")),
+        source=f"fitted to {line.n} warm starts in {trace.name}",
+        prefill_tps=1.0 / k_s_per_token,
+        decode_tps=1.0 / float(np.median(tpot_s)) if tpot_s.size else DEFAULT_DEVICE_TPS,
+        k_s_per_token=k_s_per_token,
+        c_s=line.c_s,
+        r2=line.r2,
+        n=line.n,
+        load_s=max(float(np.median(loads_s)), 0.0) if loads_s.size else None,
+    )
+
+
+def _rates(trace: Trace, side: str) -> Rates:
+    columns = [f"{side}_cost_in_usd", f"{side}_cost_out_usd", f"{side}_cached_share"]
+    try:
+        return Rates(*(float(_last_known(trace, column)) for column in columns))
+    except ValueError as error:
+        raise ConfigurationError(f"the recording {trace.name!r} has unusable rates: {error}") from error
+
+
+def _last_known(trace: Trace, column: str) -> Any:
+    values = trace.features[column]
+    known = values != "" if values.dtype.kind in "OU" else ~np.isnan(values)
+    if not known.any():
+        side = column.split("_", maxsplit=1)[0]
+        raise ConfigurationError(
+            f"the recording {trace.name!r} was made without a {side}: there is nothing to decide between; describe "
+            "both sides with profiles"
+        )
+    return values[known][-1]
+
+
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values)]

@@ -1,0 +1,360 @@
+"""What a trace is replayed on: a device, a server, prices and a reader; and under which policy.
+
+`resolve` draws everything that a trace leaves open once, before any policy looks at it. So every policy, both
+evaluators and every budget meet the same luck (common random numbers), and differences are theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from disco.cost import ExchangeRate, Rates, device_rates, server_rates
+from disco.dispatch.policies.policy import Delays
+from disco.dispatch.regime import Regime, regime
+from disco.endpoints.simulation.simulated_script import Fault
+from disco.errors import ConfigurationError
+from disco.plan import Candidate
+from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
+from disco.replay.stations.station import DEFAULT_TPS, Station
+from disco.replay.workload.trace import Gaps, Trace
+
+__all__ = ["DEVICE", "SERVER", "Arm", "Draws", "Scenario", "Workload", "draws", "resolve", "scenario_for"]
+
+DEVICE = "device"
+SERVER = "server"
+
+DEFAULT_SERVER_TPS = DEFAULT_TPS  # where neither trace nor profile knows how fast the server writes
+# Features that a recording brings along and `resolve` makes use of; NaN where there is nothing to say.
+TTFT_OVER = "ttft_over_s"  # the server's first token took longer than this: it lost a race and was stopped
+DEVICE_TTFT_OVER = "device_ttft_over_s"  # the same of the device
+DEVICE_CACHED = "device_cached_tokens"  # of the prompt, what the device still held from requests before
+STARTS = ("device_start_s", "server_start_s")  # seconds after the request; NaN: it was not to start
+
+# Streams of randomness of their own: the seed that made a synthetic trace (0, 1, 2) may also resolve it.
+_TTFT_STREAM, _TPOT_STREAM = 21, 22
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Draws = tuple[np.random.Generator, np.random.Generator]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Two endpoints, their prices, and a reader.
+
+    Attributes:
+        name: for tables and plots, such as "pixel7pro-bloom-1.1b × deepseek-v3-2025".
+        device: prefill and decode rates, load time.
+        device_rates, server_rates: unified cost per token (USD).
+        ttft: the server's time to first token: what policies plan on, and what unknown times are drawn from.
+        tpot: the server's mean time per output token over requests, s; None: `1/server_tps` always.
+        server_tps: what a plan takes the server's decode rate to be, tokens/s.
+        lengths: prompt lengths that policies plan on; None: those of the trace itself.
+        max_tokens: limit of every answer; None: no limit.
+        pace_tps: the reader's pace; None: text is passed on as it comes.
+        device_slots: answers the device works on at once, others queue; None: it never queues (as the paper has it).
+        idle_unload_s: the device unloads its model after that long without work; None: it is always loaded.
+        device_continues, server_continues: it can continue a half-written answer.
+        device_fault, server_fault: what goes wrong there, and how often.
+        server_name: of the server's profile, for tables.
+        labelled: the regime that an experiment says it is in; None: the one that the prices make it.
+    """
+
+    name: str
+    device: DeviceProfile
+    device_rates: Rates
+    server_rates: Rates
+    ttft: Empirical
+    tpot: Empirical | None = None
+    server_tps: float = DEFAULT_SERVER_TPS
+    lengths: Lengths | None = None
+    max_tokens: int | None = None
+    pace_tps: float | None = 4.8
+    device_slots: int | None = None
+    idle_unload_s: float | None = None
+    device_continues: bool = True
+    server_continues: bool = True
+    device_fault: Fault | None = None
+    server_fault: Fault | None = None
+    server_name: str = "server"
+    labelled: Regime | None = None
+
+    @property
+    def regime(self) -> Regime:
+        """Which side is to be spared."""
+        return self.labelled or regime(self.device_rates, self.server_rates)
+
+    @property
+    def constrained(self) -> Literal["device", "server"]:
+        """The side the budget limits."""
+        return "device" if self.regime == "device-constrained" else "server"
+
+    def stations(self) -> tuple[Station, Station]:
+        """Device and server, for a replay of any number of endpoints.
+
+        Raises:
+            ConfigurationError: the model is to be unloaded, and the device does not say how long loading takes.
+        """
+        device = Station.of_device(
+            self.device,
+            self.device_rates,
+            name=DEVICE,
+            slots=self.device_slots,
+            idle_unload_s=self.idle_unload_s,
+            continues=self.device_continues,
+            fault=self.device_fault,
+        )
+        server = Station(
+            name=SERVER,
+            reach="any",
+            rates=self.server_rates,
+            ttft=self.ttft,
+            decode_tps=self.server_tps,
+            tpot=self.tpot,
+            continues=self.server_continues,
+            fault=self.server_fault,
+        )
+        return device, server
+
+    def candidates(self) -> tuple[Candidate, Candidate]:
+        """Device and server as dispatch and session see them, the model being loaded."""
+        device, server = self.stations()
+        return device.candidate(), server.candidate()
+
+    def planning_lengths(self, prompt_tokens: Ints) -> Lengths:
+        """The prompt lengths that policies plan on."""
+        return self.lengths if self.lengths is not None else Lengths.from_samples(prompt_tokens)
+
+
+def scenario_for(
+    device: DeviceProfile,
+    server: ServerProfile,
+    *,
+    exchange_rate: ExchangeRate,
+    prices: PriceTable | None = None,
+    price: Price | None = None,
+    trace: Trace | None = None,
+    lengths: Lengths | None = None,
+    max_tokens: int | None = None,
+    pace_tps: float | None = 4.8,
+) -> Scenario:
+    """A scenario from profiles.
+
+    Args:
+        device: answers here.
+        server: answers there.
+        exchange_rate: λ.
+        prices: where the server's price is looked up; None: the shipped table.
+        price: the server's price where it is known otherwise; comes first.
+        trace: where most of its requests know the server's TTFT, policies plan on those instead of the profile.
+        lengths: prompt lengths that policies plan on; None: the trace's.
+        max_tokens: see `Scenario`.
+        pace_tps: see `Scenario`.
+
+    Raises:
+        ConfigurationError: the server has no price, or the device nothing for the exchange rate to price.
+    """
+    if price is None:
+        if server.price is None:
+            raise ConfigurationError(
+                f"server {server.name!r} names no price; give one in USD per million tokens, in and out"
+            )
+        price = (prices or load_prices()).price(server.price)
+    ttft = server.ttft()
+    if trace is not None:
+        seen = trace.ttft_s[~np.isnan(trace.ttft_s)]
+        if seen.size * 2 > len(trace):
+            ttft = Empirical.from_samples(seen)
+    return Scenario(
+        name=f"{device.name} × {server.name}",
+        device=device,
+        device_rates=device_rates(device, exchange_rate),
+        server_rates=server_rates(price),
+        ttft=ttft,
+        tpot=server.tpot(),
+        server_tps=server.decode_tps or DEFAULT_SERVER_TPS,
+        lengths=lengths,
+        max_tokens=max_tokens,
+        pace_tps=pace_tps,
+        server_name=server.name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One policy with its numbers: what is compared.
+
+    Attributes:
+        policy: a name that presets know, "auto" included; "oracle" (knows every TTFT in advance; a bound that
+            cannot be had live); or "recorded" (starts each side when a live client did, `Workload.starts`).
+        budget: share b of all prompt tokens that the constrained endpoint may process.
+        tail: share α kept for slow servers.
+        migrate: answers may move to the cheaper side in mid-sentence.
+        order: whether the first writer goes on until the second one writes too, or stops at the cut.
+    """
+
+    policy: str
+    budget: float = 0.5
+    tail: float = 0.05
+    migrate: bool = False
+    order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.budget <= 1.0:
+            raise ConfigurationError(f"a budget is a share and must lie between 0 and 1, not {self.budget}")
+        if not 0.0 <= self.tail < 1.0:
+            raise ConfigurationError(f"a tail is a share in [0, 1), not {self.tail}")
+
+    def at(self, budget: float) -> Arm:
+        """The same with another budget."""
+        return replace(self, budget=budget)
+
+    @property
+    def label(self) -> str:
+        """Policy, and whether it migrates; the budget is an axis of its own."""
+        return f"{self.policy} + migration" if self.migrate else self.policy
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A trace with nothing left open: what both evaluators run on. All columns have shape (n,).
+
+    Attributes:
+        arrival_s: seconds.
+        prompt_tokens: tokens.
+        answer_tokens: length of the answer after the limit, at least 1.
+        server_ttft_s: s.
+        device_ttft_s: s, the model being loaded and the device idle.
+        server_tpot_s, device_tpot_s: s per token after the first.
+        max_tokens: the limit, None for none.
+        gaps: the server's times between tokens where the trace knows them.
+        starts: when each side was really started, where the trace is a recording; what the arm "recorded" does.
+        device_cached_tokens: of the prompt, what the device need not read again, where a recording says so; it is
+            charged as such (`Rates.cached_share`). None: nothing.
+    """
+
+    arrival_s: Floats
+    prompt_tokens: Ints
+    answer_tokens: Ints
+    server_ttft_s: Floats
+    device_ttft_s: Floats
+    server_tpot_s: Floats
+    device_tpot_s: Floats
+    max_tokens: int | None = None
+    gaps: Gaps | None = None
+    starts: Delays | None = None
+    device_cached_tokens: Ints | None = None
+
+    def __len__(self) -> int:
+        return int(self.arrival_s.size)
+
+    def take(self, start: int, stop: int) -> Workload:
+        """Requests `start` to `stop`."""
+        stop = min(stop, len(self))
+        columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _WORKLOAD_COLUMNS}
+        return replace(
+            self,
+            **columns,
+            gaps=None if self.gaps is None else self.gaps.take(start, stop),
+            starts=None if self.starts is None else Delays(*(s[start:stop] for s in self.starts)),
+            device_cached_tokens=(
+                None if self.device_cached_tokens is None else self.device_cached_tokens[start:stop]
+            ),
+        )
+
+
+_WORKLOAD_COLUMNS = (
+    "arrival_s",
+    "prompt_tokens",
+    "answer_tokens",
+    "server_ttft_s",
+    "device_ttft_s",
+    "server_tpot_s",
+    "device_tpot_s",
+)
+
+
+def draws(seed: int) -> Draws:
+    """Where the draws of a seed begin: the server's TTFT, and its time per token."""
+    ttft_rng, tpot_rng = (np.random.default_rng([seed, stream]) for stream in (_TTFT_STREAM, _TPOT_STREAM))
+    return ttft_rng, tpot_rng
+
+
+def resolve(trace: Trace, scenario: Scenario, *, seed: int, rngs: Draws | None = None) -> Workload:
+    """Draw what the trace leaves open; what it knows is kept.
+
+    The draws depend on the seed and on the request's place in the trace alone, one stream per column.
+
+    Args:
+        trace: all of it, or the next piece.
+        scenario: where from.
+        seed: of the draws.
+        rngs: `draws(seed)`, where a trace comes in pieces: each piece goes on where the one before it stopped, and
+            together they get what the whole trace would; None: from the beginning.
+    """
+    n = len(trace)
+    ttft_rng, tpot_rng = draws(seed) if rngs is None else rngs
+    prompt_tokens = trace.prompt_tokens
+    answer_tokens = np.maximum(trace.output_tokens, 1)
+    if scenario.max_tokens is not None:
+        answer_tokens = np.minimum(answer_tokens, scenario.max_tokens)
+    server_tpot_s = (
+        np.full(n, 1.0 / scenario.server_tps) if scenario.tpot is None else scenario.tpot.sample(tpot_rng, n)
+    )
+    return Workload(
+        arrival_s=trace.arrival_s,
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
+        server_ttft_s=_known_or(trace.ttft_s, _drawn(scenario.ttft, ttft_rng.random(n), trace)),
+        device_ttft_s=_known_or(trace.device_ttft_s, _line(scenario, trace)),
+        server_tpot_s=_known_or(trace.tpot_s, server_tpot_s),
+        device_tpot_s=_known_or(trace.device_tpot_s, np.full(n, 1.0 / scenario.device.decode_tps)),
+        max_tokens=scenario.max_tokens,
+        gaps=trace.gaps,
+        starts=_recorded_starts(trace),
+        device_cached_tokens=_recorded_cache(trace),
+    )
+
+
+def _drawn(ttft: Empirical, levels: Floats, trace: Trace) -> Floats:
+    """The server's TTFTs at these levels, shape (n,): of what lies beyond the bound, where one is known."""
+    over_s = trace.features.get(TTFT_OVER)
+    if over_s is None:
+        return ttft.quantile(levels)
+    below = np.where(np.isnan(over_s), 0.0, ttft.cdf(over_s))
+    # Where nothing slower was ever seen, the bound itself is the best there is.
+    beyond_s: Floats = np.fmax(ttft.quantile(np.minimum(below + (1.0 - below) * levels, 1.0)), over_s)
+    return beyond_s
+
+
+def _line(scenario: Scenario, trace: Trace) -> Floats:
+    line = scenario.device.line
+    ttft_s = np.asarray(line.k_s_per_token * trace.prompt_tokens + line.c_s, dtype=np.float64)
+    over_s = trace.features.get(DEVICE_TTFT_OVER)
+    return ttft_s if over_s is None else np.fmax(ttft_s, over_s)
+
+
+def _recorded_cache(trace: Trace) -> Ints | None:
+    cached = trace.features.get(DEVICE_CACHED)
+    if cached is None:
+        return None
+    known: Ints = np.nan_to_num(cached, nan=0.0).astype(np.int64)
+    return np.minimum(known, trace.prompt_tokens)
+
+
+def _recorded_starts(trace: Trace) -> Delays | None:
+    device_s, server_s = (trace.features.get(name) for name in STARTS)
+    if device_s is None or server_s is None:
+        return None
+    return Delays(*(np.where(np.isnan(s), np.inf, s).astype(np.float64) for s in (device_s, server_s)))
+
+
+def _known_or(known: Floats, otherwise: Floats) -> Floats:
+    unknown = np.isnan(known)
+    if not unknown.any():
+        return known
+    return np.where(unknown, otherwise, known)

@@ -1,0 +1,62 @@
+"""What goes back over the wire for one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.types import Send
+
+from disco.server.api_errors import Refusal, error_event
+
+__all__ = ["EVENTS", "JSON", "Reply"]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+class Reply:
+    """Status, headers and body of one answer, sent as they come. Mutable: everything but `_send`."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+        self._events = False  # it is an event stream, which can carry an error
+        self._last = b""
+
+    async def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Status line and headers."""
+        wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        self._events = any(n == b"content-type" and v.startswith(EVENTS.encode()) for n, v in wire)
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": wire})
+
+    async def piece(self, data: bytes) -> None:
+        """Some of the body."""
+        self._last = data
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """The rest of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def whole(
+        self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), *, kind: str = JSON
+    ) -> None:
+        """All of it at once."""
+        fixed = [("content-type", kind), ("content-length", str(len(body)))]
+        await self.begin(status, [*fixed, *headers])
+        await self.end(body)
+
+    async def refuse(self, refusal: Refusal, *, named: bool = False) -> None:
+        """The error, as a response or, where one has begun, as its last event.
+
+        A body that cannot carry an error stays unfinished, which the client's HTTP library notices.
+
+        Args:
+            refusal: what to say.
+            named: the way the Responses API's streams say it.
+        """
+        if not self.started:
+            await self.whole(refusal.status, refusal.body(), refusal.headers.items())
+        elif self._events:
+            await self.end(error_event(refusal, self._last, named=named))

@@ -1,0 +1,140 @@
+"""From the bytes of a request to what the client is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import anyio
+from starlette.types import Receive, Scope
+
+from disco.dispatch import available_presets
+from disco.errors import nearest
+from disco.server.api_errors import Refusal
+
+__all__ = ["CHAT", "RESPONSES", "Asked", "Gone", "parse", "read_body"]
+
+SILENCE_S = 30.0  # a client that sends nothing for so long in the middle of a body is given up
+DRAIN_S = 5.0  # how long a body that is too long is read on, so that the refusal is seen and not a reset
+CHAT, RESPONSES = "/chat/completions", "/responses"
+
+
+class Gone(Exception):
+    """The client has closed the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request's body.
+
+    Attributes:
+        body: what the API knows.
+        disco: what only disco knows, the field "disco" of the body; None where it was not there.
+        stream: the answer is wanted as events.
+    """
+
+    body: dict[str, Any] = field(repr=False)
+    disco: object
+    stream: bool
+
+
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        Refusal: it is longer than `max_bytes`, or stopped coming.
+        Gone: the client left.
+    """
+    announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    too_long = announced.isdigit() and int(announced) > max_bytes
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    with anyio.CancelScope() as patience:
+        while more and not too_long:
+            patience.deadline = anyio.current_time() + SILENCE_S
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part = message.get("body", b"")
+            size += len(part)
+            parts.append(part)
+            too_long = size > max_bytes
+            more = message.get("more_body", False)
+    if patience.cancelled_caught:
+        raise Refusal(408, f"Nothing of the body came for {SILENCE_S:g} s.", code="body_timeout")
+    if too_long:
+        with anyio.move_on_after(DRAIN_S):
+            while more:
+                more = (await receive()).get("more_body", False)
+        mib = max_bytes / 2**20
+        raise Refusal(413, f"The body is longer than {mib:g} MiB, the limit here.", code="body_too_long")
+    return b"".join(parts)
+
+
+def parse(path: str, data: bytes) -> Asked:
+    """Read a body and check what no endpoint can do without.
+
+    Args:
+        path: of the API, such as "/responses".
+        data: the body's bytes.
+
+    Raises:
+        Refusal: it is not a JSON object, or lacks what the path needs.
+    """
+    try:
+        body = json.loads(data, parse_constant=_no_constant)
+        if b"\\ud" in data or b"\\uD" in data:
+            # Half of a surrogate pair is JSON, but no text.
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise Refusal(400, "We could not parse the JSON body of your request.", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, "The body of the request must be a JSON object.", code="invalid_json")
+    disco = body.pop("disco", None)
+    if isinstance(disco, Mapping):
+        _check_policy(disco.get("policy"))
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise _wrong("stream", "a boolean")
+    if path == CHAT or (path == RESPONSES and body.get("prompt") is None):
+        model = body.get("model")
+        if model is None:
+            raise Refusal(400, "you must provide a model parameter", param="model")
+        if not isinstance(model, str):
+            raise _wrong("model", "a string")
+    if path == CHAT:
+        _check_messages(body.get("messages"))
+    elif path == RESPONSES and not isinstance(body.get("input"), str | list | None):
+        raise _wrong("input", "a string or an array")
+    return Asked(body, disco, bool(stream))
+
+
+def _check_messages(messages: object) -> None:
+    if messages is None:
+        message = "Missing required parameter: 'messages'."
+        raise Refusal(400, message, param="messages", code="missing_required_parameter")
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise _wrong("messages", "an array of objects")
+    if not messages:
+        message = "Invalid 'messages': empty array. Expected an array with minimum length 1."
+        raise Refusal(400, message, param="messages", code="empty_array")
+
+
+def _check_policy(policy: object) -> None:
+    """Only shipped presets by name: a path would let whoever may ask read files of this machine."""
+    presets = available_presets()
+    if isinstance(policy, str) and policy not in presets:
+        name = policy[:80]
+        message = f"No preset is called {name!r}. {nearest(name, presets)} Paths are for the server's owner."
+        raise Refusal(400, message, param="disco", code="invalid_disco_option")
+
+
+def _wrong(param: str, wanted: str) -> Refusal:
+    return Refusal(400, f"Invalid type for {param!r}: expected {wanted}.", param=param, code="invalid_type")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)  # NaN and Infinity are Python's, not JSON's

@@ -1,0 +1,1 @@
+"""The attempts of one answer: opened, stopped, settled."""

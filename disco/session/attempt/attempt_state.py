@@ -1,0 +1,83 @@
+"""How one attempt stands: what a session knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from disco.errors import FailureKind
+from disco.events import Delta, DeltaKind, SeamReport, Traffic, Usage
+from disco.plan import Candidate
+from disco.request import Prefix
+from disco.session.session_config import Role
+
+__all__ = ["AttemptState", "Outcome", "Role", "is_content", "is_text"]
+
+
+class Outcome(StrEnum):
+    """How an attempt stands or how it ended."""
+
+    RUNNING = "running"
+    PARKED = "parked"  # lost the race and keeps its prefill for a move
+    FINISHED = "finished"  # wrote the end of the answer
+    LOST = "lost"  # another one spoke first
+    HANDED_OVER = "handed_over"  # wrote up to a cut; another one went on
+    ABANDONED = "abandoned"  # target of a move that came too late or was not needed any more
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # the reader went away
+
+
+_RUNNING = Outcome.RUNNING  # asked for every token; looking it up on the enum costs more than the rest (3.11)
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """Mutable: everything below `prefix`."""
+
+    number: int
+    candidate: Candidate
+    role: Role
+    started_at: float
+    prefix: Prefix
+    outcome: Outcome = Outcome.RUNNING
+    failure: FailureKind | None = None
+    began_at: float | None = None  # when its turn came; None while it waits, or where that is not known
+    first_content_at: float | None = None
+    last_at: float = 0.0  # of its last content
+    quiet_from: float = 0.0  # silence before that is not its own
+    ended_at: float | None = None
+    tokens: int = 0  # content tokens written so far
+    held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
+    parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
+    usage: Usage | None = None
+    traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
+    seam: SeamReport | None = None
+    holds_prompt: bool = False  # it has said that it keeps its prefill
+    stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
+    allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
+    written_bytes: int = 0  # of its text; counted only where there is an allowance
+
+    @property
+    def active(self) -> bool:
+        """Whether its events still matter."""
+        return self.outcome is _RUNNING
+
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """It waits in a queue, as far as is known: that is no silence of its endpoint's."""
+        return self.began_at is None and self.candidate.announces
+
+    @property
+    def works_from_at(self) -> float:
+        """When it began to work, as far as is known: what is measured of its speed counts from there."""
+        return self.started_at if self.began_at is None else self.began_at
+
+
+def is_content(deltas: list[Delta]) -> bool:
+    """Whether a batch holds content, the only thing that wins a race (design rule 1)."""
+    return any(d.kind is not DeltaKind.ROLE for d in deltas)
+
+
+def is_text(deltas: list[Delta]) -> bool:
+    """Whether a target's batch continues a text; thinking or calling a tool in mid-sentence does not."""
+    return all(d.kind in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas)

@@ -1,0 +1,72 @@
+"""From a finished session to its ledger: every token of every attempt charged in exactly one phase."""
+
+from __future__ import annotations
+
+from disco.cost import Ledger, Phase
+from disco.events import Usage
+from disco.session.attempt.attempt_state import AttemptState, Outcome, Role
+from disco.session.machine import Session
+
+__all__ = ["settle_accounts"]
+
+_PROMPT_OF_ROLE = {Role.STARTER: Phase.ANSWER, Role.TARGET: Phase.MIGRATION, Role.TAKEOVER: Phase.FAILOVER}
+_PROMPT_OF_IDLE = {
+    Outcome.LOST: Phase.RACE_LOSER,
+    Outcome.PARKED: Phase.PARKED,
+    Outcome.ABANDONED: Phase.MIGRATION,
+    Outcome.FAILED: Phase.FAILED,
+    Outcome.CANCELLED: Phase.DISCARDED,
+}
+_UNKEPT = {Outcome.LOST: Phase.RACE_LOSER, Outcome.FAILED: Phase.FAILED}
+
+
+def settle_accounts(session: Session) -> Ledger:
+    """Charge every attempt for what it used, at the rates of its candidate.
+
+    Args:
+        session: closed, so that every attempt has its final usage.
+    """
+    ledger = Ledger({payer.name: payer.rates for c in session.candidates.values() for payer in c.payers})
+    for state in session.attempts:
+        if state.usage is not None:
+            for payer, usage in _shares(state, state.usage):
+                _charge(ledger, state, payer, usage, session.transcript.kept_tokens(state))
+    return ledger
+
+
+def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
+    """What each payer did: the parts of an endpoint that is made of several, else the endpoint all of it."""
+    return usage.shares or ((state.candidate.name, usage),)
+
+
+def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_tokens: int) -> None:
+    kept = _kept(state, kept_tokens, usage.completion_tokens)
+    ledger.charge(
+        attempt=state.number,
+        endpoint=payer,
+        phase=_prompt_phase(state, kept_tokens),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+    if kept:
+        ledger.charge(attempt=state.number, endpoint=payer, phase=Phase.ANSWER, completion_tokens=kept)
+    if usage.completion_tokens > kept:
+        phase = _UNKEPT.get(state.outcome, Phase.DISCARDED)
+        rest = usage.completion_tokens - kept
+        ledger.charge(attempt=state.number, endpoint=payer, phase=phase, completion_tokens=rest)
+
+
+def _kept(state: AttemptState, kept_tokens: int, completion_tokens: int) -> int:
+    """Tokens that are in the answer, in the unit of the bill.
+
+    A server bills tokens but sends chunks: where all of it was kept, all that is billed was.
+    """
+    if kept_tokens == state.tokens:
+        return completion_tokens if state.tokens else 0
+    return min(kept_tokens, completion_tokens)
+
+
+def _prompt_phase(state: AttemptState, kept_tokens: int) -> Phase:
+    if kept_tokens or state.outcome in (Outcome.FINISHED, Outcome.HANDED_OVER):
+        return _PROMPT_OF_ROLE[state.role]
+    return _PROMPT_OF_IDLE[state.outcome]

@@ -1,0 +1,198 @@
+"""Writes down a closed session as a route record."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from typing import Any
+
+from disco.cost import Ledger
+from disco.playback import reader_metrics
+from disco.session.attempt.attempt_state import AttemptState
+from disco.session.machine import Session
+from disco.session.records.route_record import Contender, Pace, Piece, RouteRecord, Transfer, Try
+
+__all__ = ["make_record"]
+
+_REASON = re.compile(r"[A-Za-z_]{1,32}")
+
+
+def _word(reason: str | None) -> str | None:
+    """A server may give any reason, a whole prompt too; a record holds words that name one."""
+    return reason if reason is None or _REASON.fullmatch(reason) else "other"
+
+
+def make_record(
+    session: Session, ledger: Ledger, *, policy: str, created_s: float | None = None
+) -> RouteRecord:
+    """Write down a closed session.
+
+    Args:
+        session: closed.
+        ledger: what was charged for it, with the rates of all its candidates.
+        policy: name of the preset.
+        created_s: when the request came, Unix time in seconds; the session itself has no clock.
+    """
+    t0 = session.started_at
+    generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
+    released = tuple((at - t0, tokens) for at, tokens in session.transcript.released)
+    pace_tps = session.terms.pace_tps
+    return RouteRecord(
+        created_s=None if created_s is None else round(created_s, 6),
+        policy=policy,
+        finish_reason=_word(session.finish_reason),
+        prompt_tokens=session.terms.prompt_tokens,
+        answer_tokens=session.transcript.tokens,
+        max_tokens=session.terms.max_tokens,
+        endpoints=_contenders(session),
+        starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
+        tries=tuple(_try(session, state, ledger) for state in session.attempts),
+        pieces=(pieces := _pieces(session)),
+        transfers=_transfers(session),
+        pace=_pace(generated, released, pace_tps),
+        ledger=ledger,
+        duration_s=(session.ending.closed_at or t0) - t0,
+        generated=generated,
+        released=released,
+        rested=session.plan.rested,
+        withheld=session.plan.withheld,
+        budget={} if session.purse is None else session.purse.report(session.ending.closed_at or t0),
+        winner=_winner(session, pieces),
+    )
+
+
+def _contenders(session: Session) -> tuple[Contender, ...]:
+    return tuple(
+        Contender(
+            name=candidate.name,
+            place=candidate.place,
+            cost_in=candidate.rates.cost_in,
+            cost_out=candidate.rates.cost_out,
+            cached_share=candidate.rates.cached_share,
+            continues=candidate.continues,
+            reach=candidate.reach,
+            rank=candidate.rank,
+        )
+        for candidate in session.candidates.values()
+    )
+
+
+def _try(session: Session, state: AttemptState, ledger: Ledger) -> Try:
+    t0 = session.started_at
+    usage = state.usage
+    return Try(
+        endpoint=state.candidate.name,
+        place=state.candidate.place,
+        role=state.role.value,
+        outcome=state.outcome.value,
+        failure=state.failure.value if state.failure else None,
+        cold=state.candidate.load_s > 0,
+        started_s=state.started_at - t0,
+        first_content_s=None if state.first_content_at is None else state.first_content_at - t0,
+        ended_s=None if state.ended_at is None else state.ended_at - t0,
+        prefix_chars=len(state.prefix.text),
+        tokens=state.tokens,
+        kept_tokens=session.transcript.kept_tokens(state),
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        completion_tokens=usage.completion_tokens if usage else 0,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        cost=sum(c.cost for c in ledger.charges if c.attempt == state.number),
+        text_chars=sum(map(len, state.parts)),
+        began_s=None if state.began_at is None else state.began_at - t0,
+        bytes_up=state.traffic.bytes_up,
+        bytes_down=state.traffic.bytes_down,
+        text_bytes=len("".join(state.parts).encode("utf-8", "surrogatepass")),
+        **_seam(state),
+    )
+
+
+def _seam(state: AttemptState) -> dict[str, Any]:
+    seam = state.seam
+    if seam is None:
+        return {}
+    return {
+        "seam": seam.verdict,
+        "sent_chars": seam.sent_chars,
+        "written_chars": seam.written_chars,
+        "swallowed_chars": seam.swallowed_chars,
+    }
+
+
+def _pieces(session: Session) -> tuple[Piece, ...]:
+    delivered = session.transcript.text
+    pieces = []
+    segments = session.transcript.segments
+    ends = [*(s.start for s in segments[1:]), math.inf]
+    for segment, next_start in zip(segments, ends, strict=False):
+        start, state = segment.start, segment.writer
+        # A cancelled answer may not have reached its last piece.
+        end = int(min(next_start, len(delivered)))
+        if end <= start:
+            continue
+        written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
+        pieces.append(
+            Piece(
+                attempt=state.number,
+                endpoint=state.candidate.name,
+                start_char=start,
+                end_char=end,
+                written_crc32=zlib.crc32(written.encode()),
+                delivered_crc32=zlib.crc32(delivered[start:end].encode()),
+            )
+        )
+    return tuple(pieces)
+
+
+def _winner(session: Session, pieces: tuple[Piece, ...]) -> str | None:
+    """The endpoint that the reader heard first; text comes before tool calls and reasoning."""
+    if pieces:
+        return pieces[0].endpoint
+    first = session.transcript.first_writer
+    return first.candidate.name if first is not None and session.transcript.released else None
+
+
+def _transfers(session: Session) -> tuple[Transfer, ...]:
+    t0, pace, released = session.started_at, session.terms.pace_tps, session.transcript.released
+    out = []
+    for h in session.handovers:
+        late = 0
+        if h.outcome == "switched" and pace is not None and released:
+            after_cut = reader_metrics.lateness_s(tuple(released), pace)[h.cut_tokens :]
+            late = sum(late_s > reader_metrics.TOLERANCE_S for late_s in after_cut)
+        out.append(
+            Transfer(
+                source=session.attempts[h.source].candidate.name,
+                target=session.attempts[h.target].candidate.name,
+                outcome=h.outcome,
+                decided_s=h.decided_at - t0,
+                switched_s=None if h.switched_at is None else h.switched_at - t0,
+                cut_char=h.cut_chars,
+                cut_tokens=h.cut_tokens,
+                expected_s=h.expected_s,
+                took_s=None if h.switched_at is None else h.switched_at - h.decided_at,
+                slack_s=None if h.slack_s == float("inf") else h.slack_s,
+                late_tokens=late,
+            )
+        )
+    return tuple(out)
+
+
+def _pace(
+    generated: tuple[tuple[float, int], ...], released: tuple[tuple[float, int], ...], pace_tps: float | None
+) -> Pace:
+    raw, shown = reader_metrics.gaps(generated), reader_metrics.gaps(released)
+    return Pace(
+        ttft_raw_s=_known(reader_metrics.ttft_s(generated, 0.0)),
+        ttft_released_s=_known(reader_metrics.ttft_s(released, 0.0)),
+        tbt_raw_p50_s=_known(raw.p50_s),
+        tbt_raw_p99_s=_known(raw.p99_s),
+        tbt_released_p50_s=_known(shown.p50_s),
+        tbt_released_p99_s=_known(shown.p99_s),
+        late_tokens=reader_metrics.late_tokens(released, pace_tps) if pace_tps else 0,
+        pace_tps=pace_tps,
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

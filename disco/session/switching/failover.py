@@ -1,0 +1,149 @@
+"""Carrying on when an attempt fails: does what `failover.next_step` says (design rule 5)."""
+
+from __future__ import annotations
+
+from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
+from disco.plan import Candidate
+from disco.request import Prefix
+from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.effects import Effect
+from disco.session.parts import Parts
+from disco.session.session_config import Pending, Role
+from disco.session.switching.failover_rule import (
+    Beginning,
+    Failures,
+    Replace,
+    Retry,
+    StartWaiting,
+    View,
+    next_step,
+)
+
+__all__ = ["Succession"]
+
+
+class Succession:
+    """Replaces attempts that fail. Mutable: `error`, `made_up_for`, `failures`, `is_cut`.
+
+    Attributes:
+        error: of the first failure; what the answer fails with if no endpoint can go on.
+        made_up_for: an endpoint has written on since.
+        failures: which endpoints have failed.
+        is_cut: a writer had to stop because it had used up its allowance.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.error: Exception | None = None
+        self.made_up_for = False
+        self.failures = Failures()
+        self.is_cut = False
+        plan = parts.plan
+        self._order = (*plan.fallbacks, *(s.endpoint for s in plan.starts))
+        self._candidates, self._terms, self._purse = parts.candidates, parts.terms, parts.purse
+        self._attempts, self._transcript = parts.attempts, parts.transcript
+        self._mover, self._race = parts.mover, parts.race
+
+    def fail(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+        """An attempt has failed. False where the answer ends there, because no endpoint can go on."""
+        name, mover = state.candidate.name, self._mover
+        self._attempts.failed(state, failure, now)
+        self._attempts.stop(state, Outcome.FAILED, now, out)
+        # A target that does not write the last word again may still go on behind that word.
+        is_about_withheld = (
+            failure.kind is FailureKind.SEAM
+            and bool(state.prefix.withheld)
+            and state.first_content_at is None
+        )
+        if not is_about_withheld:
+            self.failures.note(name, failure, now)
+            mover.has_failed(name)
+        if self.error is None or isinstance(self.error, BudgetExceededError):
+            self.error = failure.error
+        self.made_up_for = False
+        writer = self._transcript.writer
+        if mover.is_target(state):
+            if mover.source.active:
+                mover.abandon("target_failed", now, out)
+                return True
+            mover.close("target_failed")
+            return self._take_over(failure, now, out)
+        if mover.is_source(state):
+            mover.drop_beyond()  # the replacement is already on its way, from the same cut
+        elif is_about_withheld:
+            prefix = self._transcript.prefix_for(state.candidate, state.candidate, len(state.prefix.text))
+            self._race.open(name, Role.TAKEOVER, prefix, now, out)
+        elif state is writer or (writer is None and not self._attempts.any_active):
+            return self._take_over(failure, now, out)
+        elif writer is None and not failure.kind.is_callers_fault:
+            # A hedge need not wait for its time once the other side has failed.
+            self._race.start_due(now, out, all_of_them=True)
+        return True
+
+    def lose_follower(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
+        """A parked loser has failed: it keeps nothing, and its endpoint is told."""
+        self._attempts.failed(state, failure, now)
+        state.outcome = Outcome.LOST
+        state.ended_at = now
+        self.failures.note(state.candidate.name, failure, now)
+        self._mover.has_failed(state.candidate.name)
+
+    def turn_back(self, now: float, out: list[Effect]) -> bool:
+        """Starts that no budget allowed have failed like any other, except that nothing was sent; see `fail`."""
+        goes_on = True
+        while self._attempts.refused:
+            state, failure = self._attempts.refused.pop(0)
+            if state.active:
+                goes_on = self.fail(state, failure, now, out) and goes_on
+        return goes_on
+
+    def cut_off(self, state: AttemptState, now: float, out: list[Effect]) -> bool:
+        """An attempt has used up its allowance: another one writes on, or the answer ends there; see `fail`."""
+        assert self._purse is not None
+        self.is_cut = True
+        error = self._purse.refusal(state.candidate.name, now, state.prefix)
+        return self.fail(state, EndpointFailure(FailureKind.BUDGET, error), now, out)
+
+    def _take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+        transcript = self._transcript
+        self._mover.stay()
+        transcript.playback.banking = False
+        step = next_step(
+            View(
+                now=now,
+                until=self._attempts.deadlines.total_at,
+                candidates=self._candidates,
+                order=self._order,
+                failures=self.failures,
+                max_retries=self._terms.max_retries,
+                starts_wait=transcript.writer is None and bool(self._race.pending),
+                has_content=transcript.tokens > 0,
+                nothing_shown=transcript.nothing_shown,
+                may_continue=transcript.only_text and self._terms.may_continue,
+            ),
+            failure,
+        )
+        if isinstance(step, StartWaiting):
+            self._race.start_due(now, out, all_of_them=True)
+        elif isinstance(step, Replace):
+            role, prefix = self._beginning(step.candidate, step.beginning)
+            self._race.open(step.candidate.name, role, prefix, now, out)
+        elif isinstance(step, Retry):
+            self.failures.retries += 1
+            role, prefix = self._beginning(step.candidate, step.beginning)
+            self._race.pending.append(Pending(step.at, step.candidate.name, prefix, role))
+        else:
+            self.error = self.error or failure.error
+            return False
+        return True
+
+    def _beginning(self, target: Candidate, beginning: Beginning) -> tuple[Role, Prefix]:
+        """What the replacement is given."""
+        prefix = Prefix()
+        if beginning is Beginning.GO_ON:
+            writer = self._transcript.writer
+            prefix = self._transcript.last_good_prefix(target, writer.candidate if writer else None)
+        elif beginning is Beginning.ANEW:
+            self._transcript.begin_anew()
+        if not prefix:  # also where all there was is a first word that no reader has seen
+            self._transcript.writer = None
+        return (Role.TAKEOVER if prefix else Role.STARTER), prefix

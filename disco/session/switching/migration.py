@@ -1,0 +1,293 @@
+"""Moving an answer on purpose: bank, cut, start the target, switch or give up (design rule 3).
+
+Whether and when is `migration.decide`; here is what is done about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from disco.plan import Candidate, Move, Plan
+from disco.playback import last_word_start
+from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_table import AttemptTable
+from disco.session.effects import Effect
+from disco.session.session_config import Handover, Role, Terms
+from disco.session.switching.answer_lengths import AnswerLengths
+from disco.session.switching.migration_rule import Rule, Snapshot, Verdict
+from disco.session.transcript import Transcript
+
+__all__ = ["RECONSIDER_S", "ConsideredMove", "Mover"]
+
+RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
+_ROUNDING = 1e-9  # of times, s
+_TRIES = 2  # of moving an answer away from one writer
+_SLOWER_THAN_READER = 1.2  # a target below so many times the reader's pace lives on what is banked
+
+
+def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
+    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens."""
+    return max(0.0, slack_s - 2 / pace_tps)
+
+
+_WHILE_BANKING = frozenset({Verdict.BANK})
+_WHILE_THE_TARGET_READS = frozenset(
+    {Verdict.BANK, Verdict.GO}
+)  # it still prefills the prompt for this answer
+_NOT_YET = frozenset({Verdict.LATER})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsideredMove:
+    """What `Mover.consider` will ask at the next packets, for drivers that know them.
+
+    Attributes:
+        rule: what decides.
+        written_tokens: of the answer so far.
+        unchanging: verdicts on which nothing happens that has not happened yet.
+        pace_tps: the reader's.
+        ask_at: when to ask next, s; then every `RECONSIDER_S` at the earliest.
+    """
+
+    rule: Rule
+    written_tokens: int
+    unchanging: frozenset[Verdict]
+    pace_tps: float
+    ask_at: float
+
+    def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
+        """Whether nothing would happen when so much more is written, and the playback's slack is this."""
+        slack_s = _usable_slack_s(slack_s, self.pace_tps)
+        return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
+
+
+class Mover:
+    """Where the answer may go from its present writer, and the hand-over under way, if there is one.
+
+    Mutable: `handovers`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
+
+    Attributes:
+        handovers: every hand-over that was begun.
+        moving: the one under way.
+        move: where the answer may go from the present writer; None: it stays.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        candidates: Mapping[str, Candidate],
+        terms: Terms,
+        lengths: AnswerLengths,
+        attempts: AttemptTable,
+        transcript: Transcript,
+    ) -> None:
+        self.handovers: list[Handover] = []
+        self.moving: Handover | None = None
+        self.move: Move | None = None
+        self._plan = plan
+        self._candidates = candidates
+        self._terms = terms
+        self._lengths = lengths
+        self._attempts = attempts
+        self._transcript = transcript
+        self._writer: AttemptState | None = None
+        self._margin = terms.margin
+        self._rules: dict[bool, Rule] = {}  # of this writer and margin, by whether the target has the prompt
+        self._reconsider_at = 0.0
+        self._failed: set[str] = set()
+
+    # ------------------------------------------------------------------ where it may go
+
+    def writer_is(self, writer: AttemptState) -> None:
+        """Another attempt writes from here on."""
+        self._writer = writer
+        self._rules.clear()
+        self._reconsider_at = 0.0
+        allowed = self._terms.may_migrate and self._terms.may_continue
+        move = self._plan.moves.get(writer.candidate.name) if allowed else None
+        self.move = None if move is None or move.target in self._failed else move
+
+    def has_failed(self, endpoint: str) -> None:
+        """No answer moves there any more."""
+        self._failed.add(endpoint)
+        if self.move is not None and self.move.target == endpoint and self.moving is None:
+            self.move = None
+
+    def stay(self) -> None:
+        """The answer moves no more."""
+        self.move = None
+
+    def keeps(self, now: float) -> str | None:
+        """The endpoint whose prefill is worth keeping although it lost the race: a move there is likely."""
+        if self.move is None or not self.move.keep_prefill:
+            return None
+        rule = self._rule(target_has_prompt=True)
+        verdict = rule.verdict(self._transcript.tokens, self._slack_s(now))
+        return self.move.target if verdict in (Verdict.GO, Verdict.BANK) else None
+
+    def _slack_s(self, now: float) -> float:
+        """What a hand-over may take."""
+        if not self._terms.streams:
+            return inf
+        pace = self._terms.pace_tps
+        return 0.0 if pace is None else _usable_slack_s(self._transcript.playback.slack_s(now), pace)
+
+    def _rule(self, *, target_has_prompt: bool) -> Rule:
+        """The rule for the move that is considered; asked for every token, so made once."""
+        rule = self._rules.get(target_has_prompt)
+        if rule is None:
+            assert self._writer is not None
+            assert self.move is not None
+            target = self._candidates[self.move.target]
+            snapshot = Snapshot(
+                source=self._writer.candidate,
+                # What holds the prompt has loaded its model, whatever the plan had to reckon with.
+                target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
+                prompt_tokens=self._terms.prompt_tokens,
+                written_tokens=0,
+                max_tokens=self._terms.max_tokens,
+                target_has_prompt=target_has_prompt,
+                slack_s=0.0,
+                pace_tps=self._terms.pace_tps,
+                lengths=self._lengths,
+                margin=self._margin,
+                make_before_break=self._plan.order == "make_before_break",
+            )
+            rule = self._rules[target_has_prompt] = Rule(snapshot)
+        return rule
+
+    # ------------------------------------------------------------------ moving
+
+    def considered(self) -> ConsideredMove | None:
+        """The move that is considered; None: there is none, or the reader has no pace."""
+        pace = self._terms.pace_tps
+        if self.move is None or self.moving is not None or pace is None:
+            return None
+        kept = self._attempts.parked_at(self.move.target)
+        unchanging = _NOT_YET
+        if self._transcript.playback.banking:
+            unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
+        rule = self._rule(target_has_prompt=kept is not None)
+        return ConsideredMove(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
+
+    def was_asked(self, next_at: float) -> None:
+        """A driver has asked the rule itself, and nothing has changed: do not ask before `next_at`, s."""
+        self._reconsider_at = next_at
+
+    def consider(self, now: float, out: list[Effect]) -> None:
+        """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""
+        if not self._transcript.only_text:
+            self.move = None
+        if self.move is None or now < self._reconsider_at:
+            return
+        target = self._candidates[self.move.target]
+        kept = self._attempts.parked_at(target.name)
+        rule = self._rule(target_has_prompt=kept is not None)
+        decision = rule.decide(self._transcript.tokens, self._slack_s(now))
+        self._reconsider_at = now + RECONSIDER_S
+        self._transcript.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
+        if decision.verdict is Verdict.NEVER:
+            self.move = None
+        if decision.verdict is not Verdict.GO or (kept is not None and not kept.stopped):
+            return
+        cut = last_word_start(self._transcript.written)
+        if cut > 0 and cut >= self._transcript.shown_chars:
+            self._cut(cut, target, decision.handover_s, now, out)
+
+    def _cut(self, cut: int, target: Candidate, expected_s: float, now: float, out: list[Effect]) -> None:
+        source, transcript = self._writer, self._transcript
+        assert source is not None
+        beyond = transcript.take_back(cut)
+        prefix = transcript.prefix_for(target, source.candidate, cut)
+        state = self._attempts.open(target.name, Role.TARGET, prefix, now, out)
+        self.moving = Handover(
+            source=source.number,
+            target=state.number,
+            decided_at=now,
+            cut_chars=cut,
+            cut_tokens=transcript.tokens,
+            expected_s=expected_s,
+            slack_s=transcript.playback.slack_s(now) if self._terms.streams else inf,
+            beyond=beyond,
+        )
+        self.handovers.append(self.moving)
+        if self._plan.order == "break_before_make":
+            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
+
+    def is_target(self, state: AttemptState) -> bool:
+        """Whether the answer is about to move to this attempt."""
+        return self.moving is not None and self.moving.target == state.number
+
+    def is_source(self, state: AttemptState) -> bool:
+        """Whether the answer is about to move away from this attempt."""
+        return self.moving is not None and self.moving.source == state.number
+
+    @property
+    def source(self) -> AttemptState:
+        """Of the hand-over under way."""
+        assert self.moving is not None
+        return self._attempts.states[self.moving.source]
+
+    def late_at(self, now: float) -> float:
+        """When the hand-over under way is better given up: the source writes on and has more to show.
+
+        With a pace that is when the reader has read all there is. Without one the reader waits anyway: for as long as
+        the decision reckoned with, and no longer.
+        """
+        moving = self.moving
+        if moving is None or not (self._terms.streams and moving.beyond and self.source.active):
+            return inf
+        if self._terms.pace_tps is None:
+            return moving.decided_at + self._margin * moving.expected_s
+        return now + self._transcript.playback.slack_s(now)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the hand-over under way is to be given up."""
+        return self.moving is not None and self.late_at(now) <= now + _ROUNDING
+
+    def drop_beyond(self) -> None:
+        """The source has failed: what it wrote behind the cut is not needed, the target writes that anew."""
+        assert self.moving is not None
+        self.moving.beyond = []
+
+    def switch(self, target: AttemptState, now: float, out: list[Effect]) -> None:
+        """The target writes: from here on the answer is its."""
+        moving, source = self.moving, self.source
+        assert moving is not None
+        moving.switched_at = now
+        moving.outcome = "switched"
+        self.moving = None
+        if source.active:
+            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
+        # A target slower than the reader lives on the bank for the rest of the answer.
+        pace = self._terms.pace_tps
+        slow = pace is not None and target.candidate.decode_tps < _SLOWER_THAN_READER * pace
+        self._transcript.playback.banking = slow
+
+    def abandon(self, why: str, now: float, out: list[Effect]) -> None:
+        """Give up a move: the source goes on as if nothing had been."""
+        moving, source = self.moving, self.source
+        assert moving is not None
+        self.moving = None
+        moving.outcome = why
+        target = self._attempts.states[moving.target]
+        if target.active:
+            self._attempts.stop(target, Outcome.ABANDONED, now, out)
+        self._transcript.give_back(source, moving.beyond, now)
+        moving.beyond = []
+        self._margin *= 2
+        self._rules.clear()
+        self._reconsider_at = now + RECONSIDER_S
+        tries = sum(1 for h in self.handovers if h.source == source.number)
+        if tries >= _TRIES or target.candidate.name in self._failed:
+            self.move = None
+            self._transcript.playback.banking = False
+
+    def close(self, outcome: str | None) -> None:
+        """No hand-over is under way any more; `outcome` says what became of it, None leaves that open."""
+        if self.moving is not None and outcome is not None:
+            self.moving.outcome = outcome
+        self.moving = None
+        self.move = None

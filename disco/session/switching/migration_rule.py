@@ -1,0 +1,238 @@
+"""The migration rule: whether to hand an answer to a cheaper endpoint in mid-sentence, and when.
+
+Numbers only. Symbols: n tokens written by the source, p prompt tokens, R tokens still to come, `r_s, r_t`
+decode rates of source and target, `r_c` reading pace, v_t the target's prefill rate, t_0 its fixed overhead,
+`t_m = t_0 + (p + n)/v_t` the time a hand-over takes until the target's first token, S the slack: how long
+until the reader needs the next token.
+
+Money: with `Δc = c_s − c_t` saved per token and `C(n) = C_0 + c_in·(p + n)` the price of moving, move when
+`E[R_n]·Δc >= C(n)` (moving beats staying) and `h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the
+next token). For hazards that do not fall with length both together are the optimal stopping rule (the tests compare
+it with the exact table); otherwise both are necessary.
+
+Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from disco.plan import Candidate
+from disco.session.switching.answer_lengths import AnswerLengths
+
+__all__ = [
+    "AnswerLengths",
+    "Decision",
+    "Reason",
+    "Rule",
+    "Snapshot",
+    "Verdict",
+    "decide",
+    "handover_time_s",
+    "move_price",
+    "slack_needed_s",
+]
+
+_HAZARD_WINDOW_TOKENS = 16
+_REMAINING_QUANTILE = 0.9
+_ROUNDING = 1e-9
+
+
+class Verdict(StrEnum):
+    """What to do about a planned move now."""
+
+    GO = "go"  # start the hand-over
+    BANK = "bank"  # worth it; bank text until the slack is there, then ask again
+    LATER = "later"  # not now, but may become worth it: ask again at the next batch, do not bank for it
+    NEVER = "never"  # drop the move for this answer
+
+
+class Reason(StrEnum):
+    """Why a verdict is not GO."""
+
+    CANNOT_CONTINUE = "cannot_continue"  # the target cannot continue a half-written answer
+    CONTEXT = "context"  # the answer would not fit into the target's context
+    NOT_WORTH_IT = "not_worth_it"  # what is left is expected to save less than moving costs
+    ENDS_SOON = "ends_soon"  # likely to end with the next tokens: waiting is worth more than it costs
+    INFEASIBLE = "infeasible"  # slack cannot grow as fast as the hand-over does
+    TOO_SHORT = "too_short"  # by the time the slack is there, too little is left
+    NO_BUFFER = "no_buffer"  # unpaced reader, and the target is not fast enough to make up for the gap
+    SLACK = "slack"  # BANK: not enough slack yet
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the rule looks at, at one moment.
+
+    Attributes:
+        source: who writes.
+        target: who would take over.
+        prompt_tokens: p.
+        written_tokens: n, what the source has written so far.
+        max_tokens: the answer's length limit, None for none.
+        target_has_prompt: the target's prefill of the prompt was kept, so p costs neither time nor money.
+        slack_s: S from `Playback.slack_s`; inf when nobody reads along (not streaming).
+        pace_tps: r_c; None when text is passed on unpaced.
+        lengths: distribution of answer lengths.
+        margin: safety factor on t_m, at least 1; double it after a failed try.
+        make_before_break: the source writes on until the target's first token; those tokens are discarded
+            and billed.
+    """
+
+    source: Candidate
+    target: Candidate
+    prompt_tokens: int
+    written_tokens: int
+    max_tokens: int | None
+    target_has_prompt: bool
+    slack_s: float
+    pace_tps: float | None
+    lengths: AnswerLengths
+    margin: float = 1.25
+    make_before_break: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.margin >= 1:
+            raise ValueError(f"margin must be at least 1, not {self.margin}")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What `decide` says, with the numbers behind it for the route record.
+
+    Attributes:
+        verdict: what to do.
+        reason: why not GO; None with GO.
+        missing_s: slack still to be banked, in seconds (BANK only).
+        handover_s: t_m expected, margin not included; 0 where it was not reached.
+        gain: expected saving of moving now, in the cost unit of the candidates; 0 where not reached.
+    """
+
+    verdict: Verdict
+    reason: Reason | None = None
+    missing_s: float = 0.0
+    handover_s: float = 0.0
+    gain: float = 0.0
+
+
+def handover_time_s(target: Candidate, tokens_to_prefill: int) -> float:
+    """`t_m = t_0 + tokens/v_t`, in seconds; pass n only, without p, when the target holds the prompt."""
+    return target.time_to_first_token_s(tokens_to_prefill)
+
+
+def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float) -> float:
+    """Slack without which a token is late: `t_m`, and `(R−1)·(1/r_t − 1/r_c)` more when `r_t < r_c`."""
+    return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
+
+
+def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0) -> float:
+    """`C(n) = C_0 + c_in·(p + n)`; `prompt_tokens` 0 when the target holds the prompt."""
+    return fixed + cost_in * (prompt_tokens + n)
+
+
+def decide(snapshot: Snapshot) -> Decision:
+    """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
+    return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
+
+
+_Fields = tuple[Verdict, Reason | None, float, float, float]
+"""Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
+
+# Looking a member up on its enum class runs Python code (3.11).
+_GO, _BANK, _LATER, _NEVER = Verdict.GO, Verdict.BANK, Verdict.LATER, Verdict.NEVER
+_SLACK = Reason.SLACK
+
+
+class Rule:
+    """`decide` for one source and one target, for whoever asks again and again while the source writes.
+
+    Args:
+        snapshot: its `written_tokens` and `slack_s` are not looked at.
+    """
+
+    __slots__ = (
+        "_cost_in", "_lengths", "_per_token_s", "_prompt_tokens", "_saving", "_snapshot", "_t_0", "_wasted_cost",
+    )  # fmt: skip
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        source, target = snapshot.source.rates, snapshot.target.rates
+        self._snapshot = snapshot
+        self._lengths = snapshot.lengths.capped(snapshot.max_tokens)
+        self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
+        self._saving = source.cost_out - target.cost_out
+        self._cost_in, self._wasted_cost = target.cost_in, source.cost_out
+        self._t_0 = handover_time_s(snapshot.target, 0)
+        # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
+        # gets shorter is not counted: by what is known of its length it may not.
+        self._per_token_s = 0.0
+        if snapshot.pace_tps is not None:
+            per_prefilled_s = snapshot.margin / snapshot.target.prefill_tps
+            self._per_token_s = 1 / snapshot.pace_tps - 1 / snapshot.source.decode_tps - per_prefilled_s
+
+    def decide(self, written_tokens: int, slack_s: float) -> Decision:
+        """What to do when the source has written so much and the reader has so much to read."""
+        return Decision(*self._decide(written_tokens, slack_s))
+
+    def verdict(self, written_tokens: int, slack_s: float) -> Verdict:
+        """The same without the numbers behind it, for half the price."""
+        return self._decide(written_tokens, slack_s)[0]
+
+    def _decide(self, n: int, slack_s: float) -> _Fields:
+        snapshot, lengths, saving = self._snapshot, self._lengths, self._saving
+        source, target = snapshot.source, snapshot.target
+        if not target.continues:
+            return _NEVER, Reason.CANNOT_CONTINUE, 0.0, 0.0, 0.0
+        expected = lengths.expected_remaining(n)
+        if target.context_tokens is not None:
+            used = snapshot.prompt_tokens + n
+            if used + math.ceil(expected) > target.context_tokens:
+                return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
+
+        t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps  # as `handover_time_s`
+        wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
+        price = self._price(n, expected, wasted_tokens)
+        now = expected * saving - price
+        if now < 0 or saving <= 0 or expected <= 0:
+            # Where a long answer promises an even longer one, the same move may pay further on.
+            most = lengths.most_remaining(n)
+            may_pay = saving > 0 and expected > 0 and most * saving >= self._price(n, most, wasted_tokens)
+            return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
+        h = lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
+        if h * price - (1 - h) * self._cost_in > saving:
+            return _LATER, Reason.ENDS_SOON, 0.0, 0.0, now
+        if math.isinf(slack_s):
+            return _GO, None, 0.0, t_m_s, now
+        r_s, r_t, r_c = source.decode_tps, target.decode_tps, snapshot.pace_tps
+        needed_s = t_m_s * snapshot.margin
+        if r_c is None:
+            if expected > _tokens_to_make_up(needed_s, r_s, r_t):
+                return _GO, None, 0.0, t_m_s, now
+            return _NEVER, Reason.NO_BUFFER, 0.0, t_m_s, now
+
+        # GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER.
+        if r_t < r_c:
+            # Such a target falls behind the reader until the end: plan for a long rest, not a middling one.
+            remaining = lengths.remaining_quantile(n, _REMAINING_QUANTILE)
+            needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
+        missing_s = needed_s - slack_s
+        if missing_s <= _ROUNDING:
+            return _GO, None, 0.0, t_m_s, now
+        if self._per_token_s <= 0:
+            return _NEVER, Reason.INFEASIBLE, 0.0, t_m_s, now
+        then = n + math.ceil(missing_s / self._per_token_s)
+        left = lengths.expected_remaining(then)
+        if left * saving <= self._price(then, left, wasted_tokens):
+            return _NEVER, Reason.TOO_SHORT, 0.0, t_m_s, now
+        return _BANK, _SLACK, missing_s, t_m_s, now
+
+    def _price(self, n: int, remaining_tokens: float, wasted_tokens: float) -> float:
+        """`move_price`, without its call; the source writes up to `wasted_tokens` behind the cut."""
+        fixed = min(wasted_tokens, remaining_tokens) * self._wasted_cost
+        return fixed + self._cost_in * (self._prompt_tokens + n)
+
+
+def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
+    """R beyond which an unpaced reader is served sooner by moving: `t_m·r_s·r_t/(r_t − r_s)`."""
+    return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf

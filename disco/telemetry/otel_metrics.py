@@ -1,0 +1,121 @@
+"""An answer as metrics, recorded when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from opentelemetry.metrics import Histogram, Meter
+
+from disco.session.records.route_record import RouteRecord, Try
+from disco.telemetry.otel_names import ERROR_TYPE, endpoint_attributes, request_attributes
+from disco.telemetry.record_facts import Asked, Fact, failovers
+
+__all__ = ["MOST_GAPS", "Instruments", "gaps_s"]
+
+# The conventions' own buckets.
+_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS: Final = tuple(4**power for power in range(14))
+MOST_GAPS: Final = 32  # times between chunks that are recorded of one answer: each costs microseconds
+
+Timeline = Sequence[tuple[float, int]]
+
+
+class Instruments:
+    """disco's metrics of one meter provider."""
+
+    def __init__(self, meter: Meter) -> None:
+        def seconds(name: str, description: str) -> Histogram:
+            return meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=_SECONDS
+            )
+
+        self._duration = seconds("gen_ai.client.operation.duration", "GenAI operation duration.")
+        self._first_chunk = seconds(
+            "gen_ai.client.operation.time_to_first_chunk", "Time until the application gets the first chunk."
+        )
+        self._per_chunk = seconds(
+            "gen_ai.client.operation.time_per_output_chunk",
+            "Time between chunks as the application gets them.",
+        )
+        self._generated_first = seconds(
+            "disco.generation.time_to_first_chunk", "Time until an endpoint writes the first chunk."
+        )
+        self._generated_per_chunk = seconds(
+            "disco.generation.time_per_output_chunk", "Time between chunks as the endpoints write them."
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Tokens charged, per attempt.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._cost = meter.create_counter("disco.cost", unit="{USD}", description="What was charged.")
+        self._attempts = meter.create_counter("disco.attempts", unit="{attempt}", description="Attempts.")
+        self._moves = meter.create_counter(
+            "disco.moves", unit="{move}", description="Moves in mid-answer, taken or given up."
+        )
+        self._failovers = meter.create_counter(
+            "disco.failovers",
+            unit="{failover}",
+            description="Failed attempts that another endpoint replaced.",
+        )
+
+    def record(self, asked: Asked, route: RouteRecord, row: Mapping[str, Fact]) -> None:
+        """Take in one answer.
+
+        Args:
+            asked: what was asked for.
+            route: the record of the answer.
+            row: its facts.
+        """
+        common = request_attributes(asked)
+        ended = {**common, "disco.outcome": row["outcome"]}
+        if "error_type" in row:
+            ended[ERROR_TYPE] = row["error_type"]
+        self._duration.record(float(row["duration_s"]), ended)
+        self._timing(self._generated_first, self._generated_per_chunk, route.generated, common)
+        if asked.stream:
+            self._timing(self._first_chunk, self._per_chunk, route.released, common)
+        for attempt in route.tries:
+            self._attempt(asked, attempt)
+        places = {endpoint.name: endpoint.place for endpoint in route.endpoints}
+        for charge in route.ledger.charges:
+            peer = endpoint_attributes(asked, places.get(charge.endpoint, "server"))
+            of = {**peer, "disco.endpoint": charge.endpoint, "disco.phase": charge.phase.value}
+            self._cost.add(charge.cost, of)
+        for move in route.transfers:
+            way = {"disco.source": move.source, "disco.target": move.target}
+            self._moves.add(1, {**way, "disco.outcome": move.outcome})
+        for dead, by in failovers(route):
+            way = {"disco.source": dead.endpoint, "disco.target": by.endpoint}
+            self._failovers.add(1, {**way, ERROR_TYPE: dead.failure or "_OTHER"})
+
+    def _timing(
+        self, first: Histogram, between: Histogram, line: Timeline, attributes: dict[str, Fact]
+    ) -> None:
+        if line:
+            first.record(line[0][0], attributes)
+        for gap_s in gaps_s(line):
+            between.record(gap_s, attributes)
+
+    def _attempt(self, asked: Asked, attempt: Try) -> None:
+        of: dict[str, Fact] = {
+            "disco.endpoint": attempt.endpoint,
+            "disco.place": attempt.place,
+            "disco.role": attempt.role,
+            "disco.outcome": attempt.outcome,
+        }
+        self._attempts.add(1, of if attempt.failure is None else {**of, ERROR_TYPE: attempt.failure})
+        peer = {**endpoint_attributes(asked, attempt.place), "disco.endpoint": attempt.endpoint}
+        for kind, tokens in (("input", attempt.prompt_tokens), ("output", attempt.completion_tokens)):
+            if tokens:
+                self._tokens.record(tokens, {**peer, "gen_ai.token.type": kind})
+
+
+def gaps_s(line: Timeline, most: int = MOST_GAPS) -> Iterator[float]:
+    """Seconds between one chunk and the next; of a long answer `most` of them, spread evenly over it."""
+    gaps = len(line) - 1
+    for number in range(min(gaps, most)):
+        at = number if gaps <= most else number * gaps // most
+        yield max(0.0, line[at + 1][0] - line[at][0])

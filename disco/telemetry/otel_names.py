@@ -1,0 +1,30 @@
+"""Attributes that spans and metrics share, by the GenAI semantic conventions."""
+
+from __future__ import annotations
+
+from disco.telemetry.record_facts import Asked, Fact
+
+__all__ = ["ERROR_TYPE", "REQUEST_MODEL", "endpoint_attributes", "request_attributes"]
+
+ERROR_TYPE = "error.type"
+REQUEST_MODEL = "gen_ai.request.model"
+_OPERATION = "gen_ai.operation.name"
+_PROVIDER = "gen_ai.provider.name"
+
+
+def request_attributes(asked: Asked) -> dict[str, Fact]:
+    """Of an answer as a whole. It may have several providers, so its provider is disco."""
+    return {_OPERATION: "chat", _PROVIDER: "disco", REQUEST_MODEL: asked.model}
+
+
+def endpoint_attributes(asked: Asked, place: str) -> dict[str, Fact]:
+    """Of what one endpoint did: its provider, its model and, of a server, its address.
+
+    The provider of a server is "openai", whose API it speaks; who it is, the address says.
+    """
+    if place == "device":
+        return {_OPERATION: "chat", _PROVIDER: "local", REQUEST_MODEL: asked.local_model or asked.model}
+    attributes: dict[str, Fact] = {_OPERATION: "chat", _PROVIDER: "openai", REQUEST_MODEL: asked.model}
+    if asked.address is not None:
+        attributes["server.address"], attributes["server.port"] = asked.address
+    return attributes

@@ -1,0 +1,99 @@
+"""What logs and spans say about a finished answer, taken from its route record: numbers and names only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from disco.session.records.route_record import RouteRecord, Try
+
+__all__ = ["Asked", "Fact", "billed", "facts", "failovers", "outcome"]
+
+Fact = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a request before it is answered.
+
+    Attributes:
+        model: the server's model, as the application named it.
+        stream: the answer is given piece by piece.
+        params: the request's parameters; only sampling numbers are taken from them.
+        created_s: when it came, Unix time in seconds.
+        local_model: what the model on this machine is called; None where there is none.
+        address: host and port of the server; None where there is none.
+    """
+
+    model: str
+    stream: bool
+    params: Mapping[str, Any] = field(repr=False)
+    created_s: float
+    local_model: str | None = None
+    address: tuple[str, int] | None = None
+
+
+def outcome(route: RouteRecord) -> str:
+    """What became of it: "finished", "cancelled" (nobody wanted the rest) or "failed"."""
+    if route.finish_reason is None:
+        return "failed"
+    return "cancelled" if route.finish_reason == "cancelled" else "finished"
+
+
+def facts(route: RouteRecord, asked: Asked, error: Exception | None) -> dict[str, Fact]:
+    """An answer in one flat row; what did not happen is left out."""
+    usage = billed(route)
+    row: dict[str, Fact | None] = {
+        "model": asked.model,
+        "policy": route.policy,
+        "stream": asked.stream,
+        "outcome": outcome(route),
+        "finish_reason": route.finish_reason,
+        "error_type": None if error is None else type(error).__qualname__,
+        "winner": route.winner,
+        "last_writer": route.pieces[-1].endpoint if route.pieces else None,
+        "attempts": len(route.tries),
+        "moves": sum(transfer.outcome == "switched" for transfer in route.transfers),
+        "failovers": len(failovers(route)),
+        "input_tokens": usage[0],
+        "output_tokens": usage[1],
+        "ttft_generated_s": route.pace.ttft_raw_s,
+        "ttft_released_s": route.pace.ttft_released_s,
+        "late_tokens": route.pace.late_tokens,
+        "duration_s": route.duration_s,
+        "cost_usd": route.cost,
+    }
+    return {
+        name: round(value, 6) if isinstance(value, float) and name.endswith("_s") else value
+        for name, value in row.items()
+        if value is not None
+    }
+
+
+def billed(route: RouteRecord) -> tuple[int, int]:
+    """Prompt and answer tokens as the answer's own `usage` has them: the prompt once, its tokens once."""
+    prompt, answer = route.prompt_tokens, route.answer_tokens
+    if route.pieces:
+        first = route.tries[route.pieces[0].attempt]
+        if first.prompt_tokens:
+            prompt = first.prompt_tokens
+            if len(route.pieces) == 1 and first.completion_tokens:
+                answer = first.completion_tokens
+    return prompt, answer
+
+
+def failovers(route: RouteRecord) -> list[tuple[Try, Try]]:
+    """(the attempt that failed, the attempt of another endpoint that wrote on, or wrote instead), in order."""
+    found = []
+    for number, dead in enumerate(route.tries):
+        if dead.failure is None or dead.ended_s is None:
+            continue
+        for by in route.tries[number + 1 :]:
+            wrote = by.kept_tokens > 0 or by.outcome == "finished"
+            # A hedge that was under way before a mute one failed has not taken over from it.
+            took_over = dead.tokens > 0 or by.started_s >= dead.ended_s
+            if by.endpoint != dead.endpoint and wrote and took_over:
+                found.append((dead, by))
+                break
+    return found
