@@ -8,7 +8,18 @@ from typing import Literal, NamedTuple
 
 from disco.rates import Rates
 
-__all__ = ["Candidate", "Move", "Payer", "Place", "Plan", "Reach", "Rest", "Start", "Withheld", "place_of"]
+__all__ = [
+    "BudgetCut",
+    "Candidate",
+    "CoolDown",
+    "Migration",
+    "Payer",
+    "Place",
+    "Plan",
+    "Reach",
+    "Start",
+    "place_of",
+]
 
 Reach = Literal["device", "own", "any"]
 """How far a prompt travels to an endpoint: not off this machine, to the user's own machines, or anywhere."""
@@ -102,7 +113,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Migration:
     """Hand the answer from one endpoint to another in mid-sentence once it pays.
 
     `session/switching/migration_rule.py` has the rule.
@@ -116,7 +127,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class CoolDown:
     """Why an endpoint that may serve a request is left alone as long as another one may serve it, too.
 
     Attributes:
@@ -136,7 +147,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class BudgetCut:
     """What an absolute budget took out of a plan (`dispatch/within_budget.py`).
 
     Attributes:
@@ -159,18 +170,18 @@ class Plan:
         starts: at least one; the earliest need not come first.
         fallbacks: endpoints that may replace a failed one, in order of preference; never names an
             endpoint the request may not use.
-        moves: by the name of the endpoint that is writing; absent means it keeps the answer.
+        migrations: by the name of the endpoint that is writing; absent means it keeps the answer.
         order: "make_before_break" keeps the source writing until the target's first token is here;
             "break_before_make" stops it at the cut (cheaper, and the reader may notice).
-        rested: endpoints that stand last among the fallbacks only because they rest.
-        withheld: what a budget took out of it.
+        deprioritised: endpoints that stand last among the fallbacks only because they rest.
+        budget_cuts: what a budget took out of it.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
     """
 
     starts: tuple[Start, ...]
     fallbacks: tuple[str, ...] = ()
-    moves: Mapping[str, Move] = field(default_factory=dict)
+    migrations: Mapping[str, Migration] = field(default_factory=dict)
     order: Literal["make_before_break", "break_before_make"] = "make_before_break"
-    rested: tuple[Rest, ...] = ()
-    withheld: tuple[Withheld, ...] = ()
+    deprioritised: tuple[CoolDown, ...] = ()
+    budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.dispatch import load_preset
 
 # The server answers everything; the device only comes in when it must.
@@ -18,7 +18,7 @@ SERVER_FIRST = load_preset(
 )
 
 
-async def main(server: LocalServer) -> None:
+async def main(server: DemoServer) -> None:
     async with AsyncDisco(
         local="smollm2-135m",
         policy=SERVER_FIRST,
@@ -44,14 +44,14 @@ async def main(server: LocalServer) -> None:
                 server.kill()
 
     route = stream.route
-    print("\n\nfailures:", [attempt.failure for attempt in route.tries if attempt.failure])
+    print("\n\nfailures:", [attempt.failure for attempt in route.attempts if attempt.failure])
     print(
         "characters by writer:",
-        [(piece.endpoint, piece.end_char - piece.start_char) for piece in route.pieces],
+        [(piece.endpoint, piece.end_char - piece.start_char) for piece in route.segments],
     )
     print("every piece reached you as it was written:", route.seamless)
 
 
 if __name__ == "__main__":
-    with LocalServer() as local_server:
+    with DemoServer() as local_server:
         asyncio.run(main(local_server))

@@ -9,7 +9,7 @@ Needs: pip install "disco-llm[demo]"
 import asyncio
 
 from disco import AsyncDisco, RouteLog
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.profiles import load_server
 from disco.replay.formats import read_trace
 from disco.replay.vector.evaluator import evaluate
@@ -19,7 +19,7 @@ from disco.replay.workload.scenario import Arm, resolve
 TOPICS = ["harbours", "lighthouses and those who kept them", "salt", "how maps of the sea were drawn"] * 2
 
 
-async def record(server: LocalServer) -> None:
+async def record(server: DemoServer) -> None:
     with RouteLog("routes.jsonl") as routes:
         async with AsyncDisco(
             local="smollm2-135m",
@@ -55,6 +55,6 @@ def replay() -> None:
 
 
 if __name__ == "__main__":
-    with LocalServer() as local_server:
+    with DemoServer() as local_server:
         asyncio.run(record(local_server))
     replay()

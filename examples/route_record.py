@@ -10,10 +10,10 @@ import asyncio
 import json
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 
 
-async def main(server: LocalServer) -> None:
+async def main(server: DemoServer) -> None:
     async with AsyncDisco(
         local="smollm2-135m",
         policy="fast",
@@ -35,12 +35,12 @@ async def main(server: LocalServer) -> None:
     }
     summary["attempts"] = [
         {key: attempt[key] for key in ("endpoint", "outcome", "first_content_s", "completion_tokens", "cost")}
-        for attempt in record["tries"]
+        for attempt in record["attempts"]
     ]
     summary["cost_usd"] = answer.route.cost
     print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":
-    with LocalServer() as local_server:
+    with DemoServer() as local_server:
         asyncio.run(main(local_server))

@@ -82,6 +82,6 @@ async def _answer(screen: Screen, client: AsyncDisco, model: str, messages: list
     screen.line()
     route = stream.route
     ttft = "–" if route.pace.ttft_released_s is None else f"{route.pace.ttft_released_s:.2f} s"
-    writers = " → ".join(dict.fromkeys(p.endpoint for p in route.pieces))
+    writers = " → ".join(dict.fromkeys(p.endpoint for p in route.segments))
     screen.line(f"[{writers}; first word after {ttft}; {route.cost * 1e6:.1f} µ$]", style="dim")
     return "".join(pieces)

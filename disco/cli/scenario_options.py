@@ -22,7 +22,7 @@ from disco.replay.workload.trace import Trace
 from disco.replay.workload.trace_survey import Survey
 
 __all__ = [
-    "Situation",
+    "ScenarioOptions",
     "auto_policy",
     "described",
     "read",
@@ -34,7 +34,7 @@ SHIPPED_SERVER = "gpt-4o-mini-2024"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class ScenarioOptions:
     """What was asked about.
 
     Attributes:
@@ -51,7 +51,7 @@ def situation_of(
     workload: Trace | Survey | None,
     *,
     pace_tps: float | None = None,
-) -> Situation:
+) -> ScenarioOptions:
     """Scenarios from the options.
 
     A recording brings the endpoints it was made on; a profile that is named takes the place of one of them.
@@ -97,7 +97,7 @@ def situation_of(
     ]
     if isinstance(workload, Survey):
         scenarios = [replace(s, lengths=workload.lengths, ttft=workload.ttft or s.ttft) for s in scenarios]
-    return Situation(_told_apart(scenarios), notes)
+    return ScenarioOptions(_told_apart(scenarios), notes)
 
 
 def _redescribed(arguments: argparse.Namespace) -> bool:
@@ -111,7 +111,7 @@ def _redescribed(arguments: argparse.Namespace) -> bool:
     )
 
 
-def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> Situation:
+def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions:
     (device,) = arguments.device or [None]
     (server,) = arguments.server or [None]
     scenario = scenario_of_routes(
@@ -122,7 +122,7 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> Situation:
     note = (
         "Endpoints, prices and pace are those of the recording; --price or --exchange-rate describe others."
     )
-    return Situation([replace(scenario, max_tokens=arguments.max_tokens)], [note])
+    return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], [note])
 
 
 def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str]]:

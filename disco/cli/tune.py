@@ -11,7 +11,7 @@ from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
 from disco.cli.scenario_options import read, situation_of
 from disco.errors import ConfigurationError
 from disco.replay.sweeps.executors import open_executor
-from disco.replay.tuning.objective import Aim, Trial, parse_max_cost
+from disco.replay.tuning.objective import Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import write_preset
 from disco.replay.tuning.search import Tuned, tune
 
@@ -25,7 +25,7 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
     out = Path(arguments.out or DEFAULT_OUT)
-    Aim(arguments.objective, max_cost, arguments.max_p99)
+    TuningObjective(arguments.objective, max_cost, arguments.max_p99)
     _check(arguments, out)
     situation_of(arguments, None)  # mistakes before minutes of reading
     trace, notes = read(screen, arguments)

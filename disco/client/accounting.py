@@ -9,14 +9,14 @@ import anyio
 
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
-from disco.cost.budget_reservation import Purse
-from disco.dispatch.breakers.endpoint_health import Watch
+from disco.cost.budget_reservation import BudgetReservation
+from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.errors import FailureKind
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.telemetry.log_lines import LOG
-from disco.telemetry.reporter import Report
+from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["Accounting"]
 
@@ -26,7 +26,7 @@ class Accounting:
 
     Args:
         live: the answer, which gets its record.
-        watch, purse, report: of this answer.
+        watch, reservation, report: of this answer.
         statistics: of the client.
         endpoints: what is known of those that took part, by name.
         refused: servers whose refusal of the key was logged. Mutable.
@@ -38,9 +38,9 @@ class Accounting:
     def __init__(
         self,
         *,
-        watch: Watch,
-        purse: Purse | None,
-        report: Report,
+        watch: HealthWatch,
+        reservation: BudgetReservation | None,
+        report: AnswerReport,
         statistics: Statistics,
         endpoints: Mapping[str, EndpointStatistics],
         refused: set[object],
@@ -49,7 +49,7 @@ class Accounting:
         on_refit: Callable[[], None],
     ) -> None:
         self._watch = watch
-        self._purse = purse
+        self._reservation = reservation
         self._report = report
         self._statistics = statistics
         self._endpoints = endpoints
@@ -64,8 +64,8 @@ class Accounting:
         live = self.live
         assert live is not None
         self._watch.close()
-        if self._purse is not None:
-            self._purse.close(anyio.current_time())
+        if self._reservation is not None:
+            self._reservation.close(anyio.current_time())
         self._tell_of_refused_keys(session)
         ledger = settle_accounts(session)
         # The session has closed and changes no more, so the record may be written when it is asked for; only
@@ -73,7 +73,7 @@ class Accounting:
         live.written = cache(
             partial(make_record, session, ledger, policy=self._policy, created_s=self._created_s)
         )
-        if self._purse is not None:
+        if self._reservation is not None:
             live.written()
         if self._statistics.learn(session, self._endpoints):
             self._on_refit()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.router import Router
     from disco.dispatch import Preset
-    from disco.endpoints.continuation import Continuation, Verdict
+    from disco.endpoints.continuation import Continuation, ProbeVerdict
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.profiles import DeviceProfile, ServerProfile
@@ -110,7 +110,7 @@ class AsyncDisco(AsyncOpenAI):
         default_query: Mapping[str, object] | None = None,
         http_client: httpx2.AsyncClient | None = None,
         _router: Router | None = None,
-        _verdicts: dict[tuple[str, str], Verdict] | None = None,
+        _verdicts: dict[tuple[str, str], ProbeVerdict] | None = None,
         _has_server: bool | None = None,
         _inherited: RequestOptions = NO_OPTIONS,
         **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds

@@ -17,10 +17,10 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-__all__ = ["Host", "keep_interrupts_out"]
+__all__ = ["BackgroundTasks", "keep_interrupts_out"]
 
 
-class Host:
+class BackgroundTasks:
     """Lazily started owner of a task group, one per event loop. Mutable: `_main`."""
 
     def __init__(self) -> None:

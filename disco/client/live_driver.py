@@ -293,7 +293,7 @@ class LiveSession:
 
     @property
     def _is_full(self) -> bool:
-        banked = self.session.transcript.playback.banked_tokens if self.session.terms.streams else 0.0
+        banked = self.session.transcript.playback.banked_tokens if self.session.config.streams else 0.0
         return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
 
     async def _wait_for_room(self, number: int) -> None:

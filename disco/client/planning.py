@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disco.client.request_options import RequestOptions
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
-from disco.dispatch.breakers.endpoint_health import Watch
+from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.dispatch.within_budget import within_budget
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "View", "prepare"]
+__all__ = ["PlannedAnswer", "PlanningView", "prepare"]
 
 CONNECT_S = 1.5  # to connect, while another endpoint may serve; one lost packet is sent again after 1 s
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlanningView:
     """All that preparing an answer looks at besides the request.
 
     Attributes:
@@ -32,7 +32,7 @@ class View:
         offline: names of endpoints that this machine has no route to.
         dispatcher: plans under the preset.
         watch: who rests, and whom the session tells how attempts go.
-        purse: the way to the budgets; None where there are none.
+        reservation: the way to the budgets; None where there are none.
         lengths: of answers.
         now: on the session's clock.
     """
@@ -42,8 +42,8 @@ class View:
     known: Sequence[str]
     offline: Sequence[str]
     dispatcher: Dispatcher
-    watch: Watch
-    purse: Purse | None
+    watch: HealthWatch
+    reservation: BudgetReservation | None
     lengths: AnswerLengths
     now: float
 
@@ -68,7 +68,7 @@ def prepare(
     features: Features,
     preset: Preset,
     options: RequestOptions,
-    view: View,
+    view: PlanningView,
     *,
     max_retries: int,
 ) -> PlannedAnswer:
@@ -88,11 +88,11 @@ def prepare(
         resting=resting,
         probing=probing,
     )
-    if view.purse is not None:
+    if view.reservation is not None:
         plan = within_budget(
             plan,
             by_name,
-            view.purse,
+            view.reservation,
             view.now,
             known=view.known,
             prompt_tokens=features.prompt_tokens,
@@ -101,7 +101,7 @@ def prepare(
     view.watch.claim(plan, view.now)
     request = with_short_connect(request, plan)
     pace = _pace(features, preset, options)
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=features.prompt_tokens,
         max_tokens=features.max_tokens,
         streams=features.stream,
@@ -111,7 +111,7 @@ def prepare(
         timeouts=request.timeouts,
         max_retries=max_retries,
     )
-    session = Session(plan, by_name, terms, Playback(pace), view.lengths, view.watch, view.purse)
+    session = Session(plan, by_name, config, Playback(pace), view.lengths, view.watch, view.reservation)
     return PlannedAnswer(request, plan, session)
 
 
@@ -126,7 +126,7 @@ def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace |
 
 def with_short_connect(request: Request, plan: Plan) -> Request:
     """While another endpoint may serve, a server that is not there is not waited for."""
-    others = len(plan.starts) + len(plan.fallbacks) - len(plan.rested) > 1
+    others = len(plan.starts) + len(plan.fallbacks) - len(plan.deprioritised) > 1
     limit = request.timeouts.connect_s
     if not others or (limit is not None and limit <= CONNECT_S):
         return request

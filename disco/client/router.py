@@ -13,15 +13,15 @@ import anyio
 import numpy as np
 
 from disco.client.accounting import Accounting
-from disco.client.background_tasks import Host
-from disco.client.endpoint_catalog.catalog import EndpointCatalog, Member, price_of
+from disco.client.background_tasks import BackgroundTasks
+from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.live_driver import LiveSession
-from disco.client.planning import View, prepare
+from disco.client.planning import PlanningView, prepare
 from disco.client.request_options import NO_OPTIONS, RequestOptions
-from disco.cost.budget_limiter import Governor
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_limiter import BudgetLimiter
+from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
@@ -31,7 +31,7 @@ from disco.errors import ConfigurationError
 from disco.plan import Candidate
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
-from disco.telemetry import Asked, OnRoute, Reporter
+from disco.telemetry import OnRoute, Reporter, RequestFacts
 from disco.telemetry.log_lines import log_plan, log_probe
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = ["Router"]
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `catalog`, `health`, the two caches, `governor`, `_refused` (servers whose refusal of the key was logged).
+    Mutable: `catalog`, `health`, the two caches, `limiter`, `_refused` (servers whose refusal of the key was logged).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Router:
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
         self.preset = with_limits(load_preset(policy), budget)
-        self.governor = Governor()
+        self.limiter = BudgetLimiter()
         self._owns_local = not isinstance(local, Endpoint)
         self.local = None if local is None else _local_endpoint(local, isolation)
         self.catalog = EndpointCatalog(
@@ -74,19 +74,19 @@ class Router:
         self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
         self._backups = tuple(backups)
-        self._standby = tuple(Member(b, b.model, price_of(b.price), standby=True) for b in backups)
+        self._standby = tuple(CatalogEntry(b, b.model, price_of(b.price), standby=True) for b in backups)
         self.health = Health()
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
-        self._host = Host()
+        self._host = BackgroundTasks()
 
-    def members(self, server: Endpoint | None) -> tuple[Member, ...]:
+    def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
         """The endpoints of the client whose own server this is, in the user's order.
 
         Raises:
             ConfigurationError: two of them have one name.
         """
-        members = [Member(e) for e in (self.local, server) if e is not None]
+        members = [CatalogEntry(e) for e in (self.local, server) if e is not None]
         if server is not None:  # what stands by stands behind a server
             members.extend(self._standby)
         names = [member.name for member in members]
@@ -183,22 +183,22 @@ class Router:
             for rank, (m, can) in enumerate(zip(members, able, strict=True))
         ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
-        purse = self._purse(preset, request, features, members, candidates, created_s - now)
-        view = View(
+        reservation = self._reservation(preset, request, features, members, candidates, created_s - now)
+        view = PlanningView(
             candidates=candidates,
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
             dispatcher=self._dispatcher(preset, members, known, model),
             watch=watch,
-            purse=purse,
+            reservation=reservation,
             lengths=self.statistics.answer_lengths(),
             now=now,
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, policy=preset.name, model=model, prompt_tokens=features.prompt_tokens)
         report = self._reporter.begin(
-            Asked(
+            RequestFacts(
                 model=model,
                 stream=stream,
                 params=request.params,
@@ -209,7 +209,7 @@ class Router:
         )
         accounting = Accounting(
             watch=watch,
-            purse=purse,
+            reservation=reservation,
             report=report,
             statistics=self.statistics,
             endpoints=known,
@@ -256,15 +256,15 @@ class Router:
 
     # ------------------------------------------------------------------ budgets, presets and plans
 
-    def _purse(
+    def _reservation(
         self,
         preset: Preset,
         request: Request,
         features: Features,
-        members: Sequence[Member],
+        members: Sequence[CatalogEntry],
         candidates: Sequence[Candidate],
         offset_s: float,
-    ) -> Purse | None:
+    ) -> BudgetReservation | None:
         """The request's way to its budgets; None where there are none.
 
         The client's own hold for every request, whatever policy it names; that policy's come on top.
@@ -283,8 +283,8 @@ class Router:
                 )
         choices = request.params.get("n")
         strict = "reserved" in (self.preset.limits.unreported, preset.limits.unreported)
-        return Purse(
-            self.governor,
+        return BudgetReservation(
+            self.limiter,
             limits,
             {c.name: c.payers for c in candidates},
             most_prompt_tokens(request),
@@ -304,7 +304,7 @@ class Router:
     def _dispatcher(
         self,
         preset: Preset,
-        members: Sequence[Member],
+        members: Sequence[CatalogEntry],
         known: Mapping[str, EndpointStatistics],
         model: str,
     ) -> Dispatcher:

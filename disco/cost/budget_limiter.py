@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Governor", "Limit", "Meter"]
+__all__ = ["BudgetLimiter", "Limit", "WindowCounter"]
 
 Unit = Literal["usd", "tokens"]
 
@@ -60,7 +60,7 @@ class Limit:
         return f"{amount:.4g} USD" if self.unit == "usd" else f"{amount:.0f} tokens"
 
 
-class Meter:
+class WindowCounter:
     """Keeps one limit. Amounts are whole units: tokens, or picodollars.
 
     Mutable: `_now` (the latest time seen), `_open` (reservations by ticket), `_spent` ((end, units), oldest first),
@@ -150,25 +150,25 @@ class Meter:
             self._taken -= self._spent.popleft()[1]
 
 
-class Governor:
-    """All limits of one client, with what is taken of them. Mutable: `_meters`, made on first use."""
+class BudgetLimiter:
+    """All limits of one client, with what is taken of them. Mutable: `_counters`, made on first use."""
 
-    __slots__ = ("_meters",)
+    __slots__ = ("_counters",)
 
     def __init__(self) -> None:
-        self._meters: dict[Limit, Meter] = {}
+        self._counters: dict[Limit, WindowCounter] = {}
 
-    def meter(self, limit: Limit) -> Meter:
+    def counter(self, limit: Limit) -> WindowCounter:
         """The one that keeps this limit; equal limits are one."""
-        meter = self._meters.get(limit)
-        if meter is None:
-            meter = self._meters[limit] = Meter(limit)
-        return meter
+        counter = self._counters.get(limit)
+        if counter is None:
+            counter = self._counters[limit] = WindowCounter(limit)
+        return counter
 
     def left(self, now: float) -> dict[str, float]:
         """What can be spent now, by the limit's name, in its own unit; the least where two have one name."""
         left: dict[str, float] = {}
-        for limit, meter in self._meters.items():
-            amount = meter.amount(meter.left(now))
+        for limit, counter in self._counters.items():
+            amount = counter.amount(counter.left(now))
             left[limit.name] = min(amount, left.get(limit.name, math.inf))
         return left

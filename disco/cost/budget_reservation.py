@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from disco.cost.budget_limiter import Governor, Limit, Meter
+from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
 from disco.cost.token_bounds import most_prefix_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.plan import Payer
 from disco.request import Prefix
 
-__all__ = ["Purse"]
+__all__ = ["BudgetReservation"]
 
 # An answer without a limit of its own is allowed so many tokens: what today's models write at most, but only a quarter
 # of what is left once that is less, so that other answers find something, too; and never fewer than a page or so.
@@ -25,15 +25,15 @@ _WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a targe
 
 
 @dataclass(slots=True)
-class _Tab:
+class _Held:
     """What one attempt holds."""
 
     endpoint: str
-    held: list[tuple[Payer, Meter, int, int]]  # whose share, meter, ticket, units
+    held: list[tuple[Payer, WindowCounter, int, int]]  # whose share, counter, ticket, units
 
 
 @dataclass(slots=True)
-class _Bill:
+class _Account:
     """What one request has had of one limit, in units."""
 
     reserved: int = 0
@@ -41,11 +41,11 @@ class _Bill:
 
 
 @dataclass(slots=True)
-class Purse:
-    """Mutable: `_tabs` (by attempt, while they run), `_bills`.
+class BudgetReservation:
+    """Mutable: `_held` (by attempt, while they run), `_accounts`.
 
     Attributes:
-        governor: keeps the limits.
+        limiter: keeps the limits.
         limits: those in force for this request.
         payers: by endpoint name, every party that its work is charged to.
         prompt_tokens: of the request at most (`bounds.most_prompt_tokens`).
@@ -53,10 +53,10 @@ class Purse:
         choices: answers asked for (`n`).
         unreported: what an attempt counts whose usage the server never reported, nearly always one that was
             cancelled: "estimated", as the ledger has it, or all that was "reserved".
-        offset_s: what the session's clock lacks to the governor's, which goes on between restarts.
+        offset_s: what the session's clock lacks to the limiter's, which goes on between restarts.
     """
 
-    governor: Governor
+    limiter: BudgetLimiter
     limits: Sequence[Limit]
     payers: Mapping[str, Sequence[Payer]]
     prompt_tokens: int
@@ -64,24 +64,24 @@ class Purse:
     choices: int = 1
     unreported: Literal["estimated", "reserved"] = "estimated"
     offset_s: float = 0.0
-    _tabs: dict[int, _Tab] = field(default_factory=dict)
-    _bills: dict[Limit, _Bill] = field(default_factory=dict)
+    _held: dict[int, _Held] = field(default_factory=dict)
+    _accounts: dict[Limit, _Account] = field(default_factory=dict)
 
     def is_limited(self, endpoint: str) -> bool:
         """Whether any limit counts what it does."""
-        return bool(self._meters(endpoint))
+        return bool(self._counters(endpoint))
 
     def left_share(self, endpoint: str, now: float) -> float:
         """The share of its limit that is left, of the tightest one; 1 where there is none."""
         now += self.offset_s
-        meters = self._meters(endpoint)
-        return min((m.left(now) / m.total if m.total else 0.0 for _, m in meters), default=1.0)
+        counters = self._counters(endpoint)
+        return min((m.left(now) / m.total if m.total else 0.0 for _, m in counters), default=1.0)
 
     def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
         """Tokens that an attempt could write at most if it started now; 0 where it could not start."""
         wanted = self._wanted(prefix)
-        meters = self._meters(endpoint)
-        affordable = min((self._affordable(m, payer, prefix, now) for payer, m in meters), default=_MOST)
+        counters = self._counters(endpoint)
+        affordable = min((self._affordable(m, payer, prefix, now) for payer, m in counters), default=_MOST)
         if self.max_tokens is None:
             affordable = min(affordable, max(affordable // _SHARE, _PAGE))
         allowed = min(wanted, affordable)
@@ -102,19 +102,19 @@ class Purse:
         Raises:
             BudgetExceededError: too little is left.
         """
-        meters = self._meters(endpoint)
-        if not meters:
+        counters = self._counters(endpoint)
+        if not counters:
             return None
         allowed = self.allowance(endpoint, prefix, now)
         if not allowed:
             raise self.refusal(endpoint, now, prefix)
-        tab = self._tabs[attempt] = _Tab(endpoint, [])
-        for payer, meter in meters:
-            units = self._units(meter, payer, prefix, allowed)
-            ticket = meter.reserve(units, now + self.offset_s)
+        held_by = self._held[attempt] = _Held(endpoint, [])
+        for payer, counter in counters:
+            units = self._units(counter, payer, prefix, allowed)
+            ticket = counter.reserve(units, now + self.offset_s)
             assert ticket is not None, "it was there a moment ago, and nothing has waited"
-            tab.held.append((payer, meter, ticket, units))
-            self._bills.setdefault(meter.limit, _Bill()).reserved += units
+            held_by.held.append((payer, counter, ticket, units))
+            self._accounts.setdefault(counter.limit, _Account()).reserved += units
         return allowed
 
     def settle(self, attempt: int, usage: Usage, *, reported: bool, now: float) -> None:
@@ -122,41 +122,41 @@ class Purse:
 
         `reported`: the figures are the endpoint's own, not counted or estimated here.
         """
-        tab = self._tabs.pop(attempt, None)
-        if tab is None:
+        held_by = self._held.pop(attempt, None)
+        if held_by is None:
             return
         is_sent = usage.prompt_tokens > 0 or usage.completion_tokens > 0
-        shares = dict(usage.shares) or {tab.endpoint: usage}
-        for payer, meter, ticket, reserved in tab.held:
+        shares = dict(usage.shares) or {held_by.endpoint: usage}
+        for payer, counter, ticket, reserved in held_by.held:
             share = shares.get(payer.name, _NOTHING)
-            if meter.limit.unit == "tokens":
+            if counter.limit.unit == "tokens":
                 units = share.prompt_tokens + share.completion_tokens
             else:
                 cached = min(share.cached_tokens, share.prompt_tokens)
-                units = meter.units(payer.rates.cost(share.prompt_tokens, share.completion_tokens, cached))
+                units = counter.units(payer.rates.cost(share.prompt_tokens, share.completion_tokens, cached))
             if is_sent and not reported and self.unreported == "reserved" and payer.place == "server":
                 units = max(units, reserved)
-            meter.settle(ticket, units, now + self.offset_s)
-            self._bills[meter.limit].spent += units
+            counter.settle(ticket, units, now + self.offset_s)
+            self._accounts[counter.limit].spent += units
 
     def close(self, now: float) -> None:
         """The answer is over. What has never been settled, nobody knows: it counts as reserved. Idempotent."""
-        for tab in self._tabs.values():
-            for _, meter, ticket, reserved in tab.held:
-                meter.settle(ticket, reserved, now + self.offset_s)
-                self._bills[meter.limit].spent += reserved
-        self._tabs.clear()
+        for held_by in self._held.values():
+            for _, counter, ticket, reserved in held_by.held:
+                counter.settle(ticket, reserved, now + self.offset_s)
+                self._accounts[counter.limit].spent += reserved
+        self._held.clear()
 
     def refusal(self, endpoint: str, now: float, prefix: Prefix = Prefix()) -> BudgetExceededError:  # noqa: B008 - frozen
         """Why it may not start: which limit, how much of it is left, when it frees up, what to do."""
         wall = now + self.offset_s
         fewest = min(self._wanted(prefix), _FEWEST)
-        payer, meter = min(
-            self._meters(endpoint),
+        payer, counter = min(
+            self._counters(endpoint),
             key=lambda pair: pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, fewest)),
         )
-        needed, limit = self._units(meter, payer, prefix, fewest), meter.limit
-        frees_at = meter.frees_at(needed, wall)
+        needed, limit = self._units(counter, payer, prefix, fewest), counter.limit
+        frees_at = counter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
         if frees_at == math.inf:
             when = "It never will be enough for this prompt"
@@ -166,8 +166,8 @@ class Purse:
             when = f"Enough frees up in {_span(wait_s)}"
         message = (
             f"The budget {limit} does not allow endpoint {endpoint!r} another start: "
-            f"{limit.quantity(meter.amount(meter.left(wall)))} are left, and this request may take "
-            f"{limit.quantity(meter.amount(needed))} even if it is answered briefly. {when}. Wait, raise "
+            f"{limit.quantity(counter.amount(counter.left(wall)))} are left, and this request may take "
+            f"{limit.quantity(counter.amount(needed))} even if it is answered briefly. {when}. Wait, raise "
             f"{limit.name}, shorten the conversation, or configure another endpoint that may answer."
         )
         return BudgetExceededError(message, limit=limit.name, retry_after_s=wait_s)
@@ -176,20 +176,20 @@ class Purse:
         """Numbers for the route record: by limit, what this request reserved and spent, and what is left."""
         out: dict[str, Any] = {}
         for limit in self.limits:
-            meter, bill = self.governor.meter(limit), self._bills.get(limit, _Bill())
+            counter, account = self.limiter.counter(limit), self._accounts.get(limit, _Account())
             out[limit.name] = {
                 "amount": limit.amount,
                 "window_s": limit.window_s,
-                "reserved": meter.amount(bill.reserved),
-                "spent": meter.amount(bill.spent),
-                "left": meter.amount(meter.left(now + self.offset_s)),
+                "reserved": counter.amount(account.reserved),
+                "spent": counter.amount(account.spent),
+                "left": counter.amount(counter.left(now + self.offset_s)),
             }
         return out
 
-    def _meters(self, endpoint: str) -> list[tuple[Payer, Meter]]:
+    def _counters(self, endpoint: str) -> list[tuple[Payer, WindowCounter]]:
         """The limits that count an endpoint's work, with the party whose share each of them counts."""
         return [
-            (payer, self.governor.meter(limit))
+            (payer, self.limiter.counter(limit))
             for payer in self.payers[endpoint]
             for limit in self.limits
             if limit.scope in (payer.name, payer.place)
@@ -198,22 +198,22 @@ class Purse:
     def _wanted(self, prefix: Prefix) -> int:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
 
-    def _units(self, meter: Meter, payer: Payer, prefix: Prefix, written: int) -> int:
+    def _units(self, counter: WindowCounter, payer: Payer, prefix: Prefix, written: int) -> int:
         """What an attempt can cost at most that writes so many tokens (of each choice)."""
         prompt = self.prompt_tokens + most_prefix_tokens(prefix)
         answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
-        if meter.limit.unit == "tokens":
+        if counter.limit.unit == "tokens":
             return prompt + answer
-        return meter.units(payer.rates.cost(prompt, answer))
+        return counter.units(payer.rates.cost(prompt, answer))
 
-    def _affordable(self, meter: Meter, payer: Payer, prefix: Prefix, now: float) -> int:
+    def _affordable(self, counter: WindowCounter, payer: Payer, prefix: Prefix, now: float) -> int:
         """The most tokens of an answer that the limit allows."""
-        left = meter.left(now + self.offset_s)
+        left = counter.left(now + self.offset_s)
         # Bisected: the cost grows with the answer, and this is exact whatever it is rounded to.
         low, high = -1, max(_MOST, self._wanted(prefix))
         while low < high:
             middle = (low + high + 1) // 2
-            if self._units(meter, payer, prefix, middle) <= left:
+            if self._units(counter, payer, prefix, middle) <= left:
                 low = middle
             else:
                 high = middle - 1

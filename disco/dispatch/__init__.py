@@ -15,7 +15,7 @@ from disco.dispatch.policies.length_threshold import (
 from disco.dispatch.policies.optimal_wait import OptimalWait
 from disco.dispatch.policies.policy import (
     Delays,
-    Diffusion,
+    ErrorDiffusion,
     FittedPolicy,
     Policy,
     PolicyFactory,
@@ -28,7 +28,7 @@ from disco.dispatch.presets import Preset, available_presets, load_preset
 from disco.dispatch.regime import Regime, regime
 from disco.dispatch.request_features import Features, estimate_tokens, features_of
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Move, Plan, Start
+from disco.plan import Candidate, Migration, Plan, Start
 
 __all__ = [
     "Arrangement",
@@ -37,12 +37,12 @@ __all__ = [
     "Candidate",
     "Delays",
     "DeviceOnly",
-    "Diffusion",
     "Dispatcher",
+    "ErrorDiffusion",
     "Features",
     "FittedPolicy",
     "LengthThreshold",
-    "Move",
+    "Migration",
     "OptimalPlan",
     "OptimalWait",
     "Plan",

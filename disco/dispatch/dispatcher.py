@@ -12,7 +12,7 @@ from disco.dispatch.eligibility import eligible
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Move, Plan, Rest, Start
+from disco.plan import Candidate, CoolDown, Migration, Plan, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -20,7 +20,7 @@ __all__ = ["BudgetClass", "Dispatcher"]
 
 # Length an answer is taken to have where the caller set no limit; only ranks endpoints by cost.
 _TYPICAL_ANSWER_TOKENS = 256
-_NONE: Mapping[str, Rest] = {}
+_NONE: Mapping[str, CoolDown] = {}
 
 
 class Dispatcher:
@@ -69,7 +69,7 @@ class Dispatcher:
         served: Mapping[str, frozenset[str] | None],
         *,
         budget_class: BudgetClass = "standard",
-        resting: Mapping[str, Rest] = _NONE,
+        resting: Mapping[str, CoolDown] = _NONE,
         probing: Collection[str] = (),
     ) -> Plan:
         """Plan one request.
@@ -113,7 +113,7 @@ class Dispatcher:
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         starting = [start.endpoint for start in starts]
         migration = self._preset.migration
-        moves: dict[str, Move] = {}
+        moves: dict[str, Migration] = {}
         if migration.enabled and features.may_migrate:
             firm = [
                 c
@@ -128,9 +128,9 @@ class Dispatcher:
         return Plan(
             starts=starts,
             fallbacks=tuple([c.name for c in (*able, *rested) if c.name not in starting]),
-            moves=moves,
+            migrations=moves,
             order=migration.order,
-            rested=tuple([resting[c.name] for c in rested]),
+            deprioritised=tuple([resting[c.name] for c in rested]),
         )
 
 
@@ -162,7 +162,7 @@ def _backed(
     return starts
 
 
-def _moves(able: list[Candidate], targets: list[Candidate]) -> dict[str, Move]:
+def _moves(able: list[Candidate], targets: list[Candidate]) -> dict[str, Migration]:
     """Every more expensive writer may hand over to the one of `targets` that continues answers most cheaply."""
     target: Candidate | None = None
     for c in targets:
@@ -171,7 +171,7 @@ def _moves(able: list[Candidate], targets: list[Candidate]) -> dict[str, Move]:
             target = c
     if target is None:
         return {}
-    move = Move(target.name, keep_prefill=target.parks)
+    move = Migration(target.name, keep_prefill=target.parks)
     return {c.name: move for c in able if c.rates.cost_out > target.rates.cost_out}
 
 

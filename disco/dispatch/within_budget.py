@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from disco.cost.budget_reservation import Purse
-from disco.plan import Candidate, Move, Plan, Start, Withheld
+from disco.cost.budget_reservation import BudgetReservation
+from disco.plan import BudgetCut, Candidate, Migration, Plan, Start
 from disco.request import Prefix
 
 __all__ = ["FOR_ANSWERS", "FOR_HEDGES", "within_budget"]
@@ -26,7 +26,7 @@ FOR_ANSWERS = 0.05
 def within_budget(
     plan: Plan,
     candidates: Mapping[str, Candidate],
-    purse: Purse,
+    reservation: BudgetReservation,
     now: float,
     *,
     known: Collection[str],
@@ -38,7 +38,7 @@ def within_budget(
     Args:
         plan: as dispatch made it.
         candidates: by name, all that the plan names.
-        purse: the request's.
+        reservation: the request's.
         now: on the session's clock.
         known: names of endpoints whose TTFT is known: no hedge goes to a limited one that is not among them. A race
             with it becomes its own answer, which the others join once it is slow: so it gets known.
@@ -51,17 +51,21 @@ def within_budget(
     Raises:
         BudgetExceededError: only limited endpoints may serve the request, and too little is left.
     """
-    names = [*(s.endpoint for s in plan.starts), *plan.fallbacks, *(m.target for m in plan.moves.values())]
-    limited = {name for name in names if purse.is_limited(name)}
+    names = [
+        *(s.endpoint for s in plan.starts),
+        *plan.fallbacks,
+        *(m.target for m in plan.migrations.values()),
+    ]
+    limited = {name for name in names if reservation.is_limited(name)}
     if not limited:
         return plan
-    affordable = {name for name in names if purse.allowance(name, Prefix(), now)}
-    share = {name: 1.0 if urgent else purse.left_share(name, now) for name in limited}
-    rested = {rest.endpoint for rest in plan.rested}
+    affordable = {name for name in names if reservation.allowance(name, Prefix(), now)}
+    share = {name: 1.0 if urgent else reservation.left_share(name, now) for name in limited}
+    rested = {rest.endpoint for rest in plan.deprioritised}
     others = any(
         n not in limited and n not in rested for n in (*(s.endpoint for s in plan.starts), *plan.fallbacks)
     )
-    withheld: list[Withheld] = []
+    withheld: list[BudgetCut] = []
     starts: list[Start] = []
     # Of those that start together the limited one is the hedge.
     for start in sorted(plan.starts, key=lambda s: (s.after_s, s.endpoint in limited)):
@@ -69,11 +73,11 @@ def within_budget(
         if name not in limited:
             starts.append(start)
         elif name not in affordable:
-            withheld.append(Withheld(name, "start", "spent"))
+            withheld.append(BudgetCut(name, "start", "spent"))
         elif is_hedge and share[name] < FOR_HEDGES:
-            withheld.append(Withheld(name, "hedge", "low"))
+            withheld.append(BudgetCut(name, "hedge", "low"))
         elif is_hedge and name not in known:
-            withheld.append(Withheld(name, "hedge", "unknown"))
+            withheld.append(BudgetCut(name, "hedge", "unknown"))
             if start.after_s <= starts[0].after_s:
                 wait_s = candidates[name].time_to_first_token_s(prompt_tokens)
                 starts = [
@@ -81,20 +85,20 @@ def within_budget(
                     *(replace(s, after_s=max(s.after_s, start.after_s + wait_s)) for s in starts),
                 ]
         elif others and share[name] < FOR_ANSWERS:
-            withheld.append(Withheld(name, "start", "low"))
+            withheld.append(BudgetCut(name, "start", "low"))
         else:
             starts.append(start)
     if not starts:
-        starts = [Start(_stand_in(plan, limited, affordable, rested, purse, now))]
+        starts = [Start(_stand_in(plan, limited, affordable, rested, reservation, now))]
     early_s = min(s.after_s for s in starts)
     if early_s > min(s.after_s for s in plan.starts):  # whoever it waited for does not start any more
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]
-    moves: dict[str, Move] = {}
-    for source, move in plan.moves.items():
+    moves: dict[str, Migration] = {}
+    for source, move in plan.migrations.items():
         if move.target not in limited or (move.target in affordable and share[move.target] >= FOR_HEDGES):
             moves[source] = move
         else:
-            withheld.append(Withheld(move.target, "move", "low" if move.target in affordable else "spent"))
+            withheld.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
     if not withheld:
         return plan
     starting = {s.endpoint for s in starts}
@@ -104,13 +108,18 @@ def within_budget(
         plan,
         starts=tuple(starts),
         fallbacks=tuple(n for n in dict.fromkeys([*rest, *last]) if n not in starting),
-        moves=moves,
-        withheld=tuple(dict.fromkeys(withheld)),
+        migrations=moves,
+        budget_cuts=tuple(dict.fromkeys(withheld)),
     )
 
 
 def _stand_in(
-    plan: Plan, limited: set[str], affordable: set[str], rested: set[str], purse: Purse, now: float
+    plan: Plan,
+    limited: set[str],
+    affordable: set[str],
+    rested: set[str],
+    reservation: BudgetReservation,
+    now: float,
 ) -> str:
     """Who answers instead of those that the plan would have started."""
     names = [*plan.fallbacks, *(s.endpoint for s in plan.starts)]
@@ -119,4 +128,4 @@ def _stand_in(
     ranked = [*(n for n in free if n not in rested), *paid, *free]
     if ranked:
         return ranked[0]
-    raise purse.refusal(plan.starts[0].endpoint, now)
+    raise reservation.refusal(plan.starts[0].endpoint, now)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 __all__ = [
-    "Gaps",
+    "ReaderGaps",
     "Timeline",
     "fluidity",
     "gaps",
@@ -66,7 +66,7 @@ def tbt_s(timeline: Timeline) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
+class ReaderGaps:
     """Quantiles of the time between tokens, in seconds; NaN when there are fewer than two tokens."""
 
     p50_s: float
@@ -75,10 +75,10 @@ class Gaps:
     max_s: float
 
 
-def gaps(timeline: Timeline) -> Gaps:
+def gaps(timeline: Timeline) -> ReaderGaps:
     """P50, P90, P99 and maximum of `tbt_s`."""
     between = sorted(tbt_s(timeline))  # sorting what is sorted, as `quantile` does, costs next to nothing
-    return Gaps(
+    return ReaderGaps(
         p50_s=quantile(between, 0.5),
         p90_s=quantile(between, 0.9),
         p99_s=quantile(between, 0.99),

@@ -9,7 +9,7 @@ import anyio
 
 from disco.server.api_errors import SERVER, Refusal
 
-__all__ = ["Desk", "closing"]
+__all__ = ["AnswerLimiter", "closing"]
 
 
 def closing() -> Refusal:
@@ -19,7 +19,7 @@ def closing() -> Refusal:
     )
 
 
-class Desk:
+class AnswerLimiter:
     """Admits requests. Mutable: `_work` and `closed`."""
 
     def __init__(self, max_concurrent: int) -> None:

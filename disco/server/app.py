@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
-from disco.server.admission import Desk
+from disco.server.admission import AnswerLimiter
 from disco.server.api_errors import INVALID, Refusal, refusal_of
 from disco.server.http_reply import JSON, Reply
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
@@ -47,7 +47,7 @@ def make_app(
 ) -> Starlette:
     """The application to hand to an ASGI server.
 
-    `app.state.desk` is what is being answered; its `close()` breaks that off.
+    `app.state.limiter` is what is being answered; its `close()` breaks that off.
 
     Args:
         client: answers; stays yours to close.
@@ -67,9 +67,13 @@ def make_app(
     check_exposure(host, key)
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
-    desk = Desk(max_concurrent)
+    limiter = AnswerLimiter(max_concurrent)
     relays = [
-        Route("/v1" + path, Relay(client, path, desk=desk, max_body_bytes=max_body_bytes), methods=["POST"])
+        Route(
+            "/v1" + path,
+            Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes),
+            methods=["POST"],
+        )
         for path in _ANSWERS
     ]
     routes = [
@@ -79,7 +83,7 @@ def make_app(
         Route("/health", _health, methods=["GET"]),
     ]
     if metrics is not None:
-        metrics.watch(lambda: desk.busy)
+        metrics.watch(lambda: limiter.busy)
         routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
     names = (
         frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None
@@ -94,7 +98,7 @@ def make_app(
     )
     app = Starlette(routes=routes, middleware=[guards], exception_handlers={HTTPException: _no_such})
     app.router.redirect_slashes = False
-    app.state.desk = desk
+    app.state.limiter = limiter
     return app
 
 

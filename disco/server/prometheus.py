@@ -138,14 +138,14 @@ class Metrics:
             self._tokens.labels(charge.endpoint, phase, "completion").inc(charge.completion_tokens)
         for limit, facts in route.budget.items():
             self._budget_left.labels(limit).set(facts["left"])
-        for transfer in route.transfers:
+        for transfer in route.migrations:
             self._moves.labels(transfer.outcome).inc()
-        for attempt in route.tries:
+        for attempt in route.attempts:
             if attempt.failure is not None:
                 self._failures.labels(attempt.endpoint, attempt.failure).inc()
-        failed = any(attempt.failure is not None for attempt in route.tries)
-        if failed and route.pieces and reason not in ("failed", "cancelled"):
-            self._failovers.labels(route.pieces[-1].endpoint).inc()
+        failed = any(attempt.failure is not None for attempt in route.attempts)
+        if failed and route.segments and reason not in ("failed", "cancelled"):
+            self._failovers.labels(route.segments[-1].endpoint).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

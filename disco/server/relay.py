@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
 from disco.client.chat.http_encoding import EventStream
-from disco.server.admission import Desk, closing
+from disco.server.admission import AnswerLimiter, closing
 from disco.server.api_errors import Refusal, refusal_of
 from disco.server.http_reply import EVENTS, Reply
-from disco.server.request_body import CHAT, RESPONSES, Asked, Gone, parse, read_body
+from disco.server.request_body import CHAT, RESPONSES, Gone, ParsedBody, parse, read_body
 
 __all__ = ["Relay"]
 
@@ -32,20 +32,20 @@ class Relay:
     Args:
         client: who answers, or asks the server.
         path: of the API, below `/v1`.
-        desk: admits requests.
+        limiter: admits requests.
         max_body_bytes: the longest body that is read.
     """
 
-    def __init__(self, client: AsyncDisco, path: str, *, desk: Desk, max_body_bytes: int) -> None:
+    def __init__(self, client: AsyncDisco, path: str, *, limiter: AnswerLimiter, max_body_bytes: int) -> None:
         self._client = client
         self._path = path
-        self._desk = desk
+        self._limiter = limiter
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = Reply(send)
         try:
-            with self._desk.admit() as work:
+            with self._limiter.admit() as work:
                 asked = parse(self._path, await read_body(scope, receive, self._max_body_bytes))
                 await self._while_connected(asked, receive, reply)
             if work.cancelled_caught:
@@ -56,7 +56,7 @@ class Relay:
         except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
             await reply.refuse(refusal_of(error), named=self._path == RESPONSES)
 
-    async def _while_connected(self, asked: Asked, receive: Receive, reply: Reply) -> None:
+    async def _while_connected(self, asked: ParsedBody, receive: Receive, reply: Reply) -> None:
         """Answer; a client that closes the connection cancels the work."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -69,7 +69,7 @@ class Relay:
         if failed is not None:
             raise failed
 
-    async def _answer(self, asked: Asked, reply: Reply) -> None:
+    async def _answer(self, asked: ParsedBody, reply: Reply) -> None:
         if self._client.server is None and self._path not in (CHAT, RESPONSES):
             raise Refusal(
                 400,

@@ -14,7 +14,7 @@ from disco.dispatch import available_presets
 from disco.errors import nearest
 from disco.server.api_errors import Refusal
 
-__all__ = ["CHAT", "RESPONSES", "Asked", "Gone", "parse", "read_body"]
+__all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "read_body"]
 
 SILENCE_S = 30.0  # a client that sends nothing for so long in the middle of a body is given up
 DRAIN_S = 5.0  # how long a body that is too long is read on, so that the refusal is seen and not a reset
@@ -26,7 +26,7 @@ class Gone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedBody:
     """A request's body.
 
     Attributes:
@@ -74,7 +74,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def parse(path: str, data: bytes) -> Asked:
+def parse(path: str, data: bytes) -> ParsedBody:
     """Read a body and check what no endpoint can do without.
 
     Args:
@@ -109,7 +109,7 @@ def parse(path: str, data: bytes) -> Asked:
         _check_messages(body.get("messages"))
     elif path == RESPONSES and not isinstance(body.get("input"), str | list | None):
         raise _wrong("input", "a string or an array")
-    return Asked(body, disco, bool(stream))
+    return ParsedBody(body, disco, bool(stream))
 
 
 def _check_messages(messages: object) -> None:

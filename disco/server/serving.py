@@ -19,7 +19,7 @@ import uvicorn
 from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
 from disco.server.access_guards import check_exposure, is_loopback
-from disco.server.admission import Desk
+from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.prometheus import Metrics
 
@@ -105,7 +105,7 @@ async def serve(
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(grace_s + LAST_S),
         )
-        server = _Server(config, app.state.desk, grace_s, ready)
+        server = _Server(config, app.state.limiter, grace_s, ready)
         try:
             await server.serve(sockets)
         except anyio.get_cancelled_exc_class():
@@ -118,10 +118,10 @@ class _Server(uvicorn.Server):
     """Uvicorn's, with an end of ours. Mutable: `_hurry`, and what the base class has."""
 
     def __init__(
-        self, config: uvicorn.Config, desk: Desk, grace_s: float, on_ready: Callable[[], None]
+        self, config: uvicorn.Config, limiter: AnswerLimiter, grace_s: float, on_ready: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self._desk = desk
+        self._limiter = limiter
         self._grace_s = grace_s
         self._on_ready = on_ready
         self._hurry = False
@@ -157,7 +157,7 @@ class _Server(uvicorn.Server):
         until = anyio.current_time() + self._grace_s
         while True:
             if self._hurry or anyio.current_time() >= until:
-                self._desk.close()
+                self._limiter.close()
             # The base class tells them once, and misses one that was just being accepted: it would wait for that
             # one's keep-alive to run out.
             for connection in list(self.server_state.connections):

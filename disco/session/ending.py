@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from disco.errors import AnswerTimeoutError
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import Effect, Fail, Finish
-from disco.session.parts import Parts
-from disco.session.switching.failover import Succession
+from disco.session.parts import SessionParts
+from disco.session.switching.failover import FailoverControl
 from disco.session.switching.failover_rule import silence
 
 __all__ = ["Ending"]
@@ -22,19 +22,19 @@ class Ending:
         closed_at: when everything was delivered, stopped and charged; None before.
     """
 
-    def __init__(self, parts: Parts, succession: Succession) -> None:
+    def __init__(self, parts: SessionParts, succession: FailoverControl) -> None:
         self.reason: str | None = None
         self.ended = False
         self.cancelled = False
         self.closed_at: float | None = None
-        self._terms, self._attempts, self._transcript = parts.terms, parts.attempts, parts.transcript
-        self._mover, self._race, self._succession = parts.mover, parts.race, succession
+        self._config, self._attempts, self._transcript = parts.config, parts.attempts, parts.transcript
+        self._migration, self._race, self._succession = parts.migration, parts.race, succession
 
     def finish(self, state: AttemptState, reason: str, now: float, out: list[Effect]) -> None:
         """The writer reached the end of the answer."""
-        self._attempts.leave(state, Outcome.FINISHED, now)
+        self._attempts.leave(state, AttemptOutcome.FINISHED, now)
         self.reason, self._succession.error = reason, None
-        self._end(state, Outcome.LOST, now, out, move="target_empty")
+        self._end(state, AttemptOutcome.LOST, now, out, move="target_empty")
 
     def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
         """The answer ends here unless an endpoint goes on with it."""
@@ -42,18 +42,18 @@ class Ending:
             return
         if self._succession.is_cut and self._transcript.tokens:
             self.reason, self._succession.error = "length", None  # as any answer that a limit has cut short
-        self._end(None, Outcome.CANCELLED, now, out)
+        self._end(None, AttemptOutcome.CANCELLED, now, out)
 
     def cancel(self, now: float, out: list[Effect]) -> None:
         """The reader went away."""
         if self.reason is None:
             self.reason = "cancelled"
         self.cancelled = True
-        self._end(None, Outcome.CANCELLED, now, out)
+        self._end(None, AttemptOutcome.CANCELLED, now, out)
 
     def check_clocks(self, now: float, out: list[Effect]) -> None:
         """Whatever has been silent for too long has failed, and so has an answer that takes too long (rule 6)."""
-        clocks, deadlines = self._terms.timeouts, self._attempts.deadlines
+        clocks, deadlines = self._config.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
             succession = self._succession
             if (
@@ -63,7 +63,7 @@ class Ending:
                     f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
                     "deadline_s)."
                 )
-            self._end(None, Outcome.FAILED, now, out)
+            self._end(None, AttemptOutcome.FAILED, now, out)
             return
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):
             if state.active:  # the failure of another one may have ended it
@@ -73,7 +73,7 @@ class Ending:
     def _end(
         self,
         keep: AttemptState | None,
-        others: Outcome,
+        others: AttemptOutcome,
         now: float,
         out: list[Effect],
         *,
@@ -81,7 +81,7 @@ class Ending:
     ) -> None:
         self.ended = True
         self._race.pending.clear()
-        self._mover.close(move)
+        self._migration.close(move)
         self._attempts.stop_others(keep, others, now, out)
         if not self.cancelled:
             self._transcript.playback.end(now)

@@ -14,27 +14,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, SeamReport, Traffic, Usage
 from disco.plan import Candidate, Plan
 from disco.playback import Playback
-from disco.session.attempt.attempt_state import Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect, Release
 from disco.session.ending import Ending
-from disco.session.parts import Parts
-from disco.session.race import Race
-from disco.session.session_config import Terms, Watch
+from disco.session.parts import SessionParts
+from disco.session.race import StartRace
+from disco.session.session_config import EndpointWatch, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
-from disco.session.switching.failover import Succession
-from disco.session.switching.migration import Mover
+from disco.session.switching.failover import FailoverControl
+from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 from disco.session.writing import Writing
 
-__all__ = ["Session", "Terms"]
+__all__ = ["Session", "SessionConfig"]
 
-_RUNNING = Outcome.RUNNING  # as in `attempts`: asked for every token
+_RUNNING = AttemptOutcome.RUNNING  # as in `attempts`: asked for every token
 
 
 class Session:
@@ -44,7 +44,7 @@ class Session:
 
     Attributes:
         attempts: every attempt there was, by number.
-        handovers: every move that was begun.
+        migrations_run: every move that was begun.
         mover: where the answer may go.
         transcript: the text, and how it was written and released.
         ending: why and when it ended.
@@ -55,26 +55,26 @@ class Session:
         self,
         plan: Plan,
         candidates: Mapping[str, Candidate],
-        terms: Terms,
+        config: SessionConfig,
         playback: Playback,
         lengths: AnswerLengths,
-        watch: Watch | None = None,
-        purse: Purse | None = None,
+        watch: EndpointWatch | None = None,
+        reservation: BudgetReservation | None = None,
     ) -> None:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
-        self.plan, self.candidates, self.terms, self.purse = plan, candidates, terms, purse
-        transcript = self.transcript = Transcript(playback, streams=terms.streams)
-        attempts = self._attempts = AttemptTable(candidates, terms, watch, purse, plan.wants)
-        self.mover = Mover(plan, candidates, terms, lengths, attempts, transcript)
-        self._race = Race(plan, attempts, transcript, self.mover)
-        parts = self.parts = Parts(
-            plan, candidates, terms, purse, attempts, transcript, self.mover, self._race
+        self.plan, self.candidates, self.config, self.reservation = plan, candidates, config, reservation
+        transcript = self.transcript = Transcript(playback, streams=config.streams)
+        attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants)
+        self.migration = MigrationControl(plan, candidates, config, lengths, attempts, transcript)
+        self._race = StartRace(plan, attempts, transcript, self.migration)
+        parts = self.parts = SessionParts(
+            plan, candidates, config, reservation, attempts, transcript, self.migration, self._race
         )
-        self._succession = Succession(parts)
+        self._succession = FailoverControl(parts)
         self.ending = Ending(parts, self._succession)
         self._writing = Writing(parts, self._succession, self.ending)
-        self.attempts, self.handovers = attempts.states, self.mover.handovers
-        self._streams = terms.streams
+        self.attempts, self.migrations_run = attempts.states, self.migration.migrations_run
+        self._streams = config.streams
         self.started_at = 0.0
         self.wake_at: float = inf
 
@@ -133,7 +133,7 @@ class Session:
         out: list[Effect] = []
         if state.active:
             self._writing.end(state, ended, now, out)
-        elif state.outcome is Outcome.PARKED:
+        elif state.outcome is AttemptOutcome.PARKED:
             state.ended_at = now
             state.holds_prompt = True
         return self._settle(now, out)
@@ -144,7 +144,7 @@ class Session:
         out: list[Effect] = []
         if state.active:
             self.ending.unless(self._succession.fail(state, failure, now, out), now, out)
-        elif state.outcome is Outcome.PARKED:
+        elif state.outcome is AttemptOutcome.PARKED:
             self._succession.lose_follower(state, failure, now)
         return self._settle(now, out)
 
@@ -160,8 +160,8 @@ class Session:
         """Nothing of the attempt runs any more; `usage` is what it has to be charged for."""
         state = self.attempts[number]
         state.traffic, state.seam = traffic, seam
-        if state.outcome is Outcome.PARKED and not (state.holds_prompt or self.ending.ended):
-            state.outcome = Outcome.LOST  # it was stopped before it had read the prompt
+        if state.outcome is AttemptOutcome.PARKED and not (state.holds_prompt or self.ending.ended):
+            state.outcome = AttemptOutcome.LOST  # it was stopped before it had read the prompt
         self._attempts.settle(state, usage, now)
         return self._settle(now, [])
 
@@ -171,8 +171,8 @@ class Session:
         self._race.start_due(now, out)
         if not self.ending.ended and now >= self._attempts.deadlines.next_at:
             self.ending.check_clocks(now, out)
-        if self.mover.is_late(now):
-            self.mover.abandon("late", now, out)
+        if self.migration.is_late(now):
+            self.migration.abandon("late", now, out)
         return self._settle(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:

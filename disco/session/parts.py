@@ -6,34 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_reservation import BudgetReservation
 from disco.plan import Candidate, Plan
 from disco.session.attempt.attempt_table import AttemptTable
-from disco.session.race import Race
-from disco.session.session_config import Terms
-from disco.session.switching.migration import Mover
+from disco.session.race import StartRace
+from disco.session.session_config import SessionConfig
+from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 
-__all__ = ["Parts"]
+__all__ = ["SessionParts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """One answer's plan and terms, and the parts of its session that others act on."""
+class SessionParts:
+    """One answer's plan and config, and the parts of its session that others act on."""
 
     plan: Plan
     candidates: Mapping[str, Candidate]
-    terms: Terms
-    purse: Purse | None
+    config: SessionConfig
+    reservation: BudgetReservation | None
     attempts: AttemptTable
     transcript: Transcript
-    mover: Mover
-    race: Race
+    migration: MigrationControl
+    race: StartRace
 
     def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - asked for every token
         """The earliest moment at which something happens by itself."""
         at = inf
-        if (ended or self.terms.streams) and not cancelled:
+        if (ended or self.config.streams) and not cancelled:
             release_at = self.transcript.playback.next_at
             if release_at is not None:
                 at = release_at
@@ -42,6 +42,6 @@ class Parts:
             at = min(at, silent_at)
             if self.race.pending:
                 at = min(at, self.race.next_at)
-            if self.mover.moving is not None:
-                at = min(at, max(now, self.mover.late_at(now)))
+            if self.migration.moving is not None:
+                at = min(at, max(now, self.migration.late_at(now)))
         return at

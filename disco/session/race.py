@@ -6,28 +6,30 @@ from math import inf
 
 from disco.plan import Plan
 from disco.request import Prefix
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect, ParkAttempt
 from disco.session.session_config import Pending, Role
-from disco.session.switching.migration import Mover
+from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 
-__all__ = ["Race"]
+__all__ = ["StartRace"]
 
 
 _NOTHING = Prefix()
 
 
-class Race:
+class StartRace:
     """Starts that are still to come, and the choice of a writer. Mutable: `pending`."""
 
-    def __init__(self, plan: Plan, attempts: AttemptTable, transcript: Transcript, mover: Mover) -> None:
+    def __init__(
+        self, plan: Plan, attempts: AttemptTable, transcript: Transcript, migration: MigrationControl
+    ) -> None:
         self.pending: list[Pending] = []
         self._plan = plan
         self._attempts = attempts
         self._transcript = transcript
-        self._mover = mover
+        self._migration = migration
 
     def begin(self, now: float, out: list[Effect]) -> None:
         """The plan's starts, each in its time."""
@@ -57,18 +59,18 @@ class Race:
     def hand_to(self, writer: AttemptState) -> None:
         """The answer is this attempt's from here on."""
         self._transcript.hand_to(writer)
-        self._mover.writer_is(writer)
+        self._migration.writer_is(writer)
 
     def commit(self, winner: AttemptState, now: float, out: list[Effect]) -> None:
         """The race is won: by the first content, not by headers or an empty role chunk."""
         self.pending.clear()
         self.hand_to(winner)
         losers = [a for a in self._attempts.states if a is not winner and a.active]
-        keep = self._mover.keeps(now) if losers else None
+        keep = self._migration.keeps(now) if losers else None
         for loser in losers:
             if loser.candidate.name == keep:
-                self._attempts.leave(loser, Outcome.PARKED, now)
+                self._attempts.leave(loser, AttemptOutcome.PARKED, now)
                 loser.ended_at = None  # its prefill goes on
                 out.append(ParkAttempt(loser.number))
             else:
-                self._attempts.stop(loser, Outcome.LOST, now, out)
+                self._attempts.stop(loser, AttemptOutcome.LOST, now, out)

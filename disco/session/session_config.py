@@ -10,7 +10,7 @@ from disco.errors import EndpointFailure
 from disco.events import Delta
 from disco.request import Prefix, Timeouts
 
-__all__ = ["Handover", "Pending", "Role", "Terms", "Watch"]
+__all__ = ["EndpointWatch", "Pending", "Role", "RunningMigration", "SessionConfig"]
 
 
 class Role(StrEnum):
@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SessionConfig:
     """What a session must know of its request, in numbers.
 
     Attributes:
@@ -50,7 +50,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Handover:
+class RunningMigration:
     """A move under way: where the cut is and what the source wrote after it meanwhile."""
 
     source: int
@@ -75,7 +75,7 @@ class Pending:
     role: Role
 
 
-class Watch(Protocol):
+class EndpointWatch(Protocol):
     """Is told how endpoints do, as it happens; `dispatch.breakers.endpoint_health` is one.
 
     Times are on the session's clock.

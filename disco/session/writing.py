@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Ended
-from disco.session.attempt.attempt_state import AttemptState, Outcome, is_content, is_text
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content, is_text
 from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.effects import Effect
 from disco.session.ending import Ending
-from disco.session.parts import Parts
-from disco.session.switching.failover import Succession
+from disco.session.parts import SessionParts
+from disco.session.switching.failover import FailoverControl
 
 __all__ = ["Writing"]
 
@@ -17,15 +17,15 @@ __all__ = ["Writing"]
 class Writing:
     """Takes what attempts write and how they end. No state of its own."""
 
-    def __init__(self, parts: Parts, succession: Succession, ending: Ending) -> None:
-        self._max_tokens = parts.terms.max_tokens
+    def __init__(self, parts: SessionParts, succession: FailoverControl, ending: Ending) -> None:
+        self._max_tokens = parts.config.max_tokens
         self._attempts, self._transcript = parts.attempts, parts.transcript
-        self._mover, self._race = parts.mover, parts.race
+        self._migration, self._race = parts.migration, parts.race
         self._succession, self._ending = succession, ending
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """An active attempt wrote something."""
-        mover = self._mover
+        mover = self._migration
         if state is self._transcript.writer:
             self._add(state, deltas, now)
         elif not is_content(deltas):
@@ -45,7 +45,7 @@ class Writing:
 
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
         """An active attempt finished properly."""
-        mover, writer = self._mover, self._transcript.writer
+        mover, writer = self._migration, self._transcript.writer
         state.usage = ended.usage or state.usage
         self._attempts.answered_empty(state, now)
         if was_told_to_stop(state, ended, self._max_tokens):
@@ -59,7 +59,7 @@ class Writing:
                 self._ending.finish(state, ended.finish_reason, now, out)
         elif writer is None and self._attempts.others_active(state):
             # Nothing said is not an answer while another attempt may still speak.
-            self._attempts.leave(state, Outcome.LOST, now)
+            self._attempts.leave(state, AttemptOutcome.LOST, now)
         elif state is writer or writer is None:
             if mover.moving is not None:
                 mover.abandon("source_finished", now, out)
@@ -73,20 +73,20 @@ class Writing:
         if state.first_content_at is None and is_content(deltas):
             self._attempts.spoke(state, now)
             self._succession.made_up_for = True
-        moving = self._mover.moving
+        moving = self._migration.moving
         self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
     def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """The target of a move writes; thinking or calling a tool in mid-sentence is no continuation."""
         name = target.candidate.name
         if is_text(deltas):
-            self._mover.switch(target, now, out)
+            self._migration.switch(target, now, out)
             self._race.hand_to(target)
             self._add(target, deltas, now)
-        elif self._mover.source.active:
+        elif self._migration.source.active:
             self._succession.failures.failed.add(name)
-            self._mover.has_failed(name)
-            self._mover.abandon("not_text", now, out)
+            self._migration.has_failed(name)
+            self._migration.abandon("not_text", now, out)
         else:  # its source was stopped at the cut: there is no attempt to go back to
             error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
             failure = EndpointFailure(FailureKind.SEAM, error)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from disco.plan import Plan
-from disco.session.records.route_record import RouteRecord, Transfer, Try
+from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord
 from disco.telemetry.record_facts import Fact
 
 __all__ = ["LOG", "is_logged", "log_answer", "log_callback", "log_plan", "log_probe"]
@@ -31,7 +31,7 @@ def log_plan(plan: Plan, *, policy: str, model: str, prompt_tokens: int) -> None
     if not _ROUTE.isEnabledFor(logging.DEBUG):
         return
     starts = ", ".join(f"{start.endpoint} after {start.after_s:.3g} s" for start in plan.starts)
-    moves = ", ".join(f"{source} to {move.target}" for source, move in plan.moves.items())
+    moves = ", ".join(f"{source} to {move.target}" for source, move in plan.migrations.items())
     _ROUTE.debug(
         "plan for %d prompt tokens: start %s; move %s; fall back on %s",
         prompt_tokens,
@@ -59,9 +59,9 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row: its `facts`.
     """
     if _ROUTE.isEnabledFor(logging.DEBUG):
-        for attempt in route.tries:
+        for attempt in route.attempts:
             _log_attempt(attempt)
-        for transfer in route.transfers:
+        for transfer in route.migrations:
             _log_move(transfer)
     _ROUTE.info(
         "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, moves %d; %.3g USD",
@@ -95,7 +95,7 @@ def log_callback(name: str, error: Exception) -> None:
     LOG.error("%s raised %s at %s; the answer is not affected.", name, type(error).__qualname__, where)
 
 
-def _log_attempt(attempt: Try) -> None:
+def _log_attempt(attempt: AttemptRecord) -> None:
     _ROUTE.debug(
         "attempt of %s (%s): %s%s, %d of %d tokens kept, started %.3f s, first content %s, ended %s",
         attempt.endpoint,
@@ -120,7 +120,7 @@ def _log_attempt(attempt: Try) -> None:
     )
 
 
-def _log_move(transfer: Transfer) -> None:
+def _log_move(transfer: MigrationRecord) -> None:
     _ROUTE.debug(
         "move from %s to %s: %s, decided %.3f s, switched %s, expected to take %.3f s, took %s, %d tokens late",
         transfer.source,

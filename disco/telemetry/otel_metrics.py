@@ -7,9 +7,9 @@ from typing import Final
 
 from opentelemetry.metrics import Histogram, Meter
 
-from disco.session.records.route_record import RouteRecord, Try
+from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.telemetry.otel_names import ERROR_TYPE, endpoint_attributes, request_attributes
-from disco.telemetry.record_facts import Asked, Fact, failovers
+from disco.telemetry.record_facts import Fact, RequestFacts, failovers
 
 __all__ = ["MOST_GAPS", "Instruments", "gaps_s"]
 
@@ -53,7 +53,7 @@ class Instruments:
         self._cost = meter.create_counter("disco.cost", unit="{USD}", description="What was charged.")
         self._attempts = meter.create_counter("disco.attempts", unit="{attempt}", description="Attempts.")
         self._moves = meter.create_counter(
-            "disco.moves", unit="{move}", description="Moves in mid-answer, taken or given up."
+            "disco.migrations", unit="{move}", description="Moves in mid-answer, taken or given up."
         )
         self._failovers = meter.create_counter(
             "disco.failovers",
@@ -61,7 +61,7 @@ class Instruments:
             description="Failed attempts that another endpoint replaced.",
         )
 
-    def record(self, asked: Asked, route: RouteRecord, row: Mapping[str, Fact]) -> None:
+    def record(self, asked: RequestFacts, route: RouteRecord, row: Mapping[str, Fact]) -> None:
         """Take in one answer.
 
         Args:
@@ -77,14 +77,14 @@ class Instruments:
         self._timing(self._generated_first, self._generated_per_chunk, route.generated, common)
         if asked.stream:
             self._timing(self._first_chunk, self._per_chunk, route.released, common)
-        for attempt in route.tries:
+        for attempt in route.attempts:
             self._attempt(asked, attempt)
         places = {endpoint.name: endpoint.place for endpoint in route.endpoints}
         for charge in route.ledger.charges:
             peer = endpoint_attributes(asked, places.get(charge.endpoint, "server"))
             of = {**peer, "disco.endpoint": charge.endpoint, "disco.phase": charge.phase.value}
             self._cost.add(charge.cost, of)
-        for move in route.transfers:
+        for move in route.migrations:
             way = {"disco.source": move.source, "disco.target": move.target}
             self._moves.add(1, {**way, "disco.outcome": move.outcome})
         for dead, by in failovers(route):
@@ -99,7 +99,7 @@ class Instruments:
         for gap_s in gaps_s(line):
             between.record(gap_s, attributes)
 
-    def _attempt(self, asked: Asked, attempt: Try) -> None:
+    def _attempt(self, asked: RequestFacts, attempt: AttemptRecord) -> None:
         of: dict[str, Fact] = {
             "disco.endpoint": attempt.endpoint,
             "disco.place": attempt.place,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disco.telemetry.record_facts import Asked, Fact
+from disco.telemetry.record_facts import Fact, RequestFacts
 
 __all__ = ["ERROR_TYPE", "REQUEST_MODEL", "endpoint_attributes", "request_attributes"]
 
@@ -12,12 +12,12 @@ _OPERATION = "gen_ai.operation.name"
 _PROVIDER = "gen_ai.provider.name"
 
 
-def request_attributes(asked: Asked) -> dict[str, Fact]:
+def request_attributes(asked: RequestFacts) -> dict[str, Fact]:
     """Of an answer as a whole. It may have several providers, so its provider is disco."""
     return {_OPERATION: "chat", _PROVIDER: "disco", REQUEST_MODEL: asked.model}
 
 
-def endpoint_attributes(asked: Asked, place: str) -> dict[str, Fact]:
+def endpoint_attributes(asked: RequestFacts, place: str) -> dict[str, Fact]:
     """Of what one endpoint did: its provider, its model and, of a server, its address.
 
     The provider of a server is "openai", whose API it speaks; who it is, the address says.

@@ -15,7 +15,7 @@ from opentelemetry import metrics, trace
 from disco.session.records.route_record import RouteRecord
 from disco.telemetry.otel_metrics import Instruments
 from disco.telemetry.otel_spans import finish_span, start_span
-from disco.telemetry.record_facts import Asked, Fact
+from disco.telemetry.record_facts import Fact, RequestFacts
 
 __all__ = ["Traced", "start"]
 
@@ -23,7 +23,7 @@ _SCOPE = "disco"
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
 
 
-def start(asked: Asked) -> Traced | None:
+def start(asked: RequestFacts) -> Traced | None:
     """Start an answer's span as a child of the current one; None where the application has set no provider."""
     tracer = _tracer(trace.get_tracer_provider())
     instruments = _instruments(metrics.get_meter_provider())
@@ -35,7 +35,9 @@ class Traced:
 
     __slots__ = ("_asked", "_instruments", "_span", "_tracer")
 
-    def __init__(self, tracer: trace.Tracer | None, instruments: Instruments | None, asked: Asked) -> None:
+    def __init__(
+        self, tracer: trace.Tracer | None, instruments: Instruments | None, asked: RequestFacts
+    ) -> None:
         self._tracer = tracer
         self._instruments = instruments
         self._asked = asked

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from disco.session.records.route_record import RouteRecord, Try
+from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.telemetry.otel_names import ERROR_TYPE, endpoint_attributes, request_attributes
-from disco.telemetry.record_facts import Asked, Fact, failovers, outcome
+from disco.telemetry.record_facts import Fact, RequestFacts, failovers, outcome
 
 __all__ = ["finish_span", "start_span"]
 
@@ -25,7 +25,7 @@ _SAID_ELSEWHERE = {"model", "stream", "finish_reason"}
 Event = tuple[float, str, dict[str, Fact]]
 
 
-def start_span(tracer: Tracer, asked: Asked) -> Span:
+def start_span(tracer: Tracer, asked: RequestFacts) -> Span:
     """Start the span of an answer, as a child of the current one."""
     attributes = request_attributes(asked)
     if asked.stream:
@@ -43,12 +43,12 @@ def start_span(tracer: Tracer, asked: Asked) -> Span:
 
 
 def finish_span(
-    tracer: Tracer, span: Span, asked: Asked, route: RouteRecord, row: Mapping[str, Fact]
+    tracer: Tracer, span: Span, asked: RequestFacts, route: RouteRecord, row: Mapping[str, Fact]
 ) -> None:
     """Write down what happened, make the spans of the attempts, and end the span."""
     if span.is_recording():
         below = trace.set_span_in_context(span)
-        for attempt in route.tries:
+        for attempt in route.attempts:
             child = tracer.start_span(
                 f"attempt {attempt.endpoint}",
                 context=below,
@@ -70,7 +70,9 @@ def finish_span(
     span.end(end_time=_ns(asked, route.duration_s))
 
 
-def _of_answer(asked: Asked, route: RouteRecord, row: Mapping[str, Fact]) -> dict[str, Fact | list[str]]:
+def _of_answer(
+    asked: RequestFacts, route: RouteRecord, row: Mapping[str, Fact]
+) -> dict[str, Fact | list[str]]:
     attributes: dict[str, Fact | list[str]] = {
         _CONVENTIONAL.get(name, f"disco.{name}"): value
         for name, value in row.items()
@@ -85,7 +87,7 @@ def _of_answer(asked: Asked, route: RouteRecord, row: Mapping[str, Fact]) -> dic
     return attributes
 
 
-def _of_attempt(asked: Asked, attempt: Try) -> dict[str, Fact]:
+def _of_attempt(asked: RequestFacts, attempt: AttemptRecord) -> dict[str, Fact]:
     # No gen_ai.operation.name and no gen_ai.usage.*: the answer is one operation, and whoever adds up
     # the tokens of all spans must not find its tokens twice.
     peer = endpoint_attributes(asked, attempt.place)
@@ -113,7 +115,7 @@ def _events(route: RouteRecord) -> Iterator[Event]:
     pace = route.pace
     if pace.ttft_raw_s is not None:
         first = min(
-            (t for t in route.tries if t.first_content_s is not None),
+            (t for t in route.attempts if t.first_content_s is not None),
             key=lambda t: t.first_content_s or 0.0,
             default=None,
         )
@@ -124,7 +126,7 @@ def _events(route: RouteRecord) -> Iterator[Event]:
         )
     if pace.ttft_released_s is not None:
         yield pace.ttft_released_s, "disco.first_release", {}
-    for move in route.transfers:
+    for move in route.migrations:
         way: dict[str, Fact] = {"disco.source": move.source, "disco.target": move.target}
         planned: dict[str, Fact] = {"disco.outcome": move.outcome, "disco.expected_s": move.expected_s}
         yield move.decided_s, "disco.move.decided", {**way, **planned, "disco.cut_tokens": move.cut_tokens}
@@ -138,6 +140,6 @@ def _events(route: RouteRecord) -> Iterator[Event]:
         yield at_s, "disco.failover", {**failed, ERROR_TYPE: dead.failure or "_OTHER"}
 
 
-def _ns(asked: Asked, at_s: float) -> int:
+def _ns(asked: RequestFacts, at_s: float) -> int:
     """Unix time in nanoseconds of a moment given in seconds since the request."""
     return int((asked.created_s + at_s) * 1e9)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.session.records.route_record import RouteRecord, Try
+from disco.session.records.route_record import AttemptRecord, RouteRecord
 
-__all__ = ["Asked", "Fact", "billed", "facts", "failovers", "outcome"]
+__all__ = ["Fact", "RequestFacts", "billed", "facts", "failovers", "outcome"]
 
 Fact = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestFacts:
     """What is known of a request before it is answered.
 
     Attributes:
@@ -41,7 +41,7 @@ def outcome(route: RouteRecord) -> str:
     return "cancelled" if route.finish_reason == "cancelled" else "finished"
 
 
-def facts(route: RouteRecord, asked: Asked, error: Exception | None) -> dict[str, Fact]:
+def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> dict[str, Fact]:
     """An answer in one flat row; what did not happen is left out."""
     usage = billed(route)
     row: dict[str, Fact | None] = {
@@ -52,9 +52,9 @@ def facts(route: RouteRecord, asked: Asked, error: Exception | None) -> dict[str
         "finish_reason": route.finish_reason,
         "error_type": None if error is None else type(error).__qualname__,
         "winner": route.winner,
-        "last_writer": route.pieces[-1].endpoint if route.pieces else None,
-        "attempts": len(route.tries),
-        "moves": sum(transfer.outcome == "switched" for transfer in route.transfers),
+        "last_writer": route.segments[-1].endpoint if route.segments else None,
+        "attempts": len(route.attempts),
+        "moves": sum(transfer.outcome == "switched" for transfer in route.migrations),
         "failovers": len(failovers(route)),
         "input_tokens": usage[0],
         "output_tokens": usage[1],
@@ -74,22 +74,22 @@ def facts(route: RouteRecord, asked: Asked, error: Exception | None) -> dict[str
 def billed(route: RouteRecord) -> tuple[int, int]:
     """Prompt and answer tokens as the answer's own `usage` has them: the prompt once, its tokens once."""
     prompt, answer = route.prompt_tokens, route.answer_tokens
-    if route.pieces:
-        first = route.tries[route.pieces[0].attempt]
+    if route.segments:
+        first = route.attempts[route.segments[0].attempt]
         if first.prompt_tokens:
             prompt = first.prompt_tokens
-            if len(route.pieces) == 1 and first.completion_tokens:
+            if len(route.segments) == 1 and first.completion_tokens:
                 answer = first.completion_tokens
     return prompt, answer
 
 
-def failovers(route: RouteRecord) -> list[tuple[Try, Try]]:
+def failovers(route: RouteRecord) -> list[tuple[AttemptRecord, AttemptRecord]]:
     """(the attempt that failed, the attempt of another endpoint that wrote on, or wrote instead), in order."""
     found = []
-    for number, dead in enumerate(route.tries):
+    for number, dead in enumerate(route.attempts):
         if dead.failure is None or dead.ended_s is None:
             continue
-        for by in route.tries[number + 1 :]:
+        for by in route.attempts[number + 1 :]:
             wrote = by.kept_tokens > 0 or by.outcome == "finished"
             # A hedge that was under way before a mute one failed has not taken over from it.
             took_over = dead.tokens > 0 or by.started_s >= dead.ended_s

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from disco.errors import ConfigurationError
 from disco.session.records.route_record import RouteRecord
 from disco.telemetry.log_lines import is_logged, log_answer, log_callback
-from disco.telemetry.record_facts import Asked, facts
+from disco.telemetry.record_facts import RequestFacts, facts
 
 if TYPE_CHECKING:
     from disco.telemetry.otel_setup import Traced
 
-__all__ = ["OnRoute", "Report", "Reporter"]
+__all__ = ["AnswerReport", "OnRoute", "Reporter"]
 
 OnRoute = Callable[[RouteRecord], object] | Sequence[Callable[[RouteRecord], object]]
 """Who is called with every route record: one, or several in this order."""
@@ -37,22 +37,22 @@ class Reporter:
     def __init__(self, on_route: OnRoute | None = None) -> None:
         self.callbacks = _callbacks(on_route)
 
-    def begin(self, asked: Asked) -> Report:
+    def begin(self, asked: RequestFacts) -> AnswerReport:
         """An answer begins. Starts its span where the application has set up OpenTelemetry."""
         traced = None
         # Who has set it up has imported it; where nobody has, nothing is imported and nothing is done.
         if "opentelemetry" in sys.modules:
             traced = _guarded("OpenTelemetry", _start, asked)
-        return Report(asked, self.callbacks, traced)
+        return AnswerReport(asked, self.callbacks, traced)
 
 
-class Report:
+class AnswerReport:
     """One answer's. Its span is that of the context in which it is worked on."""
 
     __slots__ = ("_asked", "_callbacks", "_traced")
 
     def __init__(
-        self, asked: Asked, callbacks: Sequence[Callable[[RouteRecord], object]], traced: Traced | None
+        self, asked: RequestFacts, callbacks: Sequence[Callable[[RouteRecord], object]], traced: Traced | None
     ) -> None:
         self._asked = asked
         self._callbacks = callbacks
@@ -81,7 +81,7 @@ class Report:
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
-def _start(asked: Asked) -> Traced | None:
+def _start(asked: RequestFacts) -> Traced | None:
     from disco.telemetry.otel_setup import start  # noqa: PLC0415 - only where OpenTelemetry is
 
     return start(asked)

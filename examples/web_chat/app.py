@@ -25,7 +25,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel
 
 from disco import AsyncDisco
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.dispatch import available_presets, load_preset
 from disco.endpoints.continuation import Continuation
 
@@ -100,7 +100,7 @@ def main() -> None:
         model = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
         settings: dict[str, Any] = {}
         if given.demo_server:
-            server = stack.enter_context(LocalServer(LOCAL))
+            server = stack.enter_context(DemoServer(LOCAL))
             # It continues through its completions route and runs the same file, so the file's template is right.
             continuation = Continuation(method="completions", template=str(server.model))
             settings = {"base_url": server.base_url, "api_key": "none", "continuation": continuation}

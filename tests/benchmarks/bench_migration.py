@@ -18,7 +18,7 @@ import anyio
 
 from disco import AsyncDisco
 from disco.cli.console import Screen
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.shaping_proxy import Shaper, shape
 from disco.cli.profile import measure_device
 from disco.dispatch import Preset
@@ -50,7 +50,7 @@ async def main(runs: int, profile_name: str, paces: Sequence[float]) -> None:
     device = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True)
-        with LocalServer("smollm2-135m", threads=1) as server:
+        with DemoServer("smollm2-135m", threads=1) as server:
             async with shape(server.port, ttft, seed=7) as shaper:
                 rows = [
                     await measure(screen, runs, way, pace, device, profile, server, shaper)
@@ -71,7 +71,7 @@ async def measure(
     pace: float,
     device: LlamaCppEndpoint,
     profile: DeviceProfile,
-    server: LocalServer,
+    server: DemoServer,
     shaper: Shaper,
 ) -> tuple[object, ...]:
     policy, exchange_rate = WAYS[way]
@@ -113,8 +113,8 @@ async def measure(
 
 
 def row(way: str, pace: float, records: list[RouteRecord]) -> tuple[object, ...]:
-    moved = [t for r in records for t in r.transfers if t.outcome == "switched"]
-    given_up = Counter(t.outcome for r in records for t in r.transfers if t.outcome != "switched")
+    moved = [t for r in records for t in r.migrations if t.outcome == "switched"]
+    given_up = Counter(t.outcome for r in records for t in r.migrations if t.outcome != "switched")
     late = [t.late_tokens for t in moved]
     whole = [r.pace.late_tokens for r in records]
     gaps = [gap for r in records for gap in tbt_s(r.released)]

@@ -35,7 +35,7 @@ from disco.replay.stations import station_simulator as stations_simulate
 from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
 from disco.replay.workload.trace import Trace
 from disco.session.effects import CancelAttempt, Effect, StartAttempt
-from disco.session.switching.migration_rule import Snapshot, Verdict, decide
+from disco.session.switching.migration_rule import MigrationVerdict, Snapshot, decide
 
 SEED = 1
 ARM = Arm("race", migrate=True)
@@ -160,9 +160,9 @@ class Chat:
                 margin=self.margin,
             )
         )
-        self.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
-        self.considers = decision.verdict is not Verdict.NEVER
-        if decision.verdict is Verdict.GO and not self.device_ready.is_alive:
+        self.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
+        self.considers = decision.verdict is not MigrationVerdict.NEVER
+        if decision.verdict is MigrationVerdict.GO and not self.device_ready.is_alive:
             self.moving = True
             self.considers = False
             self.env.process(self.hand_over(self.source))

@@ -147,9 +147,9 @@ def _gaps(got: Got, route: RouteRecord) -> list[tuple[float, bool]]:
     """The reader's wait around each failure that somebody took over from: last chunk, or the request, to the next."""
     marks = [0.0, *got.times, got.end]
     gaps = []
-    for failed in route.tries:
+    for failed in route.attempts:
         at = failed.ended_s
-        next_try = next((t for t in route.tries if at is not None and t.started_s >= at), None)
+        next_try = next((t for t in route.attempts if at is not None and t.started_s >= at), None)
         if failed.failure is None or next_try is None or next_try.failure is not None:
             continue
         first_s = next_try.first_content_s

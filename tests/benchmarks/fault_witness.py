@@ -124,11 +124,11 @@ def complaint(text: str, route: RouteRecord, server: list[Heard], device: list[H
         server, device: what was heard of each while it was made.
     """
     heard = {"server": iter(server), "device": iter(device)}
-    said = [next(heard[t.place], None) for t in route.tries]
+    said = [next(heard[t.place], None) for t in route.attempts]
     if not route.seamless:
         return "the record's checksums differ"
     end = 0
-    for piece in route.pieces:
+    for piece in route.segments:
         attempt = said[piece.attempt]
         if attempt is None:
             return f"{piece.endpoint} was never asked for piece {piece.attempt}"

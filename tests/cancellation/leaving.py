@@ -109,7 +109,7 @@ class Scene:
 
     def reached(self, stream: DiscoStream | None = None) -> bool:
         if self.moment == "move":
-            moves = [] if stream is None else stream._live.session.handovers
+            moves = [] if stream is None else stream._live.session.migrations_run
             return any(move.outcome == "running" for move in moves) and generates(self.local)
         if self.moment == "model loads":
             return self.local._worker._thread is not None and self.local._worker.model is None
@@ -281,7 +281,7 @@ async def leave(scene: Scene, way: str) -> float:
             await task
     elif way == "client":
         await client.close()
-        assert {one.outcome for one in stream.route.tries} <= {"cancelled", "handed_over", "lost"}
+        assert {one.outcome for one in stream.route.attempts} <= {"cancelled", "handed_over", "lost"}
     else:
         moved_clock.skip(DEADLINE_S)
         with contextlib.suppress(openai.APITimeoutError):

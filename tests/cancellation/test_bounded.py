@@ -16,7 +16,7 @@ from serving import upstream
 from watched import virtually
 
 from disco import AsyncDisco
-from disco.client.background_tasks import Host
+from disco.client.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
@@ -24,7 +24,7 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
 HERE = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
@@ -48,11 +48,11 @@ def test_a_reader_who_pauses_for_an_hour_holds_the_writer_and_loses_nothing(bank
         playback.banking = banking
         plan = Plan((Start("server"),))
         candidates = {"server": Candidate("server", "any")}
-        terms = Terms(10, pace_tps=5.0 if banking else None)
-        session = Session(plan, candidates, terms, playback, AnswerLengths.geometric(100))
+        config = SessionConfig(10, pace_tps=5.0 if banking else None)
+        session = Session(plan, candidates, config, playback, AnswerLengths.geometric(100))
         request = Request(messages=SEA, model="m")
         live = LiveSession(session, {"server": server}, request, max_buffered_bytes=limit)
-        host = Host()
+        host = BackgroundTasks()
         await host.start(live.run)
         read = len(await live.read())
         await anyio.sleep(60)
@@ -125,7 +125,7 @@ async def test_a_full_queue_at_the_model_is_the_servers_turn(device, monkeypatch
             routes = [one.route for one in streams]
     assert max(route.winner for route in routes) == "server"
     busy = [route for route in routes if route.winner == "server"]
-    assert all(route.tries[0].failure == "rate_limit" for route in busy)
+    assert all(route.attempts[0].failure == "rate_limit" for route in busy)
 
 
 # ---------------------------------------------------------------------- long lives

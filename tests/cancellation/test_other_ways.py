@@ -20,7 +20,7 @@ from scripted_server import WAIT_FOR_CLOSE
 from serving import serving, upstream
 
 from disco import AsyncDisco, Disco, DiscoError
-from disco.client.background_tasks import Host
+from disco.client.background_tasks import BackgroundTasks
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -83,7 +83,7 @@ async def test_a_start_that_is_cancelled_leaves_a_host_that_others_can_use():
     async def work() -> None:
         seen.append(1)
 
-    host = Host()
+    host = BackgroundTasks()
     with anyio.CancelScope() as scope:
         scope.cancel()
         await host.start(work)

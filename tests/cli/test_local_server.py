@@ -16,7 +16,7 @@ import httpx2
 import openai
 import pytest
 
-from disco.cli.demonstration.demo_server import LocalServer, LocalServerError, model_gguf
+from disco.cli.demonstration.demo_server import DemoServer, DemoServerError, model_gguf
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.errors import ConfigurationError, ModelFileError
 
@@ -24,7 +24,7 @@ from disco.errors import ConfigurationError, ModelFileError
 @pytest.fixture(scope="module")
 def server():
     phrases = []
-    with LocalServer(context_tokens=512, progress=lambda _seconds, phrase: phrases.append(phrase)) as server:
+    with DemoServer(context_tokens=512, progress=lambda _seconds, phrase: phrases.append(phrase)) as server:
         server.phrases = phrases
         yield server
 
@@ -97,27 +97,27 @@ def test_an_openai_client_streams_through_the_shaper_and_sees_the_death_of_the_s
 
 
 def test_a_server_that_cannot_start_shows_the_end_of_its_log():
-    server = LocalServer()
+    server = DemoServer()
     with socket.socket() as taken:
         taken.bind((server.host, server.port))
         taken.listen()
-        with pytest.raises(LocalServerError, match=r"(?i)address already in use|errno"):
+        with pytest.raises(DemoServerError, match=r"(?i)address already in use|errno"):
             server.start()
     assert not server.running
 
 
 def test_a_server_that_takes_too_long_is_ended():
-    server = LocalServer(timeout_s=0.0)
-    with pytest.raises(LocalServerError, match="within 0 s"):
+    server = DemoServer(timeout_s=0.0)
+    with pytest.raises(DemoServerError, match="within 0 s"):
         server.start()
     assert not server.running
 
 
 def test_unknown_models_are_named_with_the_remedy(tmp_path):
     with pytest.raises(ConfigurationError, match="smollm2-135m"):
-        LocalServer("smollm2")
+        DemoServer("smollm2")
     with pytest.raises(ModelFileError, match="missing"):
-        LocalServer(tmp_path / "missing.gguf")
+        DemoServer(tmp_path / "missing.gguf")
     assert model_gguf("smollm2-135m").stat().st_size > 50_000_000
 
 
@@ -128,10 +128,10 @@ def test_no_child_outlives_its_parent(how):
         import signal, time
         # A test run in the background of a shell inherits that SIGINT is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        from disco.cli.demonstration.demo_server import LocalServer
+        from disco.cli.demonstration.demo_server import DemoServer
         def loading(seconds, phrase):
             print(server.pid, flush=True)
-        server = LocalServer(progress=loading)
+        server = DemoServer(progress=loading)
         with server:
             time.sleep(60)
     """

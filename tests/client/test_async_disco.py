@@ -151,13 +151,13 @@ async def test_an_answer_moves_between_real_endpoints_without_a_trace(llama_serv
         )
         text = await read(stream)
     route = stream.route
-    assert [t.outcome for t in route.transfers][-1] == "switched"
-    assert [p.endpoint for p in route.pieces] == [source, "device" if source == "server" else "server"]
+    assert [t.outcome for t in route.migrations][-1] == "switched"
+    assert [p.endpoint for p in route.segments] == [source, "device" if source == "server" else "server"]
     assert route.seamless
-    assert route.pieces[-1].end_char == len(text)
+    assert route.segments[-1].end_char == len(text)
     assert route.answer_tokens <= 100
     # The cut is between words.
-    cut = route.pieces[0].end_char
+    cut = route.segments[0].end_char
     assert text[cut].isspace() or not text[cut].isalnum() or not text[cut - 1].isalnum()
 
 
@@ -175,9 +175,9 @@ async def test_a_server_that_dies_in_mid_answer_is_replaced(llama_server, device
         stream = await c.chat.completions.create(model="m", messages=SEA, stream=True, max_tokens=60)
         text = await read(stream)
     assert text.startswith("The sea is wide and deep and full of fish, The sea")
-    assert [p.endpoint for p in stream.route.pieces] == ["server", "device"]
+    assert [p.endpoint for p in stream.route.segments] == ["server", "device"]
     assert stream.route.seamless
-    assert [t.failure for t in stream.route.tries] == ["connection", None]
+    assert [t.failure for t in stream.route.attempts] == ["connection", None]
 
 
 async def test_local_only_never_asks_the_server(llama_server, device):
@@ -185,7 +185,7 @@ async def test_local_only_never_asks_the_server(llama_server, device):
         answer = await c.chat.completions.create(
             model="m", messages=SEA, max_tokens=5, extra_body={"disco": {"local_only": True}}
         )
-    assert [t.endpoint for t in answer.route.tries] == ["device"]
+    assert [t.endpoint for t in answer.route.attempts] == ["device"]
 
 
 @pytest.mark.parametrize("policy", ["private", "balanced"])
@@ -298,7 +298,7 @@ async def test_a_wrong_key_is_the_sdks_own_error_where_nobody_else_may_answer(de
         assert "wrong" not in str(caught.value)
         async with AsyncDisco(local=device, **at) as c:
             answer = await c.chat.completions.create(model=server.model, messages=SEA, max_tokens=5)
-    assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+    assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
         ("server", "authentication"),
         ("device", None),
     ]
@@ -309,14 +309,14 @@ async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(dev
     async with AsyncDisco(local=None, policy="balanced", base_url=nobody, api_key="x", max_retries=0) as c:
         with pytest.raises(openai.APIConnectionError) as caught:
             await c.chat.completions.create(model="m", messages=SEA)
-        assert len(caught.value.route.tries) == 1
+        assert len(caught.value.route.attempts) == 1
         with pytest.raises(openai.APIConnectionError) as caught:
             await c.with_options(max_retries=1).chat.completions.create(model="m", messages=SEA)
-        assert len(caught.value.route.tries) == 2
+        assert len(caught.value.route.attempts) == 2
     async with AsyncDisco(local=device, policy=preset("server_only"), base_url=nobody, api_key="x") as c:
         answer = await c.chat.completions.create(model="m", messages=SEA, max_tokens=5)
         assert answer.route.winner == "device"
-        assert answer.route.tries[0].failure == "connection"
+        assert answer.route.attempts[0].failure == "connection"
 
 
 async def test_delivered_text_is_on_the_error_when_nobody_can_go_on():
@@ -395,7 +395,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, devi
         await stream.close()
         await stream.close()
         assert stream.route.finish_reason == "cancelled"
-        assert all(t.outcome != "running" for t in stream.route.tries)
+        assert all(t.outcome != "running" for t in stream.route.attempts)
         # The model is free again at once.
         with promptly():
             await c.chat.completions.create(

@@ -327,7 +327,7 @@ async def test_oddities_are_no_faults(fault, way):
         text, route = await ask(client, way)
     assert text == WHOLE
     assert route.finish_reason == "stop"
-    assert [t.failure for t in route.tries] == [None]
+    assert [t.failure for t in route.attempts] == [None]
 
 
 @sdk_leaves_generators
@@ -339,7 +339,7 @@ async def test_alone_it_is_an_exception_of_the_sdks_that_keeps_the_text(fault, w
     assert isinstance(error, fault.raises)
     assert isinstance(error, openai.APIError)
     assert error.partial_text == fault.said
-    assert [t.failure for t in error.route.tries] == [fault.failure]
+    assert [t.failure for t in error.route.attempts] == [fault.failure]
     assert error.route.finish_reason is None
     told = f"{error} {error!r} {error.body}"
     assert BEGUN not in told
@@ -372,14 +372,17 @@ async def test_with_a_device_the_answer_survives_unless_the_caller_is_to_blame(f
         if not fault.survives:
             error = await caught(client, way)
             assert isinstance(error, fault.raises)
-            assert [t.endpoint for t in error.route.tries] == ["server"]
+            assert [t.endpoint for t in error.route.attempts] == ["server"]
             return
         text, route = await ask(client, way)
     assert text == WHOLE
     if route is not None:
-        assert [(t.endpoint, t.failure) for t in route.tries] == [("server", fault.failure), ("device", None)]
+        assert [(t.endpoint, t.failure) for t in route.attempts] == [
+            ("server", fault.failure),
+            ("device", None),
+        ]
         # Without a reader nobody has seen the beginning; it is still what the answer goes on from.
-        assert [p.endpoint for p in route.pieces] == (["server", "device"] if fault.said else ["device"])
+        assert [p.endpoint for p in route.segments] == (["server", "device"] if fault.said else ["device"])
         assert route.seamless
 
 
@@ -394,7 +397,7 @@ async def test_a_rate_limit_is_waited_for_as_long_as_the_server_says():
         took_s = time.monotonic() - began_at
     assert text == WHOLE
     assert took_s >= 0.4
-    assert [t.failure for t in route.tries] == ["rate_limit", None]
+    assert [t.failure for t in route.attempts] == ["rate_limit", None]
 
 
 async def test_a_rate_limit_longer_than_the_deadline_is_not_waited_for():
@@ -413,7 +416,7 @@ async def test_a_server_that_recovers_is_asked_again():
             text, route = await ask(client, "whole")
         assert len(server.requests) == 3
     assert text == WHOLE
-    assert [t.failure for t in route.tries] == ["server", "server", None]
+    assert [t.failure for t in route.attempts] == ["server", "server", None]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +444,7 @@ async def test_silence_is_a_timeout_or_the_devices_turn(script):
             text, route = await ask(client, "stream")
         group.cancel_scope.cancel()
     assert text == WHOLE
-    assert route.tries[0].failure == ("stalled" if len(script) > 1 else "timeout")
+    assert route.attempts[0].failure == ("stalled" if len(script) > 1 else "timeout")
 
 
 async def test_usage_of_a_misbehaving_server_is_one_usage():
@@ -484,9 +487,9 @@ async def test_what_means_something_only_as_a_whole_is_begun_anew_or_given_up(as
         completions = client.chat.completions
         whole = await completions.create(model="m", messages=SEA, **asked)
         assert whole.choices[0].message.content == WHOLE
-        assert [p.endpoint for p in whole.route.pieces] == ["device"]
+        assert [p.endpoint for p in whole.route.segments] == ["device"]
         with pytest.raises(openai.APIConnectionError) as caught:
             async with await completions.create(model="m", messages=SEA, stream=True, **asked) as chunks:
                 await read(chunks)
-    assert [t.endpoint for t in caught.value.route.tries] == ["server"]
+    assert [t.endpoint for t in caught.value.route.attempts] == ["server"]
     assert caught.value.partial_text == (BEGUN if BEGIN in beginning else "")

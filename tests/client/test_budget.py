@@ -72,7 +72,7 @@ async def test_a_budget_is_spent_to_the_end_and_then_refused():
         spent = 52 * len(server.requests)
         assert spent <= 600
         assert len(server.requests) >= 5
-        assert disco.router.governor.left(0.0) == {"server_tokens": 600 - spent}
+        assert disco.router.limiter.left(0.0) == {"server_tokens": 600 - spent}
 
 
 async def test_without_money_the_device_answers():
@@ -84,7 +84,9 @@ async def test_without_money_the_device_answers():
     ):
         answer = await ask(disco)
         assert answer.route.winner == "device"
-        assert [(w.endpoint, w.what, w.why) for w in answer.route.withheld] == [("server", "start", "spent")]
+        assert [(w.endpoint, w.what, w.why) for w in answer.route.budget_cuts] == [
+            ("server", "start", "spent")
+        ]
         assert answer.route.to_dict()["budget"]["server_usd"]["left"] == 1e-6
         assert server.requests == []
 
@@ -123,7 +125,7 @@ async def test_a_server_is_told_of_a_lowered_limit_and_the_device_writes_on():
         client(server, local=device(), budget={"server_tokens": 400, "window_s": DAY}) as disco,
     ):
         answer = await ask(disco, max_tokens=300)
-        assert [t.failure for t in answer.route.tries] == ["budget", None]
+        assert [t.failure for t in answer.route.attempts] == ["budget", None]
         assert answer.route.winner == "server"
         assert answer.choices[0].message.content.startswith("word0 ")
         assert answer.route.answer_tokens > told - 2
@@ -139,9 +141,9 @@ async def test_a_reader_who_leaves_gives_back_what_was_not_used():
         streamed = await ask(disco, stream=True)
         async for _ in streamed:
             break
-        assert disco.router.governor.left(0.0)["server_tokens"] < 4000
+        assert disco.router.limiter.left(0.0)["server_tokens"] < 4000
         await streamed.close()
-        assert disco.router.governor.left(0.0)["server_tokens"] > 4900
+        assert disco.router.limiter.left(0.0)["server_tokens"] > 4900
 
 
 async def test_a_failed_start_costs_nothing():
@@ -151,7 +153,7 @@ async def test_a_failed_start_costs_nothing():
     ):
         with pytest.raises(openai.InternalServerError):
             await ask(disco)
-        assert disco.router.governor.left(0.0) == {"server_tokens": 5000}
+        assert disco.router.limiter.left(0.0) == {"server_tokens": 5000}
 
 
 async def test_no_race_before_the_server_is_known():
@@ -164,7 +166,7 @@ async def test_no_race_before_the_server_is_known():
     ):
         starts = [(await ask(disco)).route for _ in range(6)]
         assert [r.starts[0] for r in starts[:5]] == [("server", 0.0)] * 5
-        assert all(w.why == "unknown" for r in starts[:5] for w in r.withheld)
+        assert all(w.why == "unknown" for r in starts[:5] for w in r.budget_cuts)
         assert [after_s for _, after_s in starts[5].starts] == [0.0, 0.0]
     async with (
         scripted_server(reply(2)) as server,
@@ -177,7 +179,7 @@ async def test_no_race_before_the_server_is_known():
         ) as disco,
     ):
         assert len((await ask(disco)).route.starts) == 2
-        assert not (await ask(disco)).route.withheld
+        assert not (await ask(disco)).route.budget_cuts
 
 
 async def test_no_hedge_goes_to_a_server_that_pushes_back():
@@ -195,7 +197,7 @@ async def test_no_hedge_goes_to_a_server_that_pushes_back():
     ):
         first = await ask(disco)
         assert len(first.route.starts) == 2
-        assert "rate_limit" in [t.failure for t in first.route.tries]
+        assert "rate_limit" in [t.failure for t in first.route.attempts]
         for _ in range(2):
             assert [name for name, _ in (await ask(disco)).route.starts] == ["device"]
         assert len(server.requests) == 1

@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from situations import situations
 
-from disco.client.background_tasks import Host
+from disco.client.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.errors import DiscoError
@@ -19,7 +19,7 @@ from disco.plan import Candidate
 from disco.playback import Playback
 from disco.rates import Rates
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
@@ -48,11 +48,13 @@ async def live_run(situation):
         )
         for name, profile in profiles.items()
     }
-    terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)
-    session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    config = SessionConfig(
+        prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None
+    )
+    session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     finished = []
     live = LiveSession(session, endpoints, REQUEST, on_done=finished.append)
-    host = Host()
+    host = BackgroundTasks()
     text = ""
     error = None
     tasks_before = trio.lowlevel.current_statistics().tasks_living
@@ -93,12 +95,12 @@ def test_closing_the_client_ends_a_reader_that_still_waits():
         session = Session(
             Plan((Start("server"),)),
             {"server": Candidate("server", "any")},
-            Terms(1),
+            SessionConfig(1),
             Playback(None),
             AnswerLengths.geometric(10),
         )
         live = LiveSession(session, {"server": silent}, REQUEST)
-        host = Host()
+        host = BackgroundTasks()
         await host.start(live.run)
 
         async def read():
@@ -115,7 +117,7 @@ def test_closing_the_client_ends_a_reader_that_still_waits():
 
 
 def test_one_client_serves_several_event_loops_in_a_row():
-    host = Host()
+    host = BackgroundTasks()
     seen = []
 
     async def main():

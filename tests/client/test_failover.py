@@ -16,7 +16,7 @@ from servers import free_port
 from watched import ask, endpoint, preset, virtually
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.client import planning as routing
 from disco.client.request_options import RequestOptions
 from disco.client.router import Router
@@ -74,7 +74,7 @@ class Client:
         return live.record
 
     async def who(self) -> list[tuple[str, str | None]]:
-        return [(t.endpoint, t.failure) for t in (await self.get()).tries]
+        return [(t.endpoint, t.failure) for t in (await self.get()).attempts]
 
 
 def run(function, *servers, **more):
@@ -93,8 +93,8 @@ def test_a_hiccup_changes_nothing():
         client.server.fail(None)
         for _ in range(3):
             record = await client.get()
-            assert [t.endpoint for t in record.tries] == ["server"]
-            assert record.rested == ()
+            assert [t.endpoint for t in record.attempts] == ["server"]
+            assert record.deprioritised == ()
 
     run(story, Down())
 
@@ -105,15 +105,15 @@ def test_a_dead_server_is_left_alone_tried_now_and_then_and_taken_back_when_it_l
         assert await client.who() == [("server", "connection"), ("device", None)]
         assert await client.who() == [("server", "connection"), ("device", None)]
         record = await client.get()
-        assert [t.endpoint for t in record.tries] == ["device"]
-        (rest,) = record.rested
+        assert [t.endpoint for t in record.attempts] == ["device"]
+        (rest,) = record.deprioritised
         assert (rest.endpoint, rest.reason, rest.failure, rest.failures) == (
             "server",
             "failures",
             "connection",
             2,
         )
-        assert record.to_dict()["rested"][0]["for_s"] == pytest.approx(rest.for_s)
+        assert record.to_dict()["deprioritised"][0]["for_s"] == pytest.approx(rest.for_s)
         probes = 0
         for _ in range(100):  # ten minutes of asking
             await anyio.sleep(6.0)
@@ -144,7 +144,7 @@ def test_a_probe_that_stays_silent_costs_no_more_than_a_slow_first_token():
         # Nor does the next request wait for it: that it was mute for so long is an answer, too.
         record = await client.get()
         assert record.starts == (("device", 0.0),)
-        assert record.rested[0].failures == 3
+        assert record.deprioritised[0].failures == 3
 
     run(story, Down())
 
@@ -167,8 +167,8 @@ def test_only_one_request_at_a_time_tries_a_server_that_has_rested_and_one_that_
         for live in others:
             while await live.read():
                 pass
-            assert [t.endpoint for t in live.record.tries] == ["device"]
-            assert live.record.rested[0].reason == "probed"
+            assert [t.endpoint for t in live.record.attempts] == ["device"]
+            assert live.record.deprioritised[0].reason == "probed"
 
     run(story, Down())
 
@@ -180,7 +180,7 @@ def test_a_rate_limit_is_kept_to_while_the_device_answers():
         at = anyio.current_time()
         client.server.fail(None)
         record = await client.get()
-        (rest,) = record.rested
+        (rest,) = record.deprioritised
         assert (rest.reason, rest.failures) == ("rate_limit", 1)
         assert 25 < rest.for_s <= 30
         assert await client.who() == [("device", None)]
@@ -197,8 +197,8 @@ def test_who_has_nobody_else_is_never_refused_because_of_the_breaker():
             assert await client.who() == [("server", "server")]
         client.server.fail(None)
         record = await client.get()
-        assert [t.endpoint for t in record.tries] == ["server"]
-        assert record.rested == ()
+        assert [t.endpoint for t in record.attempts] == ["server"]
+        assert record.deprioritised == ()
 
     run(story, Down(), device=False)
 
@@ -245,7 +245,7 @@ def test_a_probe_whose_time_never_came_makes_room():
         for _ in range(2):
             record = await client.get()
             assert [s[0] for s in record.starts] == ["server", "device"]
-            assert [t.endpoint for t in record.tries] == ["server"]
+            assert [t.endpoint for t in record.attempts] == ["server"]
 
     waits = Preset(dispatch={"policy": "wait_time", "budget": 0.05}, playback={"pace_tps": "off"})
     run(story, Down(ttft_s=0.01), policy=waits)
@@ -255,7 +255,7 @@ def test_losers_are_no_failures():
     async def story(client):
         for _ in range(10):
             await client.get()
-        assert (await client.get()).rested == ()
+        assert (await client.get()).deprioritised == ()
 
     run(story, Down(ttft_s=5.0), policy=preset("race"))
 
@@ -266,8 +266,8 @@ def test_offline_the_device_speaks_at_once_and_the_server_is_the_last_resort():
 
     async def story(client):
         record = await client.get()
-        assert [t.endpoint for t in record.tries] == ["device"]
-        assert [(r.endpoint, r.reason) for r in record.rested] == [("server", "offline")]
+        assert [t.endpoint for t in record.attempts] == ["device"]
+        assert [(r.endpoint, r.reason) for r in record.deprioritised] == [("server", "offline")]
         assert client.server.opened_at == []
         client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
         assert await client.who() == [("device", "crashed"), ("server", None)]
@@ -328,7 +328,7 @@ async def test_a_backup_answers_for_a_dead_server_with_its_own_key_and_model():
         text, route = await text_of(client, extra_headers={"X-Secret": "for the first only"})
         (_, headers, body) = second.requests[0]
     assert text == "The sea is wide."
-    assert [(t.endpoint, t.failure) for t in route.tries] == [("server", "connection"), ("backup-1", None)]
+    assert [(t.endpoint, t.failure) for t in route.attempts] == [("server", "connection"), ("backup-1", None)]
     assert headers["authorization"] == f"Bearer {OTHER_KEY}"
     assert body["model"] == "second-model"
     assert "x-secret" not in headers
@@ -340,10 +340,10 @@ async def test_once_the_first_server_is_known_to_be_dead_the_backup_takes_its_pl
     async with scripted_server(WHOLE) as second, asking(nowhere(), behind(second), local=device()) as client:
         for _ in range(2):  # the device comes first while the server is only suspected
             _, route = await text_of(client)
-            assert [t.endpoint for t in route.tries] == ["server", "device"]
+            assert [t.endpoint for t in route.attempts] == ["server", "device"]
         _, route = await text_of(client)
-    assert [t.endpoint for t in route.tries] == ["backup-1"]
-    assert [r.endpoint for r in route.rested] == ["server"]
+    assert [t.endpoint for t in route.attempts] == ["backup-1"]
+    assert [r.endpoint for r in route.deprioritised] == ["server"]
 
 
 @pytest.mark.anyio
@@ -356,7 +356,7 @@ async def test_a_backup_goes_on_where_the_first_server_broke_off():
         text, route = await text_of(client)
         messages = second.requests[0][2]["messages"]
     assert text == "The sea is wide."
-    assert [(p.endpoint) for p in route.pieces] == ["server", "backup-1"]
+    assert [(p.endpoint) for p in route.segments] == ["server", "backup-1"]
     assert route.seamless
     assert messages[-1]["role"] == "assistant"
 
@@ -374,10 +374,10 @@ async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
 
         async with asking(first.base_url, *backups()) as client:
             _, route = await text_of(client)
-            assert [t.endpoint for t in route.tries] == ["server"]
+            assert [t.endpoint for t in route.attempts] == ["server"]
         async with asking(nowhere(), *backups()) as client:
             _, route = await text_of(client)
-    assert [t.endpoint for t in route.tries] == ["server", "cheap"]
+    assert [t.endpoint for t in route.attempts] == ["server", "cheap"]
     assert route.endpoints[1].cost_in == pytest.approx(9e-6)
     assert dear.requests == []
 
@@ -467,7 +467,7 @@ async def test_a_refused_key_is_answered_around_and_told_once(caplog):
             for _ in range(3):
                 text, route = await text_of(client)
                 assert text == "Here it is."
-                assert route.tries[0].failure == "authentication"
+                assert route.attempts[0].failure == "authentication"
     told = [r.getMessage() for r in caplog.records if "refuses its key" in r.getMessage()]
     assert len(told) == 1
     assert "'server'" in told[0]
@@ -504,8 +504,8 @@ async def test_a_black_hole_is_given_up_long_before_the_connect_clock_where_some
             for one in fill:
                 one.close()
     assert text == "Here it is."
-    assert [(t.endpoint, t.failure) for t in route.tries] == [("server", "timeout"), ("device", None)]
-    assert route.tries[0].ended_s < 4.0
+    assert [(t.endpoint, t.failure) for t in route.attempts] == [("server", "timeout"), ("device", None)]
+    assert route.attempts[0].ended_s < 4.0
 
 
 OFFLINE_PROGRAM = """
@@ -521,7 +521,7 @@ async def main():
     async with AsyncDisco(local=device, api_key="k", base_url="https://api.example.com/v1", policy=policy) as client:
         whole = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
         print(whole.choices[0].message.content)
-        print([t.endpoint for t in whole.route.tries], [r.reason for r in whole.route.rested])
+        print([t.endpoint for t in whole.route.attempts], [r.reason for r in whole.route.deprioritised])
 
 asyncio.run(main())
 """
@@ -552,7 +552,7 @@ def test_on_a_machine_without_a_network_the_server_is_not_even_tried():
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_when_it_runs_again():
     asked = {"model": "m", "messages": SEA, "max_tokens": 4}
-    with LocalServer(context_tokens=512) as server:
+    with DemoServer(context_tokens=512) as server:
         at = {"base_url": server.base_url, "api_key": "any", "http_client": http(), "policy": SERVER_FIRST}
         async with AsyncDisco(local="smollm2-135m", **at) as client:
 
@@ -560,19 +560,19 @@ async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_whe
                 return (await client.chat.completions.create(**asked)).route
 
             await client.warm_up()
-            assert [t.endpoint for t in (await get()).tries] == ["server"]
+            assert [t.endpoint for t in (await get()).attempts] == ["server"]
             server.kill()
             for _ in range(2):
-                assert [(t.endpoint, t.failure) for t in (await get()).tries] == [
+                assert [(t.endpoint, t.failure) for t in (await get()).attempts] == [
                     ("server", "connection"),
                     ("device", None),
                 ]
             route = await get()
-            assert [t.endpoint for t in route.tries] == ["device"]
-            assert route.rested[0].failure == "connection"
+            assert [t.endpoint for t in route.attempts] == ["device"]
+            assert route.deprioritised[0].failure == "connection"
             await anyio.to_thread.run_sync(server.restart)
             with anyio.fail_after(90):
                 # On a busy machine a probe may be too slow, and the server rests once more.
                 while (route := await get()).winner != "server":  # noqa: ASYNC110 - nothing tells of a rest
-                    await anyio.sleep(route.rested[0].for_s or 0.1 if route.rested else 0.1)
-            assert route.rested == ()
+                    await anyio.sleep(route.deprioritised[0].for_s or 0.1 if route.deprioritised else 0.1)
+            assert route.deprioritised == ()

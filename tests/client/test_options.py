@@ -237,7 +237,7 @@ def test_a_deadline_ends_an_answer_that_is_not_complete_and_keeps_what_there_is(
         assert isinstance(caught.value, disco.AnswerTimeoutError)
         assert caught.value.route.answer_tokens == 21  # from 1.0 s on, ten a second
         assert len(caught.value.partial_text) > 20
-        assert [t.endpoint for t in caught.value.route.tries] == ["server"]
+        assert [t.endpoint for t in caught.value.route.attempts] == ["server"]
         assert c.server.busy == 0
         await c.close()
 
@@ -283,11 +283,11 @@ def test_background_leaves_the_constrained_side_alone_unless_the_other_fails(pol
         c = client(preset(policy, rate), **{other: slow})
         for _ in range(5):
             answer = await answers_in(c, budget_class="background")
-            assert [t.endpoint for t in answer.route.tries] == [other]
+            assert [t.endpoint for t in answer.route.attempts] == [other]
         broken = c.router.local if other == "device" else c.server
         broken.profile = SimulatedProfile(overhead_s=1.0, fault=Fault(kind=FailureKind.CONNECTION))
         answer = await answers_in(c, budget_class="background")
-        assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+        assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
             (other, "connection"),
             (spared, None),
         ]
@@ -311,7 +311,7 @@ def test_urgent_starts_both_sides_at_once_whatever_the_budget_says(policy, more)
         c = client(preset(policy, **more), SimulatedProfile(overhead_s=3.0), SimulatedProfile(ttft_s=2.0))
         for name, expected in (("standard", 1), ("urgent", 2)):
             answer = await answers_in(c, budget_class=name)
-            assert len([t for t in answer.route.tries if t.started_s == 0.0]) == expected
+            assert len([t for t in answer.route.attempts if t.started_s == 0.0]) == expected
         assert answer.route.winner == "server"
         await c.close()
 
@@ -322,9 +322,9 @@ def test_urgent_does_not_leave_this_machine_when_it_must_not():
     async def main():
         c = client(preset("auto"))
         answer = await answers_in(c, budget_class="urgent", local_only=True)
-        assert [t.endpoint for t in answer.route.tries] == ["device"]
+        assert [t.endpoint for t in answer.route.attempts] == ["device"]
         answer = await answers_in(c, budget_class="urgent", policy="private")
-        assert [t.endpoint for t in answer.route.tries] == ["device"]
+        assert [t.endpoint for t in answer.route.attempts] == ["device"]
         await c.close()
 
     virtually(main)
@@ -344,7 +344,7 @@ def test_a_background_answer_does_not_move_to_the_constrained_side():
         writers = {}
         for name in ("standard", "background"):
             answer = await answers_in(c, budget_class=name)
-            writers[name] = [p.endpoint for p in answer.route.pieces]
+            writers[name] = [p.endpoint for p in answer.route.segments]
         assert writers == {"standard": ["device", "server"], "background": ["device"]}
         await c.close()
 

@@ -20,7 +20,7 @@ from disco.cost import Ledger, Rates
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
-from disco.session.records.route_record import Contender, Pace, RouteRecord
+from disco.session.records.route_record import CandidateRecord, LatencyRecord, RouteRecord
 
 ROOT = Path(__file__).parent.parent.parent
 CANARY = "canary-7f3a"
@@ -35,12 +35,12 @@ def record(created_s: float = 1.0, *, tokens: int = 5) -> RouteRecord:
         prompt_tokens=3,
         answer_tokens=tokens,
         max_tokens=None,
-        endpoints=(Contender("device", "device", 1e-9, 1e-9, 0.0, continues=True),),
+        endpoints=(CandidateRecord("device", "device", 1e-9, 1e-9, 0.0, continues=True),),
         starts=(("device", 0.0),),
-        tries=(),
-        pieces=(),
-        transfers=(),
-        pace=Pace(0.0, 0.0, 0.01, 0.01, 0.01, 0.01, 0, None),
+        attempts=(),
+        segments=(),
+        migrations=(),
+        pace=LatencyRecord(0.0, 0.0, 0.01, 0.01, 0.01, 0.01, 0, None),
         ledger=Ledger({"device": Rates(1e-9, 1e-9)}),
         duration_s=0.1,
         generated=timeline,
@@ -224,7 +224,7 @@ async def test_an_answer_that_fails_is_recorded_without_its_error(tmp_path):
                     pass
     (written,) = lines(log.path)
     assert written["finish_reason"] is None
-    assert written["tries"][0]["failure"] == "crashed"
+    assert written["attempts"][0]["failure"] == "crashed"
     assert CANARY not in json.dumps(written)
 
 

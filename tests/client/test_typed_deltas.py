@@ -14,7 +14,7 @@ from scripted_server import chunk
 from serving import serving
 
 from disco import AsyncDisco, Disco
-from disco.client.chat.chat_chunks import Chunks, assemble
+from disco.client.chat.chat_chunks import ChatChunks, assemble
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.endpoints.openai_api.chunk_reader import ChatReader
 from disco.events import Delta, DeltaKind, Ended, ToolCallDelta, Usage
@@ -186,7 +186,7 @@ def test_the_synchronous_client():
 def test_reasoning_that_came_in_one_chunk_with_text_is_in_the_whole_answer():
     body = chunk("Hi", reasoning_content="hm", role="assistant")
     deltas = ChatReader().read([json.dumps(body).encode()])
-    answer = assemble(Chunks("m"), deltas, "stop", CompletionUsage.construct(), None)
+    answer = assemble(ChatChunks("m"), deltas, "stop", CompletionUsage.construct(), None)
     assert answer.choices[0].message.reasoning_content == "hm"
     assert answer.choices[0].message.content == "Hi"
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from scripted_server import chunk, scripted_server, sse, stream, usage
 
 from disco import AsyncDisco, Disco
-from disco.client.chat.helper_events import QuickState
+from disco.client.chat.helper_events import StreamState
 from disco.dispatch import Preset
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +113,7 @@ def outcome(call: Any) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_helpers_events(script: str, way: str) -> None:
-    states = ChatCompletionStreamState(**WAYS[way]), QuickState(**WAYS[way])
+    states = ChatCompletionStreamState(**WAYS[way]), StreamState(**WAYS[way])
     for body in SCRIPTS[script]:
         steps = []
         for state in states:
@@ -128,9 +128,9 @@ def test_the_helpers_events(script: str, way: str) -> None:
 
 def test_only_a_few_chunks_of_an_answer_take_the_long_way(monkeypatch) -> None:
     taken = []
-    longer = QuickState._longer
-    monkeypatch.setattr(QuickState, "_longer", lambda *given: taken.append(1) or longer(*given))
-    state = QuickState()
+    longer = StreamState._longer
+    monkeypatch.setattr(StreamState, "_longer", lambda *given: taken.append(1) or longer(*given))
+    state = StreamState()
     messages = []
     for body in [ROLE, *TEXT * 10, END]:
         events = state.handle_chunk(ChatCompletionChunk.construct(**json.loads(json.dumps(body))))

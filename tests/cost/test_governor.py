@@ -1,4 +1,4 @@
-"""The governor's promise: in no window is more spent than the limit, whatever comes when."""
+"""The limiter's promise: in no window is more spent than the limit, whatever comes when."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
-from disco.cost.budget_limiter import Governor, Limit, Meter
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
+from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
@@ -52,12 +52,12 @@ def in_window(
 class Arrivals(RuleBasedStateMachine):
     """Bursts, long answers, cancellations and late figures, at the edges of windows above all."""
 
-    meter_class: type[Meter] = Meter
+    meter_class: type[WindowCounter] = WindowCounter
     jobs = Bundle("jobs")
 
     def __init__(self) -> None:
         super().__init__()
-        self.meter = self.meter_class(LIMIT)
+        self.counter = self.meter_class(LIMIT)
         self.now = 0.0
         self.all: list[Job] = []
 
@@ -66,7 +66,7 @@ class Arrivals(RuleBasedStateMachine):
         """A burst; who got something goes on, who got nothing was refused for a reason."""
         got = None
         for _ in range(times):
-            ticket = self.meter.reserve(units, self.now)
+            ticket = self.counter.reserve(units, self.now)
             if ticket is None:
                 near = in_window(self.all, self.now, inclusive=True, width=WINDOW_S + GRAIN_S)
                 assert sum(j.final for j in near) + units > LIMIT.amount, "refused without need"
@@ -80,13 +80,13 @@ class Arrivals(RuleBasedStateMachine):
     def settle(self, job, share):
         if job is not None and job.end == math.inf:
             job.cost, job.end = math.ceil(job.reserved * share), self.now
-            self.meter.settle(job.ticket, job.cost, self.now)
+            self.counter.settle(job.ticket, job.cost, self.now)
 
     @rule(job=consumes(jobs), more=st.integers(1, 500))
     def settle_too_dear(self, job, more):
         if job is not None and job.end == math.inf:
             job.cost, job.end = job.reserved + more, self.now
-            self.meter.settle(job.ticket, job.cost, self.now)
+            self.counter.settle(job.ticket, job.cost, self.now)
 
     @rule(wait_s=st.floats(0.0, 2 * WINDOW_S) | st.sampled_from([0.0, GRAIN_S, WINDOW_S / 2, WINDOW_S]))
     def wait(self, wait_s):
@@ -127,14 +127,14 @@ def test_no_window_holds_more_than_the_limit():
     run_state_machine_as_test(Arrivals, settings=SETTINGS)
 
 
-class ForgetsWhatRuns(Meter):
+class ForgetsWhatRuns(WindowCounter):
     """A reservation is not counted before it is settled."""
 
     def left(self, now):
         return super().left(now) + sum(self._open.values())
 
 
-class Tumbles(Meter):
+class Tumbles(WindowCounter):
     """A window begins anew at fixed times."""
 
     def _advance(self, now):
@@ -144,7 +144,7 @@ class Tumbles(Meter):
         self._now = max(now, self._now)
 
 
-class ForgetsTooSoon(Meter):
+class ForgetsTooSoon(WindowCounter):
     """A cost leaves the window with the first moment of the piece it fell into."""
 
     def settle(self, ticket, units, now):
@@ -154,14 +154,14 @@ class ForgetsTooSoon(Meter):
             self._spent.append((end - 8 * GRAIN_S, spent))
 
 
-class ForgetsOverruns(Meter):
+class ForgetsOverruns(WindowCounter):
     """What was not reserved is not counted."""
 
     def settle(self, ticket, units, now):
         super().settle(ticket, min(units, self._open[ticket]), now)
 
 
-class ReservesHalf(Meter):
+class ReservesHalf(WindowCounter):
     def reserve(self, units, now):
         return super().reserve(units // 2, now)
 
@@ -174,49 +174,49 @@ def test_a_broken_rule_is_noticed(broken):
 
 
 def test_a_window_slides():
-    meter = Meter(Limit("server_tokens", "server", "tokens", 100, 10.0))
-    ticket = meter.reserve(100, 0.0)
+    counter = WindowCounter(Limit("server_tokens", "server", "tokens", 100, 10.0))
+    ticket = counter.reserve(100, 0.0)
     assert ticket is not None
-    assert meter.reserve(1, 5.0) is None
-    assert meter.frees_at(1, 5.0) is None  # it depends on an answer that runs
-    meter.settle(ticket, 60, 9.0)
-    assert meter.left(9.0) == 40
-    assert meter.frees_at(41, 9.0) == pytest.approx(19.0, abs=0.01)
-    assert meter.reserve(41, 18.9) is None  # that window still holds the 60
-    assert meter.reserve(100, meter.frees_at(100, 18.9)) is not None
-    assert meter.frees_at(101, 30.0) == math.inf
+    assert counter.reserve(1, 5.0) is None
+    assert counter.frees_at(1, 5.0) is None  # it depends on an answer that runs
+    counter.settle(ticket, 60, 9.0)
+    assert counter.left(9.0) == 40
+    assert counter.frees_at(41, 9.0) == pytest.approx(19.0, abs=0.01)
+    assert counter.reserve(41, 18.9) is None  # that window still holds the 60
+    assert counter.reserve(100, counter.frees_at(100, 18.9)) is not None
+    assert counter.frees_at(101, 30.0) == math.inf
 
 
 def test_what_was_never_sent_is_given_back():
-    meter = Meter(LIMIT)
-    ticket = meter.reserve(1000, 0.0)
-    meter.settle(ticket, 0, 1.0)
-    assert meter.left(1.0) == 1000
+    counter = WindowCounter(LIMIT)
+    ticket = counter.reserve(1000, 0.0)
+    counter.settle(ticket, 0, 1.0)
+    assert counter.left(1.0) == 1000
     with pytest.raises(KeyError):
-        meter.settle(ticket, 0, 1.0)
+        counter.settle(ticket, 0, 1.0)
 
 
 def test_a_clock_that_goes_back_gives_nothing_back():
-    meter = Meter(LIMIT)
-    meter.settle(meter.reserve(1000, 100.0), 1000, 100.0)
-    assert meter.left(-1e9) == 0
-    assert meter.left(100.0 + WINDOW_S + GRAIN_S) == 1000
+    counter = WindowCounter(LIMIT)
+    counter.settle(counter.reserve(1000, 100.0), 1000, 100.0)
+    assert counter.left(-1e9) == 0
+    assert counter.left(100.0 + WINDOW_S + GRAIN_S) == 1000
 
 
 def test_memory_does_not_grow_with_requests():
-    meter = Meter(Limit("server_usd", "server", "usd", 1.0, 100.0))
+    counter = WindowCounter(Limit("server_usd", "server", "usd", 1.0, 100.0))
     for i in range(5000):
-        meter.settle(meter.reserve(1, i / 10), 1, i / 10)
-    assert len(meter._spent) <= 1025
-    assert meter.left(500.0) > 10**12 - 1100
+        counter.settle(counter.reserve(1, i / 10), 1, i / 10)
+    assert len(counter._spent) <= 1025
+    assert counter.left(500.0) > 10**12 - 1100
 
 
 def test_money_adds_up_exactly():
     """A tenth of a cent a thousand times is a dollar; in floats it is not."""
-    meter = Meter(Limit("server_usd", "server", "usd", 1.0, 1e9))
+    counter = WindowCounter(Limit("server_usd", "server", "usd", 1.0, 1e9))
     for _ in range(1000):
-        meter.settle(meter.reserve(meter.units(0.001), 0.0), meter.units(0.001), 0.0)
-    assert meter.left(0.0) == 0
+        counter.settle(counter.reserve(counter.units(0.001), 0.0), counter.units(0.001), 0.0)
+    assert counter.left(0.0) == 0
 
 
 # ---------------------------------------------------------------------- one request
@@ -224,70 +224,70 @@ def test_money_adds_up_exactly():
 CHEAP = (Payer("server", "server", Rates(1e-7, 1e-6)),)
 
 
-def purse(limit: Limit, governor: Governor | None = None, **more) -> Purse:
+def reservation(limit: Limit, limiter: BudgetLimiter | None = None, **more) -> BudgetReservation:
     payers = {"server": CHEAP, "device": (Payer("device", "device", Rates(0, 0)),)}
-    return Purse(governor or Governor(), (limit,), payers, **{"prompt_tokens": 100, **more})
+    return BudgetReservation(limiter or BudgetLimiter(), (limit,), payers, **{"prompt_tokens": 100, **more})
 
 
 def test_the_device_is_not_limited_by_the_servers_budget():
-    assert purse(LIMIT).open(0, "device", Prefix(), 0.0) is None
+    assert reservation(LIMIT).open(0, "device", Prefix(), 0.0) is None
 
 
 def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left():
-    assert purse(LIMIT, max_tokens=200).open(0, "server", Prefix(), 0.0) == 200
-    assert purse(LIMIT, max_tokens=5000).open(0, "server", Prefix(), 0.0) == 900
+    assert reservation(LIMIT, max_tokens=200).open(0, "server", Prefix(), 0.0) == 200
+    assert reservation(LIMIT, max_tokens=5000).open(0, "server", Prefix(), 0.0) == 900
     # Eight tokens of prefix, at most 20 of them to be read again.
-    assert purse(LIMIT, max_tokens=5000).open(0, "server", Prefix("x" * 20, tokens=8), 0.0) == 880
+    assert reservation(LIMIT, max_tokens=5000).open(0, "server", Prefix("x" * 20, tokens=8), 0.0) == 880
 
 
 def test_without_a_limit_of_its_own_an_answer_leaves_something_for_others():
-    governor, limit = Governor(), Limit("server_tokens", "server", "tokens", 10_000, 10.0)
-    allowed = [purse(limit, governor).open(0, "server", Prefix(), 0.0) for _ in range(5)]
+    limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", 10_000, 10.0)
+    allowed = [reservation(limit, limiter).open(0, "server", Prefix(), 0.0) for _ in range(5)]
     assert allowed == [2475, 1831, 1348, 1024, 1024]
 
 
 def test_every_limit_has_to_allow_a_start():
     """Nothing stays reserved under one limit because another refused."""
-    governor, usd = Governor(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
-    both = Purse(governor, (LIMIT, usd), {"server": CHEAP}, 100)
+    limiter, usd = BudgetLimiter(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
+    both = BudgetReservation(limiter, (LIMIT, usd), {"server": CHEAP}, 100)
     with pytest.raises(BudgetExceededError) as refused:
         both.open(0, "server", Prefix(), 0.0)
     assert refused.value.limit == "server_usd"
-    assert governor.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
+    assert limiter.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
 
 
 def test_what_is_not_reported_counts_as_the_user_wants():
     for how, left in (("estimated", 970), ("reserved", 700)):
-        governor = Governor()
-        one = purse(LIMIT, governor, max_tokens=200, unreported=how)
+        limiter = BudgetLimiter()
+        one = reservation(LIMIT, limiter, max_tokens=200, unreported=how)
         one.open(0, "server", Prefix(), 0.0)
         one.settle(0, Usage(20, 10), reported=False, now=1.0)
-        assert governor.left(1.0)["server_tokens"] == left
+        assert limiter.left(1.0)["server_tokens"] == left
         one.open(1, "server", Prefix(), 1.0)
         one.settle(1, Usage(0, 0), reported=False, now=1.0)  # it was never sent
-        assert governor.left(1.0)["server_tokens"] == left
+        assert limiter.left(1.0)["server_tokens"] == left
 
 
 def test_an_answer_that_nobody_settles_counts_as_reserved():
-    governor = Governor()
-    one = purse(LIMIT, governor, max_tokens=200)
+    limiter = BudgetLimiter()
+    one = reservation(LIMIT, limiter, max_tokens=200)
     one.open(0, "server", Prefix(), 0.0)
     one.close(1.0)
     one.close(2.0)
-    assert governor.left(1.0)["server_tokens"] == 700
+    assert limiter.left(1.0)["server_tokens"] == 700
 
 
 def test_a_refusal_says_what_when_and_what_to_do():
-    governor = Governor()
-    purse(LIMIT, governor, max_tokens=900).open(0, "server", Prefix(), 0.0)
+    limiter = BudgetLimiter()
+    reservation(LIMIT, limiter, max_tokens=900).open(0, "server", Prefix(), 0.0)
     with pytest.raises(BudgetExceededError, match="as soon as a running answer ends"):
-        purse(LIMIT, governor).open(0, "server", Prefix(), 0.0)
-    governor = Governor()
-    first = purse(LIMIT, governor, max_tokens=900)
+        reservation(LIMIT, limiter).open(0, "server", Prefix(), 0.0)
+    limiter = BudgetLimiter()
+    first = reservation(LIMIT, limiter, max_tokens=900)
     first.open(0, "server", Prefix(), 0.0)
     first.settle(0, Usage(100, 880), reported=True, now=4.0)
     with pytest.raises(BudgetExceededError) as refused:
-        purse(LIMIT, governor).open(0, "server", Prefix(), 5.0)
+        reservation(LIMIT, limiter).open(0, "server", Prefix(), 5.0)
     error = refused.value
     assert str(error).startswith(
         "The budget server_tokens = 1000 tokens in 64 s does not allow endpoint 'server' another start: "
@@ -298,7 +298,7 @@ def test_a_refusal_says_what_when_and_what_to_do():
     assert error.response.headers["retry-after"] == "63"
     assert error.retry_after_s == pytest.approx(63.0, abs=0.1)
     with pytest.raises(BudgetExceededError, match="never will be enough"):
-        purse(LIMIT, governor, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
+        reservation(LIMIT, limiter, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
 
 
 # ---------------------------------------------------------------------- bounds

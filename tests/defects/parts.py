@@ -19,15 +19,15 @@ from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.route_record import RouteRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
 try:
-    from disco.plan import Candidate, Move, Plan, Start
+    from disco.plan import Candidate, Migration, Plan, Start
 except ImportError:
-    from disco.dispatch.plan import Candidate, Move, Plan, Start
+    from disco.dispatch.plan import Candidate, Migration, Plan, Start
 try:
     from disco.events import Delta, DeltaKind, Ended, Usage
 except ImportError:
@@ -45,7 +45,7 @@ __all__ = [
     "Delta",
     "DeltaKind",
     "Ended",
-    "Move",
+    "Migration",
     "Pace",
     "Plan",
     "Run",
@@ -101,14 +101,14 @@ def play(
         )
         for name, profile in profiles.items()
     }
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=20,
         streams=streams,
         pace_tps=pace.tps if pace else None,
         timeouts=timeouts or Timeouts(),
         max_retries=max_retries,
     )
-    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     rng = np.random.default_rng(seed)
     return run_session(session, profiles, REQUEST, rng, cancel_at=cancel_at, cancel_takes_s=cancel_takes_s)
 

@@ -56,8 +56,8 @@ def test_the_other_endpoint_takes_over(words, stream):
                 text, route = await ask(one, stream=stream)
             assert anyio.current_time() - began_at < 5
         assert text == "The sea is wide."
-        assert [t.endpoint for t in route.tries] == ["device", "server"]
-        assert route.tries[0].failure is not None
+        assert [t.endpoint for t in route.attempts] == ["device", "server"]
+        assert route.attempts[0].failure is not None
 
     virtually(main)
 

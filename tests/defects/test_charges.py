@@ -23,7 +23,7 @@ async def alone(messages, **options):
 def own_price(route, reference) -> float:
     """What a route's tokens cost at the rates of an answer that nothing ran beside."""
     (rates,) = reference.endpoints
-    (try_,) = route.tries
+    (try_,) = route.attempts
     computed = try_.prompt_tokens - try_.cached_tokens
     return (
         rates.cost_in * (computed + rates.cached_share * try_.cached_tokens)

@@ -48,7 +48,7 @@ def test_the_gap_clock_runs_after_a_takeover():
             with pytest.raises(openai.OpenAIError) as caught:
                 await text_of(await streamed(one))
             took_s = anyio.current_time() - began_at
-        assert caught.value.route.tries[1].failure == "stalled"
+        assert caught.value.route.attempts[1].failure == "stalled"
         assert 5.0 <= took_s < 9.0
 
     virtually(main)
@@ -73,7 +73,7 @@ def test_a_deadline_after_a_failover_is_a_timeout_and_not_the_failure_that_was_m
             with pytest.raises(openai.OpenAIError) as caught:
                 await (read_stream(one, **options) if stream else whole(one, **options))
             took_s = anyio.current_time() - began_at
-        assert [t.endpoint for t in caught.value.route.tries] == ["server", "device"]
+        assert [t.endpoint for t in caught.value.route.attempts] == ["server", "device"]
         assert 3.9 <= took_s < 5.0
         assert TEXT.startswith(caught.value.partial_text)
         assert isinstance(caught.value, AnswerTimeoutError)
@@ -130,7 +130,7 @@ def test_a_pause_of_the_whole_process_is_no_silence_of_an_endpoint():
         local.feed.close()
         local.fed.close()
         assert text == "".join(WORDS[:16])
-        assert [t.failure for t in stream.route.tries] == [None]
+        assert [t.failure for t in stream.route.attempts] == [None]
 
     clock = trio.testing.MockClock(autojump_threshold=0)
     with_clock(clock, main, clock)

@@ -34,7 +34,7 @@ WRITES = spoken(prose(60), first_s=0.2, gap_s=0.02)
 async def believed_s(one, words: int) -> tuple[float, int]:
     """How soon the device is believed to write after so many tokens (the second figure) when an answer moves there."""
     route = (await whole(one, question(words, f"probe-{words}"))).route
-    (move,) = route.transfers
+    (move,) = route.migrations
     assert move.target == "device"
     return move.expected_s, route.prompt_tokens + move.cut_tokens
 
@@ -94,7 +94,7 @@ def test_waiting_for_a_device_is_no_part_of_its_prefill():
             for turn in range(4):
                 prompts = [question(n, f"turn-{turn}-{n}") for n in LENGTHS]
                 routes = await at_once(one, prompts)
-                assert [t.failure for route in routes for t in route.tries] == [None] * 8
+                assert [t.failure for route in routes for t in route.attempts] == [None] * 8
             for words in (500, 2000):
                 believed, tokens = await believed_s(one, words)
                 assert believed == pytest.approx(0.05 + tokens / 1000.0, rel=0.2)
@@ -125,8 +125,8 @@ def test_waiting_for_a_device_is_no_silence_of_it():
                 for i in range(8):
                     group.start_soon(ask, i)
             last = (await whole(one)).route
-        tries = [(t.endpoint, t.failure) for route in routes for t in route.tries]
-        rested = [r.endpoint for r in last.rested]  # the device where its breaker is open
+        tries = [(t.endpoint, t.failure) for route in routes for t in route.attempts]
+        rested = [r.endpoint for r in last.deprioritised]  # the device where its breaker is open
         assert (tries, rested, last.winner) == ([("device", None)] * 8, [], "device")
 
     virtually(main)
@@ -147,7 +147,7 @@ PAYS_FOR_LONG = preset("server_only", order="break_before_make", rate=1e-10)
 
 async def expects_much(one) -> bool:
     """Whether an answer of the server is moved once it has ten tokens: some thirty more must be expected for that."""
-    return bool((await whole(one, question(300, "probe"))).route.transfers)
+    return bool((await whole(one, question(300, "probe"))).route.migrations)
 
 
 def test_answer_lengths_are_learnt_after_a_thousand_answers_too():
@@ -258,7 +258,7 @@ def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
                 for _ in range(100):
                     await whole(asker)
             for asker in (first, second):
-                (move,) = (await whole(asker, policy=str(device_first))).route.transfers
+                (move,) = (await whole(asker, policy=str(device_first))).route.migrations
                 assert move.target == "server"
                 believed.append(move.expected_s)
         quick_s, slow_s = believed  # something of the profile that both began with is left

@@ -59,11 +59,11 @@ def test_without_a_pace_make_before_break_moves_the_answer_as_break_before_make_
 
     async def main():
         broken, broken_times = await unpaced("break_before_make")
-        assert [t.outcome for t in broken.transfers] == ["switched"]
+        assert [t.outcome for t in broken.migrations] == ["switched"]
         assert broken_times[-1] < 6.0
         made, made_times = await unpaced("make_before_break")
-        assert [t.outcome for t in made.transfers] == ["switched"]
-        assert [t.endpoint for t in made.tries] == ["server", "device"]
+        assert [t.outcome for t in made.migrations] == ["switched"]
+        assert [t.endpoint for t in made.attempts] == ["server", "device"]
         assert made_times[-1] < broken_times[-1] + 1.0
         assert made.seamless
 
@@ -75,9 +75,9 @@ def test_without_a_pace_a_target_that_never_comes_is_given_its_time_and_no_more(
 
     async def main():
         route, times = await unpaced("make_before_break", ttft_s=math.inf)
-        assert route.transfers
-        assert all(t.outcome != "switched" for t in route.transfers)
-        tries = [t for t in route.tries if t.endpoint == "device"]
+        assert route.migrations
+        assert all(t.outcome != "switched" for t in route.migrations)
+        tries = [t for t in route.attempts if t.endpoint == "device"]
         assert max(t.ended_s - t.started_s for t in tries) >= 0.3  # as long as it was expected to take
         assert max(b - a for a, b in itertools.pairwise(times)) < 12.0  # first_content_s is 8
         assert times[-1] < 30.0 + 12.0
@@ -142,7 +142,7 @@ async def race(local: CustomEndpoint):
 
 
 def check_full_prefill(route) -> None:
-    for transfer in route.transfers:
+    for transfer in route.migrations:
         full_s = (route.prompt_tokens + transfer.cut_tokens) / PREFILL_TPS
         assert full_s > 3.0
         assert transfer.expected_s >= full_s
@@ -163,7 +163,7 @@ def test_a_loser_that_cannot_be_parked_and_is_cancelled_does_not_hold_the_prompt
 
     async def main():
         route = await race(Loser(parks=False))
-        assert [t.outcome for t in route.transfers] == ["switched"]
+        assert [t.outcome for t in route.migrations] == ["switched"]
         check_full_prefill(route)
 
     virtually(main)
@@ -183,8 +183,8 @@ def test_the_breaker_hears_of_parked_losers_that_crash():
             for _ in range(10):
                 stream = await streamed(one)
                 await text_of(stream)
-                assert not stream.route.transfers
-                rested += [(r.endpoint, r.failure) for r in stream.route.rested]
+                assert not stream.route.migrations
+                rested += [(r.endpoint, r.failure) for r in stream.route.deprioritised]
         assert ("device", "crashed") in rested
 
     virtually(main)

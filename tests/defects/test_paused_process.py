@@ -48,8 +48,8 @@ async def ask(local, seen):
             route = stream.route
         except Exception as raised:
             error, route = repr(raised), getattr(raised, "route", None)
-    tries = [(t.endpoint, t.failure) for t in route.tries] if route else None
-    seen.append({"text": text, "error": error, "tries": tries})
+    tries = [(t.endpoint, t.failure) for t in route.attempts] if route else None
+    seen.append({"text": text, "error": error, "attempts": tries})
 
 async def main():
     seen = []
@@ -98,4 +98,4 @@ def test_a_process_that_was_stopped_reads_what_waits_before_it_judges_silence(ba
     seen = anyio.run(main)
     assert len(seen) == 2 * CLIENTS
     for one in seen:
-        assert one == {"text": "".join(WORDS), "error": None, "tries": [["server", None]]}
+        assert one == {"text": "".join(WORDS), "error": None, "attempts": [["server", None]]}

@@ -109,7 +109,7 @@ async def ask(
 async def test_the_whole_answer_arrives(answer, dies_at, continuation):
     text, route = await ask(answer, dies_at, continuation)
     assert text == answer
-    assert [p.endpoint for p in route.pieces] == ["server", "backup-1"]
+    assert [p.endpoint for p in route.segments] == ["server", "backup-1"]
     assert route.seamless
 
 
@@ -118,7 +118,7 @@ async def test_the_whole_answer_arrives_where_the_second_server_repeats_it_as_de
     text, route = await ask(answer, dies_at, Continuation("prefix", echoes=True), repeats=-1)
     assert text == answer
     assert route.seamless
-    assert route.tries[-1].seam == "echo"
+    assert route.attempts[-1].seam == "echo"
 
 
 @pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
@@ -126,7 +126,7 @@ async def test_where_nobody_knows_nothing_is_lost_and_the_seam_is_called_unprove
     text, route = await ask(answer, dies_at, Continuation("trailing"))
     assert text == answer
     assert not route.seamless
-    last = route.tries[-1]
+    last = route.attempts[-1]
     assert (last.seam, last.written_chars - last.swallowed_chars) == ("unproved", last.text_chars)
 
 
@@ -134,7 +134,7 @@ async def test_where_nobody_knows_an_echo_of_prose_is_swallowed_and_proved_by_th
     text, route = await ask(PROSE, 40, Continuation("trailing"), repeats=-1)
     assert text == PROSE
     assert route.seamless
-    last = route.tries[-1]
+    last = route.attempts[-1]
     assert (last.seam, last.swallowed_chars) == ("echo", last.prefix_chars)
 
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_does_not_repeat_itself_is_seamless_though_nobody_k
     text, route = await ask(PROSE, 40, Continuation("trailing"))
     assert text == PROSE
     assert route.seamless
-    assert route.tries[-1].seam == "continued"
+    assert route.attempts[-1].seam == "continued"
 
 
 async def test_text_that_stands_there_twice_is_not_called_seamless():

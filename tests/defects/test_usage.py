@@ -48,7 +48,7 @@ def check_route(route) -> None:
     assert route.finish_reason == "stop"
     assert math.isfinite(route.cost)
     assert route.cost >= 0
-    (only,) = route.tries
+    (only,) = route.attempts
     assert only.failure is None
     assert only.prompt_tokens >= 0
     assert only.completion_tokens >= 0

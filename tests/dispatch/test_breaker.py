@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, Dispatcher, Features, Preset, Start
-from disco.dispatch.breakers.circuit_breaker import Breaker, Patience
+from disco.dispatch.breakers.circuit_breaker import Breaker, BreakerConfig
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.errors import EndpointFailure, FailureKind
-from disco.plan import Move, Rest
+from disco.plan import CoolDown, Migration
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
 
-P = Patience()
+P = BreakerConfig()
 SILENT = ("seam", "unserved")  # say nothing about the endpoint
 REFUSALS = ("authentication", "bad_request", "content_filter", "context_length")
 COUNTED = ("connection", "timeout", "stalled", "server", "garbage", "incomplete", "crashed")
@@ -52,7 +52,7 @@ def test_nobody_there_is_believed_sooner_and_for_less_long(kind, needed, rest_s)
         assert breaker.state(float(n)) == "closed"
         fail(breaker, float(n), kind)
     last = needed - 1.0
-    assert breaker.rest("s", last) == Rest("s", "failures", kind, needed, rest_s)
+    assert breaker.rest("s", last) == CoolDown("s", "failures", kind, needed, rest_s)
     assert breaker.state(last + rest_s - 1e-9) == "open"
     assert breaker.state(last + rest_s) == "half_open"
 
@@ -94,7 +94,7 @@ def test_a_probes_answer_closes_it_and_its_failure_doubles_the_rest():
     breaker = opened()
     assert breaker.claim(5.0)
     fail(breaker, 5.5, started_at=5.0)
-    assert breaker.rest("s", 5.5) == Rest("s", "failures", "server", 4, 10.0)
+    assert breaker.rest("s", 5.5) == CoolDown("s", "failures", "server", 4, 10.0)
     assert breaker.claim(15.5)
     breaker.answered(15.5, 16.0)
     assert breaker.state(16.0) == "closed"
@@ -128,7 +128,7 @@ def test_the_rest_is_short_again_only_after_it_was_well_for_a_while():
 def test_a_rate_limit_opens_it_at_once_for_as_long_as_the_server_says():
     breaker = Breaker()
     fail(breaker, 1.0, "rate_limit", retry_after_s=17.0)
-    assert breaker.rest("s", 1.0) == Rest("s", "rate_limit", "rate_limit", 1, 17.0)
+    assert breaker.rest("s", 1.0) == CoolDown("s", "rate_limit", "rate_limit", 1, 17.0)
     assert breaker.state(17.9) == "open"
     assert breaker.state(18.0) == "half_open"
 
@@ -161,7 +161,7 @@ def test_a_probe_that_was_mute_for_too_long_is_a_failed_one_and_a_short_one_says
     assert breaker.state(5.2) == "half_open"
     breaker.claim(6.0)
     breaker.stopped(6.0, 8.0, overdue=True)
-    assert breaker.rest("s", 8.0) == Rest("s", "failures", "server", 4, 10.0)
+    assert breaker.rest("s", 8.0) == CoolDown("s", "failures", "server", 4, 10.0)
 
 
 def test_outside_a_probe_being_overdue_is_no_failure():
@@ -246,7 +246,7 @@ def test_one_probe_at_a_time(sequence, crowd):
 def test_a_probe_that_says_nothing_makes_room_when_it_is_over_and_no_late_one_takes_the_next_ones_place():
     breaker = opened()
     first = breaker.claim(5.0)
-    assert breaker.rest("s", 6.0) == Rest("s", "probed", "server", 3)
+    assert breaker.rest("s", 6.0) == CoolDown("s", "probed", "server", 3)
     breaker.withdraw(first)
     second = breaker.claim(7.0)
     breaker.withdraw(first)
@@ -266,7 +266,7 @@ def test_a_rate_limit_is_one_models_and_a_dead_server_is_dead_for_all():
     health = Health()
     small, large = (health.watch({"s": "address"}, model) for model in ("small", "large"))
     small.failed("s", failure("rate_limit", 20.0), 0.0, 0.0)
-    assert small.look(1.0)[0]["s"] == Rest("s", "rate_limit", "rate_limit", 1, 19.0)
+    assert small.look(1.0)[0]["s"] == CoolDown("s", "rate_limit", "rate_limit", 1, 19.0)
     assert large.look(1.0) == ({}, set())
     for _ in range(2):
         large.failed("s", failure("connection"), 1.0, 1.0)
@@ -299,7 +299,7 @@ def plan(candidates, policy="server_only", resting=(), probing=(), **more):
         ttft=Empirical.from_samples([0.3, 0.5, 4.0]),
         rng=np.random.default_rng(0),
     )
-    rests = {name: Rest(name, "failures", "server", 3, 4.0) for name in resting}
+    rests = {name: CoolDown(name, "failures", "server", 3, 4.0) for name in resting}
     return one.plan(Features(900), candidates, {}, resting=rests, probing=probing, **more)
 
 
@@ -307,12 +307,12 @@ def test_who_rests_is_not_started_while_somebody_else_may_serve_and_stays_the_la
     made = plan([DEVICE, SERVER], resting=["server"])
     assert made.starts == (Start("device"),)
     assert made.fallbacks == ("server",)
-    assert [r.endpoint for r in made.rested] == ["server"]
+    assert [r.endpoint for r in made.deprioritised] == ["server"]
 
 
 def test_when_all_rest_the_request_is_tried_as_always():
     made = plan([DEVICE, SERVER], resting=["server", "device"])
-    assert made == replace(plan([DEVICE, SERVER]), moves={})
+    assert made == replace(plan([DEVICE, SERVER]), migrations={})
     assert plan([SERVER], resting=["server"]).starts == (Start("server"),)
 
 
@@ -326,13 +326,13 @@ def test_the_cheapest_backup_takes_the_first_servers_place_and_no_other_time():
 
 
 def test_no_answer_is_moved_on_purpose_to_who_rests_is_probed_or_stands_by():
-    assert plan([DEVICE, SERVER]).moves == {"server": Move("device")}
-    assert plan([DEVICE, SERVER], resting=["device"]).moves == {}
-    assert plan([DEVICE, SERVER], probing=["device"]).moves == {}
+    assert plan([DEVICE, SERVER]).migrations == {"server": Migration("device")}
+    assert plan([DEVICE, SERVER], resting=["device"]).migrations == {}
+    assert plan([DEVICE, SERVER], probing=["device"]).migrations == {}
     dear = replace(DEVICE, rates=Rates(1.0, 1.0))
-    assert plan([dear, SERVER, BACKUP]).moves == {"device": Move("server", keep_prefill=False)}
-    assert plan([dear, SERVER, BACKUP], resting=["server"]).moves == {
-        "device": Move("backup", keep_prefill=False)
+    assert plan([dear, SERVER, BACKUP]).migrations == {"device": Migration("server", keep_prefill=False)}
+    assert plan([dear, SERVER, BACKUP], resting=["server"]).migrations == {
+        "device": Migration("backup", keep_prefill=False)
     }
 
 
@@ -371,8 +371,8 @@ def test_a_plan_still_names_everybody_once_and_rests_come_last(there, resting, p
     named = [s.endpoint for s in made.starts] + list(made.fallbacks)
     assert sorted(named) == sorted(there)
     well = there - resting
-    rested = {r.endpoint for r in made.rested}
+    rested = {r.endpoint for r in made.deprioritised}
     assert rested == (there & resting if well else set())
     assert not rested & {s.endpoint for s in made.starts}
     assert set(made.fallbacks[len(made.fallbacks) - len(rested) :]) == rested
-    assert not {m.target for m in made.moves.values()} & (resting | probing)
+    assert not {m.target for m in made.migrations.values()} & (resting | probing)

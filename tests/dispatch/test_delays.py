@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from disco.dispatch import (
     Candidate,
     DeviceOnly,
-    Diffusion,
+    ErrorDiffusion,
     Features,
     LengthThreshold,
     OptimalWait,
@@ -106,7 +106,7 @@ def test_no_request_no_delay():
 )
 def test_a_run_taken_at_once_equals_one_by_one(runs, seed):
     """Runs of equal prompts, each with its share and length, as a plan that is refitted asks for them."""
-    many, single = (Diffusion(np.random.default_rng(seed)) for _ in range(2))
+    many, single = (ErrorDiffusion(np.random.default_rng(seed)) for _ in range(2))
     taken = planned = 0.0
     for share, tokens, n in runs:
         at_once = many.take_many(share, tokens, n).tolist()
@@ -118,7 +118,7 @@ def test_a_run_taken_at_once_equals_one_by_one(runs, seed):
 
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 500)), max_size=200), st.integers(0, 99))
 def test_whatever_the_order_less_than_the_longest_prompt_is_owed(asked, seed):
-    diffusion = Diffusion(np.random.default_rng(seed))
+    diffusion = ErrorDiffusion(np.random.default_rng(seed))
     taken = planned = 0.0
     for share, tokens in asked:
         taken += tokens * diffusion.take(share, tokens)

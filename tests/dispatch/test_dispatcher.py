@@ -10,7 +10,7 @@ from disco.dispatch import (
     Candidate,
     Dispatcher,
     Features,
-    Move,
+    Migration,
     Preset,
     Start,
     TwoSided,
@@ -94,21 +94,21 @@ def test_device_only_is_served_by_a_server_where_the_device_cannot():
 
 def test_every_dearer_writer_may_hand_over_to_the_cheapest_that_continues():
     made = plan(Features(900), [LAPTOP, PHONE, CLOUD])
-    assert made.moves == {"phone": Move("laptop"), "cloud": Move("laptop")}
+    assert made.migrations == {"phone": Migration("laptop"), "cloud": Migration("laptop")}
 
 
 def test_a_server_is_not_asked_to_keep_a_prefill():
-    assert plan(Features(900), [PHONE, CLOUD]).moves == {"phone": Move("cloud", keep_prefill=False)}
+    assert plan(Features(900), [PHONE, CLOUD]).migrations == {"phone": Migration("cloud", keep_prefill=False)}
 
 
 def test_nothing_moves_to_an_endpoint_that_cannot_continue():
     mute = Candidate("mute", "device", rates=Rates(1e-9, 1e-9))
-    assert plan(Features(900), [mute, CLOUD]).moves == {}
+    assert plan(Features(900), [mute, CLOUD]).migrations == {}
 
 
 def test_nothing_moves_when_request_or_preset_forbid_it():
-    assert plan(Features(900, may_migrate=False), [LAPTOP, CLOUD]).moves == {}
-    assert plan(Features(900), [LAPTOP, CLOUD], migration={"enabled": False}).moves == {}
+    assert plan(Features(900, may_migrate=False), [LAPTOP, CLOUD]).migrations == {}
+    assert plan(Features(900), [LAPTOP, CLOUD], migration={"enabled": False}).migrations == {}
 
 
 def test_order_comes_from_the_preset():
@@ -177,7 +177,7 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, want
     assert sorted(named) == sorted(allowed)
     assert made.starts
     assert min(s.after_s for s in made.starts) == 0.0
-    for writer, move in made.moves.items():
+    for writer, move in made.migrations.items():
         assert wanted.may_migrate
         assert allowed[move.target].continues
         assert allowed[move.target].rates.cost_out < allowed[writer].rates.cost_out
@@ -229,7 +229,7 @@ def test_any_arrangement_of_any_number_of_endpoints_is_planned():
     assert one.plan(Features(9), tiers, {}).starts == (Start("here"), Start("home", 1.0), Start("top", 2.0))
     bounded = one.plan(Features(9, reach="own"), tiers, {})
     assert [s.endpoint for s in bounded.starts] == ["here", "home"]
-    assert bounded.moves == {"home": Move("here", keep_prefill=False)}
+    assert bounded.migrations == {"home": Migration("here", keep_prefill=False)}
     spared = one.plan(Features(9), tiers, {}, budget_class="background")
     assert (spared.starts, spared.fallbacks) == ((Start("here"),), ("home", "top"))
     everywhere = one.plan(Features(9), tiers, {}, probing=["here", "home", "top"])

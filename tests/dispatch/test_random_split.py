@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from disco.dispatch import Candidate, DeviceOnly, Diffusion, Features, Race, RandomSplit, ServerOnly, Start
+from disco.dispatch import (
+    Candidate,
+    DeviceOnly,
+    ErrorDiffusion,
+    Features,
+    Race,
+    RandomSplit,
+    ServerOnly,
+    Start,
+)
 
 DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
 
@@ -48,7 +57,7 @@ def test_what_is_there_starts_alone_and_nothing_at_all_is_a_mistake(policy):
 def test_diffusion_owes_less_than_the_longest_prompt_at_any_time():
     """Also for a pattern that rounding by requests would fall for: long and short in turn."""
     for seed in range(20):
-        diffusion = Diffusion(np.random.default_rng(seed))
+        diffusion = ErrorDiffusion(np.random.default_rng(seed))
         taken = total = 0
         for i in range(2_000):
             tokens = 1_000 if i % 2 else 3
@@ -59,5 +68,5 @@ def test_diffusion_owes_less_than_the_longest_prompt_at_any_time():
 
 def test_diffusion_is_fair_in_every_single_decision():
     """Over random phases, the first decision takes exactly its share."""
-    taken = [Diffusion(np.random.default_rng(seed)).take(0.3, 10) for seed in range(4_000)]
+    taken = [ErrorDiffusion(np.random.default_rng(seed)).take(0.3, 10) for seed in range(4_000)]
     assert np.mean(taken) == pytest.approx(0.3, abs=0.03)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from disco.cost.budget_limiter import Governor, Limit
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_limiter import BudgetLimiter, Limit
+from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch.within_budget import within_budget
 from disco.errors import BudgetExceededError
-from disco.plan import Candidate, Move, Payer, Plan, Rest, Start, Withheld
+from disco.plan import BudgetCut, Candidate, CoolDown, Migration, Payer, Plan, Start
 from disco.rates import Rates
 
 LIMIT = Limit("server_tokens", "server", "tokens", 10_000, 60.0)
@@ -22,15 +22,15 @@ ALONE = Plan((Start("server"),))
 ANSWER = Plan((Start("server"), Start("device", 1.5)))
 HEDGE = Plan((Start("device"), Start("server", 0.7)))
 RACE = Plan((Start("server"), Start("device")))
-MOVING = Plan((Start("device"),), ("server",), {"device": Move("server")})
+MOVING = Plan((Start("device"),), ("server",), {"device": Migration("server")})
 
 
 def trimmed(plan: Plan, left: int, *, known=("server", "backup", "device"), urgent=False) -> Plan:
-    governor = Governor()
+    limiter = BudgetLimiter()
     if left < LIMIT.amount:
-        governor.meter(LIMIT).reserve(int(LIMIT.amount) - left, 0.0)
-    purse = Purse(governor, (LIMIT,), PAYERS, 100)
-    return within_budget(plan, CANDIDATES, purse, 0.0, known=known, prompt_tokens=50, urgent=urgent)
+        limiter.meter(LIMIT).reserve(int(LIMIT.amount) - left, 0.0)
+    reservation = BudgetReservation(limiter, (LIMIT,), PAYERS, 100)
+    return within_budget(plan, CANDIDATES, reservation, 0.0, known=known, prompt_tokens=50, urgent=urgent)
 
 
 def starts(plan: Plan) -> dict[str, float]:
@@ -52,15 +52,15 @@ def test_hedges_go_first():
         low = trimmed(plan, 2400)
         assert starts(low) == {"device": 0.0}
         assert low.fallbacks == ("server",)
-        assert low.withheld == (Withheld("server", "hedge", "low"),)
+        assert low.budget_cuts == (BudgetCut("server", "hedge", "low"),)
     assert trimmed(ANSWER, 2400) is ANSWER  # there the device is the hedge, and costs nothing
 
 
 def test_moves_there_go_with_them():
     low = trimmed(MOVING, 2400)
-    assert low.moves == {}
-    assert low.withheld == (Withheld("server", "move", "low"),)
-    away = Plan((Start("server"),), ("device",), {"server": Move("device")})
+    assert low.migrations == {}
+    assert low.budget_cuts == (BudgetCut("server", "move", "low"),)
+    away = Plan((Start("server"),), ("device",), {"server": Migration("device")})
     assert trimmed(away, 2400) is away
 
 
@@ -80,11 +80,11 @@ def test_what_only_the_server_can_serve_is_served_to_the_end():
 
 
 def test_a_device_that_rests_is_no_alternative_until_nothing_is_left():
-    plan = Plan((Start("server"),), ("device",), rested=(Rest("device", "failures"),))
+    plan = Plan((Start("server"),), ("device",), deprioritised=(CoolDown("device", "failures"),))
     assert trimmed(plan, 400) is plan
     spent = trimmed(plan, 100)
     assert starts(spent) == {"device": 0.0}
-    assert spent.withheld == (Withheld("server", "start", "spent"),)
+    assert spent.budget_cuts == (BudgetCut("server", "start", "spent"),)
 
 
 def test_urgent_spends_what_is_there_and_no_more():
@@ -96,7 +96,7 @@ def test_no_hedge_before_there_is_data():
     """A race becomes the server's answer, which is how it gets known; the device joins once it is slow."""
     late = trimmed(HEDGE, 10_000, known=())
     assert starts(late) == {"device": 0.0}
-    assert late.withheld == (Withheld("server", "hedge", "unknown"),)
+    assert late.budget_cuts == (BudgetCut("server", "hedge", "unknown"),)
     race = trimmed(RACE, 10_000, known=())
     assert starts(race) == {"server": 0.0, "device": 0.8}
     assert trimmed(ALONE, 10_000, known=()) is ALONE
@@ -106,5 +106,5 @@ def test_no_hedge_before_there_is_data():
 def test_of_two_limited_servers_one_still_starts():
     both = Plan((Start("server"), Start("backup", 0.5)))
     assert trimmed(both, 2400) == Plan(
-        (Start("server"),), ("backup",), withheld=(Withheld("backup", "hedge", "low"),)
+        (Start("server"),), ("backup",), budget_cuts=(BudgetCut("backup", "hedge", "low"),)
     )

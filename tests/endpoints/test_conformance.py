@@ -13,7 +13,7 @@ import pytest
 from loops import by_turns
 from promptly import cpu_s
 
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -114,7 +114,7 @@ def test_llama_cpp_apart(apart, check, backend):
 
 @pytest.fixture(scope="module")
 def server():
-    with LocalServer(context_tokens=CONTEXT_TOKENS) as server:
+    with DemoServer(context_tokens=CONTEXT_TOKENS) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
-from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation, Verdict, probe
+from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation, ProbeVerdict, probe
 from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
 from disco.endpoints.continuation.probe import judge
 from disco.endpoints.continuation.rendering import render_prefix
@@ -278,7 +278,7 @@ class TestProbe:
             openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client,
         ):
             verdict = await probe(client, "m")
-        assert verdict == Verdict(
+        assert verdict == ProbeVerdict(
             "prefix", {"flags": "refuses", "completions": "refuses", "prefix": "continues"}
         )
         assert [line.split()[1] for line, _, _ in server.requests] == [
@@ -288,9 +288,9 @@ class TestProbe:
         ]
         assert all(body.get("max_tokens", 8) == 8 for _, _, body in server.requests)
         assert json.loads(json.dumps(verdict.to_dict())) == verdict.to_dict()
-        assert Verdict.from_dict(verdict.to_dict()) == verdict
+        assert ProbeVerdict.from_dict(verdict.to_dict()) == verdict
         assert verdict.applied_to(Continuation("auto")) == Continuation("prefix", echoes=False)
-        assert Verdict("prefix", {"prefix": "echoes"}).applied_to(Continuation("auto")).known_to_echo
+        assert ProbeVerdict("prefix", {"prefix": "echoes"}).applied_to(Continuation("auto")).known_to_echo
 
     @pytest.mark.anyio
     async def test_server_that_renders(self):

@@ -188,7 +188,7 @@ async def test_it_continues_exactly_wherever_the_text_is_cut(endpoint):
         word_at = max((i for i, c in enumerate(text) if c.isspace()), default=0)
         withheld = text[word_at:]
         rest, deltas, ended = await complete(
-            endpoint, ask(max_tokens=3), Prefix(text, tokens=1, withheld=withheld)
+            endpoint, ask(max_tokens=3), Prefix(text, tokens=1, budget_cuts=withheld)
         )
         # What is in the cache is what the model was made to write: exactly the text and the first token
         # after it; the second one was never computed.

@@ -237,5 +237,5 @@ async def test_what_the_local_model_cannot_keep_to_goes_to_the_server_or_is_refu
     ) as client:
         answer = await client.chat.completions.create(**GIVEN, tools=[tool])
         assert answer.choices[0].message.tool_calls[0].id == "call_s"
-        assert [one.endpoint for one in answer.route.tries] == ["device", "server"]
+        assert [one.endpoint for one in answer.route.attempts] == ["device", "server"]
     assert asked[0]["tools"] == [tool]

@@ -236,13 +236,13 @@ async def test_another_endpoint_carries_on_in_mid_answer(llama_server, device, n
                 pid = device.process_id
                 os.kill(pid, number)
     route = stream.route
-    assert [piece.endpoint for piece in route.pieces] == ["device", "server"]
-    assert [one.failure for one in route.tries] == ["crashed", None]
+    assert [piece.endpoint for piece in route.segments] == ["device", "server"]
+    assert [one.failure for one in route.attempts] == ["crashed", None]
     assert route.seamless
     assert route.finish_reason == "length"
-    assert route.pieces[-1].end_char == len(text)
+    assert route.segments[-1].end_char == len(text)
     assert text.startswith(expected[:20])
-    device_text = text[: route.pieces[0].end_char]
+    device_text = text[: route.segments[0].end_char]
     assert text.count(device_text) == 1  # nothing was said again
     await until(lambda: not alive(pid))
     assert why in device._worker._backoff.why
@@ -259,15 +259,15 @@ async def test_without_another_endpoint_the_answer_waits_for_the_new_process(dev
             stream = await client.chat.completions.create(messages=RIVER, max_tokens=8, **asked)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         assert text
-        assert [one.failure for one in stream.route.tries] == ["crashed", None]
-        assert stream.route.tries[0].prompt_tokens > 0
+        assert [one.failure for one in stream.route.attempts] == ["crashed", None]
+        assert stream.route.attempts[0].prompt_tokens > 0
         stream = await client.chat.completions.create(messages=SEA, max_tokens=30, **asked)
         chunks = 0
         async for _ in stream:
             chunks += 1
             if chunks == 4:
                 os.kill(device.process_id, signal.SIGKILL)
-        assert [one.failure for one in stream.route.tries] == ["crashed", None]
+        assert [one.failure for one in stream.route.attempts] == ["crashed", None]
         assert stream.route.finish_reason == "length"
         assert stream.route.seamless
         assert stream.route.answer_tokens <= 30

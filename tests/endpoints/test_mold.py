@@ -1,4 +1,4 @@
-"""A chunk made in a mold is the chunk that parsing its event gives."""
+"""A chunk made in a template is the chunk that parsing its event gives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from scripted_server import chunk
 
 from disco.endpoints.openai_api.chunk_reader import ChatReader
-from disco.endpoints.openai_api.chunk_template import ChunkMold, MoldedChunk
+from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 
 FULL = {
     **chunk("first"),
@@ -44,22 +44,22 @@ def facts(value: Any) -> Any:
     return [facts(item) for item in value] if isinstance(value, list) else value
 
 
-def cast(mold: ChunkMold, data: bytes) -> ChatCompletionChunk | None:
-    text = mold.text(data)
-    return None if text is None else MoldedChunk(mold, data, text).made()
+def cast(template: ChunkTemplate, data: bytes) -> ChatCompletionChunk | None:
+    text = template.text(data)
+    return None if text is None else TemplateChunk(template, data, text).made()
 
 
 @given(text=st.text(min_size=1), escaped=st.booleans(), full=st.booleans())
 def test_the_same_as_parsed(text: str, escaped: bool, full: bool) -> None:
     body = FULL if full else chunk("first")
     first = event(body, "first")
-    mold = ChunkMold.of(first, ChatCompletionChunk.model_validate_json(first))
-    assert mold is not None
+    template = ChunkTemplate.of(first, ChatCompletionChunk.model_validate_json(first))
+    assert template is not None
     try:
         data = event(body, text, ensure_ascii=escaped)
     except UnicodeEncodeError:  # a lone surrogate
         return
-    made = cast(mold, data)
+    made = cast(template, data)
     if made is not None:
         assert facts(made) == facts(ChatCompletionChunk.model_validate_json(data))
     else:
@@ -84,17 +84,17 @@ def test_the_same_as_parsed(text: str, escaped: bool, full: bool) -> None:
 )
 def test_what_is_not_alike_is_parsed(data: bytes) -> None:
     first = event(chunk("first"), "first")
-    mold = ChunkMold.of(first, ChatCompletionChunk.model_validate_json(first))
-    assert mold is not None
-    assert mold.text(data) is None
+    template = ChunkTemplate.of(first, ChatCompletionChunk.model_validate_json(first))
+    assert template is not None
+    assert template.text(data) is None
 
 
 def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     first = event(FULL, "first")
     source = ChatCompletionChunk.model_validate_json(first)
-    mold = ChunkMold.of(first, source)
-    assert mold is not None
-    one, other = cast(mold, event(FULL, "a")), cast(mold, event(FULL, "b"))
+    template = ChunkTemplate.of(first, source)
+    assert template is not None
+    one, other = cast(template, event(FULL, "a")), cast(template, event(FULL, "b"))
     assert one is not None
     assert other is not None
     one.id = "changed"
@@ -117,21 +117,21 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
 )
 def test_chunks_with_more_in_them_make_no_mold(changed: dict[str, Any]) -> None:
     data = json.dumps({**FULL, **changed}).encode()
-    assert ChunkMold.of(data, ChatCompletionChunk.model_validate_json(data)) is None
+    assert ChunkTemplate.of(data, ChatCompletionChunk.model_validate_json(data)) is None
 
 
 def test_an_event_of_several_lines_makes_no_mold() -> None:
     data = json.dumps(FULL, indent=1).encode()
-    assert ChunkMold.of(data, ChatCompletionChunk.model_validate_json(data)) is None
+    assert ChunkTemplate.of(data, ChatCompletionChunk.model_validate_json(data)) is None
 
 
 def test_a_text_elsewhere_makes_no_mold() -> None:
     data = json.dumps({"content": "first", **FULL}).encode()
-    assert ChunkMold.of(data, ChatCompletionChunk.model_validate_json(data)) is None
+    assert ChunkTemplate.of(data, ChatCompletionChunk.model_validate_json(data)) is None
 
 
 def made(raw: Any) -> ChatCompletionChunk:
-    return raw.made() if isinstance(raw, MoldedChunk) else raw
+    return raw.made() if isinstance(raw, TemplateChunk) else raw
 
 
 def test_a_stream_is_read_with_few_parses(monkeypatch) -> None:

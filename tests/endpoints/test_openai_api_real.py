@@ -7,7 +7,7 @@ import openai
 import pytest
 from loops import mostly
 
-from disco.endpoints.continuation import Continuation, Verdict
+from disco.endpoints.continuation import Continuation, ProbeVerdict
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended
@@ -69,7 +69,7 @@ async def test_auto_finds_that_only_a_rendered_prompt_continues(llama_server, cl
     assert not endpoint.capabilities(llama_server.model).continues
     await endpoint.warm_up()
     (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
-    assert verdict == Verdict("completions", {"flags": "restarts", "completions": "continues"})
+    assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
     assert endpoint.capabilities("another name for it").continues
 
 

@@ -134,7 +134,7 @@ def test_withheld_text_is_swallowed_across_pieces():
 
 
 @pytest.mark.parametrize("echoes", [True, False, None])
-@pytest.mark.parametrize("pieces", [[" ove", "n"], ["over"], [" ov"], []])
+@pytest.mark.parametrize("segments", [[" ove", "n"], ["over"], [" ov"], []])
 def test_withheld_text_that_is_not_reproduced_is_a_mismatch(pieces, echoes):
     assert run(Seam(Prefix(LONG, withheld=" over"), echoes=echoes), pieces) is None
 

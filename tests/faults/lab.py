@@ -46,11 +46,11 @@ class Answer:
 
     @property
     def tries(self) -> list[tuple[str, str | None]]:
-        return [(t.endpoint, t.failure) for t in self.route.tries]
+        return [(t.endpoint, t.failure) for t in self.route.attempts]
 
     @property
     def writers(self) -> list[str]:
-        return [piece.endpoint for piece in self.route.pieces]
+        return [piece.endpoint for piece in self.route.segments]
 
 
 def preset(policy: str, **more: Any) -> Preset:
@@ -133,6 +133,6 @@ def calm(answer: Answer, text: str = TEXT) -> None:
     assert answer.text == text
     assert route.seamless
     assert route.finish_reason == "stop"
-    assert [p.start_char for p in route.pieces] == [0, *(p.end_char for p in route.pieces[:-1])]
-    assert route.pieces[-1].end_char == len(text)
-    assert all(t.ended_s is not None for t in route.tries)
+    assert [p.start_char for p in route.segments] == [0, *(p.end_char for p in route.segments[:-1])]
+    assert route.segments[-1].end_char == len(text)
+    assert all(t.ended_s is not None for t in route.attempts)

@@ -58,7 +58,7 @@ async def test_a_connection_that_its_server_gave_up_meanwhile_is_not_used(kept):
         await anyio.to_thread.run_sync(kept.drop_idle)
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("server", None)]
+    assert answer.attempts == [("server", None)]
     assert not kept.passages[1].reused
 
 
@@ -81,9 +81,9 @@ async def test_a_connection_given_up_at_the_moment_of_its_use_costs_nothing(kept
         await get(client)
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("server", "connection"), ("device" if helper else "server", None)]
+    assert answer.attempts == [("server", "connection"), ("device" if helper else "server", None)]
     assert kept.passages[1].reused
-    lost = answer.route.tries[0]
+    lost = answer.route.attempts[0]
     assert (lost.prompt_tokens, lost.completion_tokens, lost.cost) == (0, 0, 0.0)
 
 
@@ -92,15 +92,15 @@ async def test_who_is_turned_away_is_charged_nothing(kept, fault):
     async with asking(kept, device()) as client:
         kept.arm([fault])
         answer = await get(client)
-    assert answer.route.tries[0].cost == 0.0
+    assert answer.route.attempts[0].cost == 0.0
 
 
 async def test_who_was_at_work_is_charged(kept):
     async with asking(kept, device()) as client:
         kept.arm([Fault(Kind.STALL, Moment.HEAD), Fault(Kind.CLOSE, Moment.MIDDLE, tokens=5)])
         silent, cut = await get(client), await get(client)
-    assert silent.route.tries[0].prompt_tokens > 0
-    assert cut.route.tries[0].completion_tokens == 5
+    assert silent.route.attempts[0].prompt_tokens > 0
+    assert cut.route.attempts[0].completion_tokens == 5
     assert silent.route.ledger.total_cost > 0
 
 
@@ -134,7 +134,7 @@ async def test_the_loser_of_a_race_is_closed_though_it_says_nothing(kept, moment
         calm(answer)
         # Not by closing the client: while that is open, too.
         await anyio.to_thread.run_sync(lambda: kept.wait_for(lambda: all(p.over for p in kept.passages)))
-    assert ("device", None) in answer.tries
+    assert ("device", None) in answer.attempts
 
 
 BROKEN = {"server": sse({"error": {"message": "Boom."}}, done=False), "garbage": b"data: {oops\n\n"}
@@ -147,6 +147,6 @@ async def test_what_came_in_the_same_packet_as_an_error_came_before_it(failure, 
     async with scripted_server(script) as server, asking(server) as alone:
         answer = await get(alone)
         assert answer.text == "".join(tokenise(TEXT)[:5])
-        assert answer.tries == [("server", failure)]
+        assert answer.attempts == [("server", failure)]
         async with asking(server, device()) as client:
             calm(await get(client))

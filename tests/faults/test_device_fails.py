@@ -65,7 +65,7 @@ async def test_the_server_goes_on_where_the_device_stopped(proxy, origin, kind, 
     async with asking(proxy, local, policy="device_only") as client:
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("device", kind), ("server", None)]
+    assert answer.attempts == [("device", kind), ("server", None)]
     handed_over(answer, origin, after)
     assert local.busy == 0
     await nothing_left(proxy)
@@ -77,7 +77,7 @@ async def test_a_device_that_falls_silent_is_replaced(proxy, origin, after):
     async with asking(proxy, local, policy="device_only") as client:
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("device", "stalled" if after else "timeout"), ("server", None)]
+    assert answer.attempts == [("device", "stalled" if after else "timeout"), ("server", None)]
     handed_over(answer, origin, after)
     assert local.busy == 0
 
@@ -89,7 +89,7 @@ async def test_a_device_with_a_bug_is_replaced(proxy, origin, after):
     async with asking(proxy, local, policy="device_only") as client:
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("device", "crashed"), ("server", None)]
+    assert answer.attempts == [("device", "crashed"), ("server", None)]
     handed_over(answer, origin, after)
 
 
@@ -100,7 +100,7 @@ async def test_when_both_fail_the_first_error_is_raised_with_all_that_was_writte
         proxy.arm([case.fault])
         answer = await get(client)
     assert type(answer.error).__name__ == "LocalModelError"
-    assert answer.tries == [("device", "crashed"), ("server", case.failure)]
+    assert answer.attempts == [("device", "crashed"), ("server", case.failure)]
     written = "".join(tokenise(TEXT)[:12])
     assert answer.text.startswith(written)
     assert TEXT.startswith(answer.text)
@@ -114,7 +114,7 @@ async def test_a_server_that_goes_on_may_have_its_oddities(proxy, case):
         proxy.arm([case.fault])
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("device", "crashed"), ("server", None)]
+    assert answer.attempts == [("device", "crashed"), ("server", None)]
 
 
 async def test_who_has_written_on_behind_a_seam_is_not_sent_back_to_it(proxy):
@@ -125,7 +125,7 @@ async def test_who_has_written_on_behind_a_seam_is_not_sent_back_to_it(proxy):
         answer = await get(client)
     assert answer.error is not None
     assert TEXT.startswith(answer.text)
-    assert answer.tries == [("server", "connection"), ("device", "seam")]
+    assert answer.attempts == [("server", "connection"), ("device", "seam")]
 
 
 @each([case for case in FAILING if case.fault.moment is Moment.MIDDLE and not case.silent])
@@ -139,4 +139,4 @@ async def test_a_server_that_goes_on_and_fails_is_asked_once_more(proxy, case, m
         assert isinstance(answer.error, openai.APIError)
         return
     calm(answer)
-    assert answer.tries == [("device", "crashed"), ("server", case.failure), ("server", None)]
+    assert answer.attempts == [("device", "crashed"), ("server", case.failure), ("server", None)]

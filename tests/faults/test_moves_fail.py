@@ -9,9 +9,9 @@ from faults.origin import TEXT
 from faults.virtual import play
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.plan import Move, Plan, Start
+from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
-from disco.session.attempt.attempt_state import Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome
 
 LONG = TEXT * 3
 SOURCE = {"answer": LONG, "ttft_s": 0.1, "decode_tps": 100.0}
@@ -26,7 +26,7 @@ def moved(order, *, source_fault=None, target_fault=None):
             "device": SimulatedProfile(**{**SOURCE, "ttft_s": 1.0}, fault=target_fault),
             "edge": SimulatedProfile(**SOURCE),
         },
-        Plan((Start("server"),), ("device", "edge"), {"server": Move("device")}, order),
+        Plan((Start("server"),), ("device", "edge"), {"server": Migration("device")}, order),
         costs={"server": 1e-3, "device": 1e-9, "edge": 1e-3},
         pace=Pace(tps=10.0),
     )
@@ -48,15 +48,15 @@ def test_wherever_the_source_fails_the_answer_is_whole(order, target_fault, amon
         run = moved(order, source_fault=Fault(after), target_fault=target_fault)
         assert run.text == LONG, after
         assert run.finished == "stop"
-        failed = {a.number for a in run.session.attempts if a.outcome is Outcome.FAILED}
-        seen |= {(m.outcome, m.source in failed, m.target in failed) for m in run.session.handovers}
+        failed = {a.number for a in run.session.attempts if a.outcome is AttemptOutcome.FAILED}
+        seen |= {(m.outcome, m.source in failed, m.target in failed) for m in run.session.migrations_run}
     if order == "make_before_break":  # else the source has stopped by then
         assert among in seen
 
 
 def test_a_target_that_fails_is_given_up_at_once():
     run = moved("make_before_break", target_fault=GONE)
-    first = run.session.handovers[0]
+    first = run.session.migrations_run[0]
     assert first.outcome == "target_failed"
     assert [a.candidate.name for a in run.session.attempts] == ["server", "device"]
     assert run.text == LONG

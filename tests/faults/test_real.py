@@ -76,7 +76,7 @@ def whole(answer) -> None:
     assert "\ufffd" not in answer.text
     assert route.seamless
     assert route.finish_reason in ("stop", "length")
-    for piece in route.pieces:
+    for piece in route.segments:
         assert piece.start_char == at
         at = piece.end_char
         text = answer.text[piece.start_char : piece.end_char].encode()
@@ -90,7 +90,7 @@ async def test_the_real_device_goes_on(real, local, failure, fault):
         real.arm([fault])
         answer = await get(client, **ASKED)
         whole(answer)
-        assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+        assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
             ("server", failure),
             ("device", None),
         ]
@@ -117,6 +117,6 @@ async def test_the_real_server_goes_on(real, llama_server, after, fault, monkeyp
     assert answer.text.startswith("".join(tokenise(BEGUN)[:after]))
     again = [("server", "connection")] if fault else []
     # Where the model would have chosen another word than the one that was shown, it goes on behind it.
-    tries = [t for t in answer.tries if t != ("server", "seam")]
+    tries = [t for t in answer.attempts if t != ("server", "seam")]
     assert tries == [("device", "crashed"), *again, ("server", None)]
     assert {p.path for p in real.passages} <= {"/v1/chat/completions", "/v1/completions"}

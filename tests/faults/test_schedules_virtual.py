@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.plan import Move, Plan, Start
+from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
-from disco.session.attempt.attempt_state import Outcome, Role
+from disco.session.attempt.attempt_state import AttemptOutcome, Role
 
 NAMES = ("device", "server", "edge")
 FAULTS = [fault for case in FAILING if (fault := simulated(case.fault)) is not None]
@@ -58,7 +58,9 @@ def schedules(draw: st.DrawFn) -> dict[str, object]:
     starters = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
     starts = tuple(Start(n, draw(st.sampled_from([0.0, 0.1, 1.0]))) for n in starters)
     rest = tuple(n for n in names if n not in starters)
-    moves = {a: Move(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())}
+    moves = {
+        a: Migration(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())
+    }
     order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
     return {
         "profiles": drawn,
@@ -99,7 +101,7 @@ def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
         "plan": Plan(
             (Start(source),),
             tuple(draw(st.permutations([target, third]))),
-            {source: Move(target)},
+            {source: Migration(target)},
             draw(st.sampled_from(["make_before_break", "break_before_make"])),
         ),
         "costs": {source: 1e-3, target: 1e-9, third: 1e-3},
@@ -124,9 +126,9 @@ def test_one_endpoint_that_is_well_is_enough(schedule):
 
 def _tell(session) -> None:
     """For `--hypothesis-show-statistics`: how often it came to what."""
-    failed = {a.number for a in session.attempts if a.outcome is Outcome.FAILED}
+    failed = {a.number for a in session.attempts if a.outcome is AttemptOutcome.FAILED}
     event(f"{min(len(failed), 3)} attempts failed")
-    for move in session.handovers:
+    for move in session.migrations_run:
         event(f"a move: {move.outcome}")
         event(f"source failed: {move.source in failed}, target failed: {move.target in failed}")
     event(f"takeovers: {sum(a.role is Role.TAKEOVER for a in session.attempts)}")

@@ -40,13 +40,13 @@ async def test_the_device_goes_on_where_the_server_stopped(proxy, case):
         proxy.arm([case.fault])
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("server", case.failure), ("device", None)]
+    assert answer.attempts == [("server", case.failure), ("device", None)]
     # What the server wrote stays; the device writes on from the last whole word of it.
     assert answer.writers in writers(case)
     if answer.writers == ["server", "device"]:
-        assert 0 < answer.route.tries[1].prefix_chars <= answer.route.pieces[-1].start_char
+        assert 0 < answer.route.attempts[1].prefix_chars <= answer.route.segments[-1].start_char
     if case.fault.kind is Kind.BLACK_HOLE:  # by the clock of connecting, not by the one of the first content
-        assert answer.route.tries[0].ended_s < PATIENT.first_content_s
+        assert answer.route.attempts[0].ended_s < PATIENT.first_content_s
     if case.fault.kind not in (Kind.REFUSE, Kind.BLACK_HOLE):
         assert [p.struck for p in proxy.passages] == [True]
     await nothing_left(proxy)

@@ -86,5 +86,5 @@ async def test_live_and_simulated_cut_in_the_same_place(proxy, case, anyio_backe
         proxy.arm([case.fault])
         answer = await get(client)
     run = virtually(case)
-    live = [(t.endpoint, t.failure, t.prefix_chars, t.tokens) for t in answer.route.tries]
+    live = [(t.endpoint, t.failure, t.prefix_chars, t.tokens) for t in answer.route.attempts]
     assert live == [(a.candidate.name, a.failure, len(a.prefix.text), a.tokens) for a in run.session.attempts]

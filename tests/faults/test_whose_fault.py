@@ -27,7 +27,7 @@ async def test_what_is_no_failure_starts_nobody(proxy, case):
         answer = await get(client)
     calm(answer)
     if case.fault.kind is not Kind.RESET:  # which may take the finish reason with it
-        assert answer.tries == [("server", None)]
+        assert answer.attempts == [("server", None)]
     assert [p.struck for p in proxy.passages] == [True]
     await nothing_left(proxy)
 
@@ -38,7 +38,7 @@ async def test_a_mistake_of_the_callers_starts_nobody_and_is_raised(proxy, case)
         proxy.arm([case.fault])
         answer = await get(client)
     assert isinstance(answer.error, openai.APIStatusError)
-    assert answer.tries == [("server", case.failure)]
+    assert answer.attempts == [("server", case.failure)]
     assert len(proxy.passages) == 1
     await nothing_left(proxy)
 
@@ -49,7 +49,7 @@ async def test_a_whole_answer_is_begun_anew_or_gone_on_with_and_is_whole(proxy, 
         proxy.arm([case.fault])
         answer = await get(client, stream=False)
     calm(answer)
-    assert answer.tries == [("server", case.failure), ("device", None)]
+    assert answer.attempts == [("server", case.failure), ("device", None)]
 
 
 @each(FAILING)
@@ -58,7 +58,7 @@ async def test_alone_it_is_raised_with_what_was_written(proxy, case):
         proxy.arm([case.fault])
         answer = await get(client)  # which compares the error's `partial_text` with what was read
     assert isinstance(answer.error, openai.APIError)
-    assert answer.tries == [("server", case.failure)]
+    assert answer.attempts == [("server", case.failure)]
     assert TEXT.startswith(answer.text)
     if case.fault.moment is Moment.MIDDLE and case.fault.kind is not Kind.RESET:
         assert answer.text or case.fault.after_bytes in (1, 300)
@@ -74,7 +74,7 @@ async def test_alone_it_is_asked_again_and_goes_on_where_it_stopped(proxy, case,
         proxy.arm([case.fault, None])
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("server", case.failure), ("server", None)]
+    assert answer.attempts == [("server", case.failure), ("server", None)]
     await nothing_left(proxy)
 
 
@@ -86,15 +86,15 @@ async def test_a_whole_answer_that_nobody_can_continue_is_begun_anew(proxy, case
         proxy.arm([case.fault, None])
         answer = await get(client, stream=False)
         calm(answer)
-        assert answer.tries == [("server", case.failure), ("server", None)]
-        assert answer.route.tries[1].prefix_chars == 0
+        assert answer.attempts == [("server", case.failure), ("server", None)]
+        assert answer.route.attempts[1].prefix_chars == 0
         proxy.arm([case.fault, None])
         answer = await get(client)  # shown, it cannot be taken back
     if answer.error is None:  # none had been
         assert case.fault.kind is Kind.RESET or case.fault.after_bytes in (1, 300)
         calm(answer)
     else:
-        assert answer.tries == [("server", case.failure)]
+        assert answer.attempts == [("server", case.failure)]
         assert isinstance(answer.error, openai.APIError)
 
 
@@ -110,9 +110,9 @@ async def test_the_server_is_asked_again_when_the_device_that_took_over_dies(
         answer = await get(client)
     calm(answer)
     kind = "rate_limit" if asks_to_wait else "server"
-    assert answer.tries == [("server", kind), ("device", "crashed"), ("server", None)]
+    assert answer.attempts == [("server", kind), ("device", "crashed"), ("server", None)]
     if asks_to_wait:
-        assert answer.route.tries[2].started_s >= 0.15
+        assert answer.route.attempts[2].started_s >= 0.15
 
 
 @each([case for case in CASES if case.failure is not None and case not in RETRIED])
@@ -122,7 +122,7 @@ async def test_what_would_be_the_same_again_is_not_asked_again(proxy, case, monk
         proxy.arm([case.fault])
         answer = await get(client)
     assert answer.error is not None
-    assert answer.tries == [("server", case.failure)]
+    assert answer.attempts == [("server", case.failure)]
     assert len(proxy.passages) == 1
 
 
@@ -139,7 +139,7 @@ async def test_a_server_that_comes_back_is_found(proxy, monkeypatch):
         await anyio.sleep(0.1)
         proxy.arm([])
     calm(answers[0])
-    assert {t.failure for t in answers[0].route.tries[:-1]} == {"connection"}
+    assert {t.failure for t in answers[0].route.attempts[:-1]} == {"connection"}
 
 
 LATER = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
@@ -152,7 +152,7 @@ async def test_a_rate_limit_that_outlasts_the_deadline_is_not_waited_for(proxy, 
         proxy.arm([refusal(429, headers=(("Retry-After", wait),))])
         answer = await get(client, extra_body={"disco": {"deadline_s": 20}})
     assert isinstance(answer.error, openai.RateLimitError)
-    assert answer.tries == [("server", "rate_limit")]
+    assert answer.attempts == [("server", "rate_limit")]
     assert len(proxy.passages) == 1
 
 
@@ -162,4 +162,4 @@ async def test_a_rate_limit_is_waited_for_no_longer_than_it_says(proxy, monkeypa
         proxy.arm([refusal(429, headers=(("retry-after-ms", "20"),)), None])
         answer = await get(client)
     calm(answer)
-    assert answer.tries == [("server", "rate_limit"), ("server", None)]
+    assert answer.attempts == [("server", "rate_limit"), ("server", None)]

@@ -12,7 +12,7 @@ from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.rates import Rates
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.migration_rule import AnswerLengths
 
 __all__ = ["REQUEST", "play"]
@@ -46,12 +46,12 @@ def play(
         )
         for name, profile in profiles.items()
     }
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=20,
         streams=streams,
         pace_tps=pace.tps if pace else None,
         timeouts=timeouts or Timeouts(),
         max_retries=max_retries,
     )
-    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     return run_session(session, profiles, REQUEST, np.random.default_rng(seed), cancel_takes_s=cancel_takes_s)

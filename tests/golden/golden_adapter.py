@@ -15,10 +15,10 @@ from typing import Any
 from golden_draws import Ask, Setting, attempt, draw_answer_tokens, draw_prompt_tokens
 
 from disco.cost import Rates
-from disco.cost.budget_limiter import Governor
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_limiter import BudgetLimiter
+from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Candidate, Dispatcher, Features, load_preset
-from disco.dispatch.breakers.circuit_breaker import Patience
+from disco.dispatch.breakers.circuit_breaker import BreakerConfig
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.presets import with_limits
 from disco.dispatch.within_budget import within_budget
@@ -26,10 +26,10 @@ from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile,
 from disco.errors import BudgetExceededError, FailureKind, NoEndpointError
 from disco.playback import Pace, Playback
 from disco.profiles import Empirical, Lengths
-from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.switching.answer_lengths import AnswerLengths
@@ -137,8 +137,8 @@ class Episode:
         ttft = Empirical.from_samples(rng.lognormal(math.log(0.5), 0.7, 200))
         self.dispatcher = Dispatcher(self.preset, lengths=lengths, ttft=ttft, rng=rng)
         self.answers = AnswerLengths.from_samples([draw_answer_tokens(rng) for _ in range(100)])
-        self.health, self.governor, self.shared = Health(), Governor(), Shared()
-        self.device = Device(slots=1, load_s=setting.load_s, idle_unload_s=setting.idle_unload_s)
+        self.health, self.limiter, self.shared = Health(), BudgetLimiter(), Shared()
+        self.device = SharedDevice(slots=1, load_s=setting.load_s, idle_unload_s=setting.idle_unload_s)
         self.kept: dict[int, dict[str, Any]] = {}
 
     def run(self, asks: list[Ask]) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ class Episode:
         )
         served = {s.name: None if s.serves_tools else frozenset[str]() for s in sides.values()}
         watch = self.health.watch({name: name for name in sides}, "m")
-        purse: Purse | None = None
+        reservation: BudgetReservation | None = None
         try:
             resting, probing = watch.look(at, [name for name in sides if ask.is_offline(name)])
             plan = self.dispatcher.plan(
@@ -209,8 +209,8 @@ class Episode:
                 probing=probing,
             )
             if preset.limits.budgets:
-                purse = Purse(
-                    self.governor,
+                reservation = BudgetReservation(
+                    self.limiter,
                     preset.limits.budgets,
                     {name: c.payers for name, c in candidates.items()},
                     4 * ask.prompt_tokens + 144,
@@ -220,7 +220,7 @@ class Episode:
                 plan = within_budget(
                     plan,
                     candidates,
-                    purse,
+                    reservation,
                     at,
                     known=[name for name in sides if ask.knows(name)],
                     prompt_tokens=ask.prompt_tokens,
@@ -234,7 +234,7 @@ class Episode:
         wanted = preset.playback.pace_tps if ask.pace is None else ask.pace
         paced = wanted != "off" and ask.streams and not ask.tools
         pace = Pace(float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3) if paced else None
-        terms = Terms(
+        terms = SessionConfig(
             prompt_tokens=ask.prompt_tokens,
             max_tokens=ask.max_tokens,
             streams=ask.streams,
@@ -244,7 +244,7 @@ class Episode:
             timeouts=Timeouts(connect_s=None, total_s=ask.total_s),
             max_retries=ask.max_retries,
         )
-        session = Session(plan, candidates, terms, Playback(pace), self.answers, watch, purse)
+        session = Session(plan, candidates, terms, Playback(pace), self.answers, watch, reservation)
         player = _Reader(
             session,
             _Scripts(self.setting, ask),
@@ -255,8 +255,8 @@ class Episode:
 
         def closed(now: float) -> None:
             watch.close()
-            if purse is not None:
-                purse.close(now)
+            if reservation is not None:
+                reservation.close(now)
             record = make_record(session, settle_accounts(session), policy=preset.name)
             self.kept[ask.row] = {
                 "record": projected(record.to_dict(timelines=True)),
@@ -270,13 +270,13 @@ class Episode:
 
 # Rules changed on purpose, to see that the digests notice: a name of this module, and what stands in its place.
 MUTATIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
-    "migration margin": ("Terms", partial(Terms, margin=1.5)),
-    "breaker": ("Health", partial(Health, Patience(failures=4.0))),
+    "migration margin": ("SessionConfig", partial(SessionConfig, margin=1.5)),
+    "breaker": ("Health", partial(Health, BreakerConfig(failures=4.0))),
     "playback rate": ("Pace", lambda tps, max_hold_s, made=Pace: made(tps * 1.02, max_hold_s)),
     "longest hold": ("Pace", lambda tps, max_hold_s, made=Pace: made(tps, max_hold_s * 1.1)),
     "price of cached tokens": (
         "Rates",
         lambda cost_in, cost_out, _, made=Rates: made(cost_in, cost_out, 0.9),
     ),
-    "queue at the device": ("Device", lambda made=Device, **given: made(**{**given, "slots": 2})),
+    "queue at the device": ("SharedDevice", lambda made=SharedDevice, **given: made(**{**given, "slots": 2})),
 }

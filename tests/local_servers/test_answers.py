@@ -78,7 +78,7 @@ def whole(answer):
     assert answer.text.strip()
     assert route.seamless
     assert route.finish_reason in ("stop", "length")
-    for piece in route.pieces:
+    for piece in route.segments:
         assert piece.start_char == at
         at = piece.end_char
         text = answer.text[piece.start_char : piece.end_char].encode()
@@ -91,8 +91,8 @@ async def test_it_races(desk, native_server):
         await client.warm_up(model=native_server.model)
         answer = await get(client, **ASKED)
     whole(answer)
-    assert {t.endpoint for t in answer.route.tries} == {"device", "server"}
-    assert len(answer.route.pieces) == 1
+    assert {t.endpoint for t in answer.route.attempts} == {"device", "server"}
+    assert len(answer.route.segments) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
         for _ in range(TRIES):
             answer = await get(client, **LONGER)
             whole(answer)
-            if [p.endpoint for p in answer.route.pieces] == way:
+            if [p.endpoint for p in answer.route.segments] == way:
                 break
-    assert [p.endpoint for p in answer.route.pieces] == way, answer.route.transfers
-    assert answer.route.transfers[-1].outcome == "switched"  # one before it may have come too late
+    assert [p.endpoint for p in answer.route.segments] == way, answer.route.migrations
+    assert answer.route.migrations[-1].outcome == "switched"  # one before it may have come too late
 
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
@@ -134,8 +134,8 @@ async def test_the_other_server_goes_on_where_it_fails(desk, native_server, faul
             proxy.arm([fault])
             answer = await get(client, **ASKED)
         whole(answer)
-        assert [t.endpoint for t in answer.route.tries] == ["device", "server"]
-        assert answer.route.tries[0].failure == "connection"
+        assert [t.endpoint for t in answer.route.attempts] == ["device", "server"]
+        assert answer.route.attempts[0].failure == "connection"
         await anyio.to_thread.run_sync(proxy.wait_idle)
 
 
@@ -146,8 +146,8 @@ async def test_it_goes_on_where_the_other_server_fails(desk, native_server):
             proxy.arm([CUT])
             answer = await get(client, **ASKED)
         whole(answer)
-        assert [t.endpoint for t in answer.route.tries] == ["server", "device"]
-        assert [p.endpoint for p in answer.route.pieces] == ["server", "device"]
+        assert [t.endpoint for t in answer.route.attempts] == ["server", "device"]
+        assert [p.endpoint for p in answer.route.segments] == ["server", "device"]
         await anyio.to_thread.run_sync(proxy.wait_idle)
 
 
@@ -156,7 +156,7 @@ async def test_it_answers_where_there_is_no_other(desk):
         answer = await get(client, **ASKED)
         assert [m.id for m in (await client.models.list()).data] == [client.router.local_model]
     whole(answer)
-    assert [t.endpoint for t in answer.route.tries] == ["device"]
+    assert [t.endpoint for t in answer.route.attempts] == ["device"]
 
 
 class Outside:
@@ -199,7 +199,7 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
             for stream in (True, False):
                 answer = await get(client, stream=stream, **ASKED, **more)
                 whole(answer)
-                assert [t.endpoint for t in answer.route.tries] == ["device"]
+                assert [t.endpoint for t in answer.route.attempts] == ["device"]
         assert recorder.untouched
     behind = native_server.base_url.removeprefix("http://").removesuffix(
         "/v1"
@@ -236,7 +236,7 @@ async def test_a_prompt_that_is_cached_is_no_fast_prefill():
             asked += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
             second = await get(client, messages=asked)
             other = await get(client, messages=[{"role": "user", "content": "Something else, " * 20}])
-    seen = [answer.route.tries[0] for answer in (first, second, other)]
+    seen = [answer.route.attempts[0] for answer in (first, second, other)]
     assert seen[0].cached_tokens == 0
     assert seen[1].cached_tokens > 0.8 * seen[1].prompt_tokens
     assert seen[2].cached_tokens < 0.5 * seen[2].prompt_tokens

@@ -15,7 +15,7 @@ from disco import AsyncDisco, LocalServer
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
-from disco.endpoints.continuation.probe import Verdict
+from disco.endpoints.continuation.probe import ProbeVerdict
 from disco.endpoints.gguf_header import read_header, read_tokens
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import QuantileTable, ServerProfile
@@ -68,9 +68,9 @@ async def test_a_file_that_is_not_there_proves_nothing(native_server, tmp_path):
 
 
 def test_a_verdict_keeps_it():
-    verdict = Verdict("flags", {"flags": "continues"}, vocabulary="gguf:1")
-    assert Verdict.from_dict(verdict.to_dict()) == verdict
-    assert Verdict.from_dict({"method": "none", "outcomes": {}}).vocabulary is None
+    verdict = ProbeVerdict("flags", {"flags": "continues"}, vocabulary="gguf:1")
+    assert ProbeVerdict.from_dict(verdict.to_dict()) == verdict
+    assert ProbeVerdict.from_dict({"method": "none", "outcomes": {}}).vocabulary is None
 
 
 async def test_ids_continue_as_the_text_would(native_server):
@@ -130,9 +130,9 @@ async def test_an_answer_of_the_device_moves_as_ids(native_server):
                     found = await get(
                         client, messages=COUNT, max_tokens=40, temperature=0, model="smollm2-135m"
                     )
-                    if len(found.route.pieces) == 2:
+                    if len(found.route.segments) == 2:
                         break
-            assert [p.endpoint for p in found.route.pieces] == ["device", "server"]
+            assert [p.endpoint for p in found.route.segments] == ["device", "server"]
             assert found.route.seamless
             path, body = bodies[-1]
             if form == "text":

@@ -14,7 +14,7 @@ from disco.errors import ConfigurationError, FailureKind
 from disco.playback import reader_metrics
 from disco.profiles import DeviceProfile, Empirical
 from disco.replay.metrics.outcome import Outcome
-from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.event_evaluator import answer_lengths, simulate
 from disco.replay.simulator.reader_columns import FLUIDITY_TTFT_S
 from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
@@ -102,7 +102,7 @@ def test_an_answer_moves_and_nobody_notices():
     assert out.example is not None
     assert out.example.seamless
     assert out.example.answer_tokens == 400
-    assert [t.outcome for t in out.example.transfers] == ["switched"]
+    assert [t.outcome for t in out.example.migrations] == ["switched"]
     assert out.example.released
     assert out.cost_usd[0] < stays.cost_usd[0]
     assert ("device", Phase.MIGRATION) in out.cost_by
@@ -117,7 +117,7 @@ def test_an_answer_moves_and_nobody_notices():
 def test_a_move_to_the_device_prefills_prompt_and_prefix_again():
     where = scenario()
     out = simulate(workload(where, answers=400), where, Arm("server_only", migrate=True), seed=0)
-    move, target = out.example.transfers[0], out.example.tries[1]
+    move, target = out.example.migrations[0], out.example.attempts[1]
     assert move.took_s == pytest.approx(0.1 + (50 + move.cut_tokens) / 100)
     assert (target.prompt_tokens, target.cached_tokens) == (50 + move.cut_tokens, 0)
 
@@ -125,16 +125,16 @@ def test_a_move_to_the_device_prefills_prompt_and_prefix_again():
 def test_a_loser_that_keeps_its_prefill_need_not_do_it_again():
     where = scenario()
     out = simulate(workload(where, answers=400, ttfts=0.3), where, Arm("race", migrate=True), seed=0)
-    loser, target = out.example.tries[0], out.example.tries[2]
+    loser, target = out.example.attempts[0], out.example.attempts[2]
     assert (loser.endpoint, loser.outcome, loser.prompt_tokens) == ("device", "parked", 50)
     assert target.cached_tokens == 50
-    assert out.example.transfers[0].took_s == pytest.approx(0.1 + out.example.transfers[0].cut_tokens / 100)
+    assert out.example.migrations[0].took_s == pytest.approx(0.1 + out.example.migrations[0].cut_tokens / 100)
 
 
 def test_the_server_as_a_target_takes_a_time_of_its_own():
     where = scenario(device_rates=DEAR_DEVICE, ttft=Empirical.from_samples([0.25]))
     out = simulate(workload(where, answers=400, ttfts=3.0), where, Arm("device_only", migrate=True), seed=0)
-    assert out.example.transfers[0].took_s == pytest.approx(0.25)
+    assert out.example.migrations[0].took_s == pytest.approx(0.25)
     assert out.server_prompt_tokens[0] == 0
 
 
@@ -199,8 +199,8 @@ def test_a_model_is_loaded_first_and_again_after_a_long_rest():
 def test_dispatch_is_told_that_the_model_is_not_loaded():
     where = scenario(idle_unload_s=60.0)
     out = simulate(workload(where, answers=400), where, Arm("server_only", migrate=True), seed=0)
-    assert out.example.tries[1].cold
-    move = out.example.transfers[0]
+    assert out.example.attempts[1].cold
+    move = out.example.migrations[0]
     assert move.took_s == pytest.approx(2.0 + 0.1 + (50 + move.cut_tokens) / 100)
     assert move.expected_s == pytest.approx(move.took_s, abs=0.03), "it counts the word behind the cut, too"
 
@@ -225,7 +225,7 @@ class Worker:
 
 
 def test_a_prefill_is_kept_until_its_slot_is_needed():
-    device = Device(slots=1)
+    device = SharedDevice(slots=1)
     parked, other = Worker("a"), Worker("b")
     device.enter(parked, 0.0)
     device.leave(parked, 1.0, keeps=True)

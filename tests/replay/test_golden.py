@@ -15,10 +15,10 @@ from playing import Run, run_session
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.plan import Candidate, Move, Plan, Start
+from disco.plan import Candidate, Migration, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.switching.migration_rule import AnswerLengths
@@ -62,7 +62,9 @@ def situation(seed: int) -> Run:
     starters = draw.sample(names, draw.randint(1, len(names)))
     starts = tuple(Start(n, draw.choice([0.0, 0.1, 1.0])) for n in starters)
     rest = tuple(n for n in names if n not in starters)
-    moves = {a: Move(b, draw.random() < 0.5) for a in names for b in names if a != b and draw.random() < 0.7}
+    moves = {
+        a: Migration(b, draw.random() < 0.5) for a in names for b in names if a != b and draw.random() < 0.7
+    }
     order = draw.choice(["make_before_break", "make_before_break", "break_before_make"])
     pace = draw.choice(
         [
@@ -91,7 +93,7 @@ def situation(seed: int) -> Run:
         costs = {n: 1e-4 if n == starters[0] else 1e-9 for n in names}
         starts = (Start(starters[0]), *(Start(n, draw.choice([0.0, 0.5])) for n in starters[1:]))
         others = [n for n in names if n != starters[0]]
-        moves = {starters[0]: Move(others[-1])} if others else {}
+        moves = {starters[0]: Migration(others[-1])} if others else {}
     candidates = {
         n: Candidate(
             n,
@@ -104,7 +106,7 @@ def situation(seed: int) -> Run:
         for n, p in profiles.items()
     }
     ends_by_itself = all(p.fault is None or p.fault.silence_s < math.inf for p in profiles.values())
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=20,
         max_tokens=draw.choice([None, 60]),
         streams=draw.random() < 0.85,
@@ -112,7 +114,7 @@ def situation(seed: int) -> Run:
         timeouts=NO_CLOCKS if ends_by_itself and draw.random() < 0.5 else Timeouts(),
     )
     session = Session(
-        Plan(starts, rest, moves, order), candidates, terms, Playback(pace), AnswerLengths.geometric(150.0)
+        Plan(starts, rest, moves, order), candidates, config, Playback(pace), AnswerLengths.geometric(150.0)
     )
     return run_session(
         session,
@@ -143,15 +145,15 @@ def told(run: Run, number: str) -> str:
         *(
             f"{t.endpoint} {t.role} {t.outcome} {t.failure} {t.tokens} {t.kept_tokens} {t.prefix_chars} "
             f"{t.prompt_tokens} {t.completion_tokens} {t.cached_tokens}"
-            for t in record.tries
+            for t in record.attempts
         ),
         *(
             f"{t.source} {t.outcome} {number % t.decided_s} {t.cut_char} {t.cut_tokens}"
-            for t in record.transfers
+            for t in record.migrations
         ),
         *(
             f"{p.attempt} {p.start_char} {p.end_char} {p.written_crc32} {p.delivered_crc32}"
-            for p in record.pieces
+            for p in record.segments
         ),
     ]
     return "\n".join(parts)
@@ -189,9 +191,9 @@ def test_what_is_drawn_is_worth_comparing():
     seen = Counter()
     for seed in range(200):
         session = situation(seed).session
-        seen.update(handover.outcome for handover in session.handovers)
+        seen.update(handover.outcome for handover in session.migrations_run)
         seen.update(attempt.role.value for attempt in session.attempts)
         seen[str(session.finish_reason)] += 1
-        seen["without clocks"] += session.terms.timeouts == NO_CLOCKS
+        seen["without clocks"] += session.config.timeouts == NO_CLOCKS
     for what in ("switched", "late", "takeover", "stop", "cancelled", "None", "without clocks"):
         assert seen[what] >= 5, seen

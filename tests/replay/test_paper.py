@@ -149,9 +149,9 @@ def test_a_cut_is_against_stochastic_dispatch_and_nothing_is_cut_at_budget_0(sma
 
 
 def test_migration_is_compared_on_the_same_answers(small):
-    assert len(small.moves) == 48  # in both orders, every second of three budgets, without 0
-    assert {move.budget for move in small.moves} == {1.0}
-    for move in small.moves:
+    assert len(small.migrations) == 48  # in both orders, every second of three budgets, without 0
+    assert {move.budget for move in small.migrations} == {1.0}
+    for move in small.migrations:
         assert move.answers == 4
         assert move.saved_percent <= move.bound_percent + 1e-9
         if not move.late_tokens.size:

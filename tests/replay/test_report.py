@@ -24,7 +24,13 @@ from disco.replay.report.findings import number
 from disco.replay.report.report_data import bound, groups, line_names, pareto_front
 from disco.replay.report.timeline import stretches, timeline
 from disco.replay.workload.scenario import Arm
-from disco.session.records.route_record import Pace, Piece, RouteRecord, Transfer, Try
+from disco.session.records.route_record import (
+    AttemptRecord,
+    LatencyRecord,
+    MigrationRecord,
+    RouteRecord,
+    SegmentRecord,
+)
 
 
 def one(value: float, half: float = 0.0) -> Figure:
@@ -253,7 +259,7 @@ def test_json_holds_the_cells_and_the_example_as_plain_numbers():
     assert len(document["cdf_levels"]) == len(document["cells"][0]["summary"]["ttft_quantiles_s"])
     assert document["example"] == json.loads(json.dumps(shown.example.to_dict(timelines=True)))
     assert len(document["example"]["generated"]) == len(shown.example.generated) > 0
-    assert document["example"]["transfers"][0]["outcome"] == "switched"
+    assert document["example"]["migrations"][0]["outcome"] == "switched"
 
 
 def test_what_is_not_a_number_is_null_in_json():
@@ -267,10 +273,12 @@ def test_what_is_not_a_number_is_null_in_json():
 # ---------------------------------------------------------------------- the timeline
 
 
-def attempt(endpoint: str, outcome: str, **known) -> Try:
+def attempt(endpoint: str, outcome: str, **known) -> AttemptRecord:
     """What does not matter for a timeline is nothing."""
-    values = dict.fromkeys((field.name for field in fields(Try)), 0)
-    return Try(**{**values, "endpoint": endpoint, "place": endpoint, "role": "", "outcome": outcome, **known})
+    values = dict.fromkeys((field.name for field in fields(AttemptRecord)), 0)
+    return AttemptRecord(
+        **{**values, "endpoint": endpoint, "place": endpoint, "role": "", "outcome": outcome, **known}
+    )
 
 
 def moved_record() -> RouteRecord:
@@ -289,10 +297,10 @@ def moved_record() -> RouteRecord:
         prompt_tokens=5,
         answer_tokens=10,
         starts=(("device", 0.0),),
-        tries=tries,
-        pieces=(Piece(0, "device", 0, 20, 1, 1), Piece(1, "server", 20, 30, 2, 2)),
-        transfers=(Transfer("device", "server", "switched", 0.6, 1.0, 20, 6, 0.4, 0.4, 0.5, 0),),
-        pace=Pace(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 5.0),
+        attempts=tries,
+        segments=(SegmentRecord(0, "device", 0, 20, 1, 1), SegmentRecord(1, "server", 20, 30, 2, 2)),
+        migrations=(MigrationRecord("device", "server", "switched", 0.6, 1.0, 20, 6, 0.4, 0.4, 0.5, 0),),
+        pace=LatencyRecord(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 5.0),
         ledger=Ledger({"device": Rates(0, 0), "server": Rates(0, 0)}),
         duration_s=1.5,
         generated=generated,
@@ -313,9 +321,9 @@ def test_every_token_of_the_timeline_has_the_writer_that_wrote_it():
 def test_a_real_moved_answer_adds_up():
     record = reports.with_moves().example
     parts = stretches(record)
-    assert [part.endpoint for part in parts] == [piece.endpoint for piece in record.pieces]
+    assert [part.endpoint for part in parts] == [piece.endpoint for piece in record.segments]
     assert parts[-1].kept[-1][1] == record.answer_tokens
-    assert parts[0].kept[-1][1] == record.transfers[-1].cut_tokens
+    assert parts[0].kept[-1][1] == record.migrations[-1].cut_tokens
     drawn = {at for part in parts for at, _ in (*part.kept, *part.dropped)}
     assert {at for at, _ in record.generated} == drawn
 

@@ -15,7 +15,7 @@ from playing import run_session
 from disco.cost import ExchangeRate, Rates
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import ConfigurationError, FailureKind
-from disco.plan import Candidate, Move, Plan, Start
+from disco.plan import Candidate, Migration, Plan, Start
 from disco.playback import Pace, Playback
 from disco.profiles import Empirical, load_device, load_server
 from disco.replay.formats import read_trace, write_trace
@@ -24,7 +24,7 @@ from disco.replay.workload.from_recording import is_recording, scenario_of_route
 from disco.replay.workload.scenario import Arm, resolve, scenario_for
 from disco.replay.workload.trace import Trace
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
@@ -63,12 +63,12 @@ def played(
         )
         for name in profiles
     }
-    moves = {"server": Move("device")} if move else {}
+    moves = {"server": Migration("device")} if move else {}
     pace = None if pace_tps is None else Pace(tps=pace_tps)
     session = Session(
         Plan(starts, fallbacks, moves),
         candidates,
-        Terms(prompt_tokens=prompt_tokens, pace_tps=pace_tps),
+        SessionConfig(prompt_tokens=prompt_tokens, pace_tps=pace_tps),
         Playback(pace),
         AnswerLengths.geometric(150.0),
     )
@@ -130,7 +130,7 @@ def test_tokens_that_came_together_have_no_gap(tmp_path):
 def test_a_planned_start_that_was_not_needed_is_planned_again(tmp_path):
     record = played({"device": device(0.2), "server": SERVER}, Start("device"), Start("server", 5.0))
     trace = trace_of(tmp_path, record)
-    assert [t.endpoint for t in record.tries] == ["device"]
+    assert [t.endpoint for t in record.attempts] == ["device"]
     assert feature(trace, "server_start_s") == 5.0
     assert np.isnan(feature(trace, "ttft_over_s"))
 
@@ -158,11 +158,11 @@ def test_one_that_failed_is_left_out_and_counted(tmp_path):
 def test_a_start_that_failed_is_not_started_in_a_replay(tmp_path):
     dead = SimulatedProfile(ttft_s=0.1, fault=Fault(0, kind=FailureKind.CONNECTION))
     record = played({"server": dead, "device": device(0.2)}, Start("server"), fallbacks=("device",))
-    assert [(t.endpoint, t.failure) for t in record.tries] == [("server", "connection"), ("device", None)]
+    assert [(t.endpoint, t.failure) for t in record.attempts] == [("server", "connection"), ("device", None)]
     trace = trace_of(tmp_path, record)
     assert np.isnan(feature(trace, "server_start_s"))
     assert np.isnan(feature(trace, "ttft_over_s"))
-    assert feature(trace, "device_start_s") == pytest.approx(record.tries[1].started_s, abs=1e-6)
+    assert feature(trace, "device_start_s") == pytest.approx(record.attempts[1].started_s, abs=1e-6)
     assert trace.device_ttft_s[0] == pytest.approx(0.2, abs=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_of_a_moved_answer_both_speeds_are_known_and_no_gaps(tmp_path):
         "device": device(0.2, answer_tokens=200),
     }
     record = played(profiles, Start("server"), move=True, pace_tps=5.0, rates=dear)
-    assert [t.outcome for t in record.transfers] == ["switched"]
+    assert [t.outcome for t in record.migrations] == ["switched"]
     trace = trace_of(tmp_path, record)
     assert feature(trace, "moved")
     assert trace.ttft_s[0] == pytest.approx(0.3, abs=1e-6)
@@ -206,8 +206,8 @@ def test_a_cold_start_is_marked(tmp_path):
     [
         ({"created_s": None}, r"line 2, column created_s: missing value; .*virtual time .*disco\.RouteLog"),
         ({"created_s": "noon"}, "line 2, column created_s: 'noon' is not a number"),
-        ({"tries": None}, "line 2: of another shape; it is not as in disco's route records"),
-        ({"prompt_tokens": -1, "tries": []}, "line 2"),
+        ({"attempts": None}, "line 2: of another shape; it is not as in disco's route records"),
+        ({"prompt_tokens": -1, "attempts": []}, "line 2"),
     ],
 )
 def test_a_bad_record_is_named(tmp_path, change, says):

@@ -28,7 +28,7 @@ from made_stations import (
 )
 
 from disco.cost import Phase, Rates
-from disco.dispatch import Dispatcher, Features, Move, Plan, Preset, Start
+from disco.dispatch import Dispatcher, Features, Migration, Plan, Preset, Start
 from disco.dispatch.presets import DispatchSection, MigrationSection
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
@@ -95,11 +95,11 @@ def test_two_stations_and_a_dispatcher_are_the_two_sided_evaluator(situation, po
     np.testing.assert_array_equal(out.started_tokens[:, 0], two_sided.device_prompt_tokens)
     np.testing.assert_array_equal(out.started_tokens[:, 1], two_sided.server_prompt_tokens)
     np.testing.assert_array_equal(out.failed, two_sided.failed)
-    np.testing.assert_array_equal(out.moves > 0, two_sided.reading.moved)
+    np.testing.assert_array_equal(out.migrations > 0, two_sided.reading.moved)
     for name, values in columns(two_sided.reading).items():
         np.testing.assert_allclose(getattr(out.reading, name), values, rtol=0, atol=1e-9, err_msg=name)
     if migrate and situation == "plain" and policy == "server_only":
-        assert out.moves.sum() > 5, "a comparison in which nothing moves shows nothing"
+        assert out.migrations.sum() > 5, "a comparison in which nothing moves shows nothing"
 
 
 @pytest.mark.parametrize("policy", ["device_only", "server_only", "race", "wait_time", "length_threshold"])
@@ -154,7 +154,7 @@ def situations(draw: st.DrawFn) -> tuple[tuple[Station, ...], Plan, float | None
         targets = {name: draw(st.sampled_from(names)) for name in names}
     starts = tuple(Start(name, draw(st.sampled_from([0.0, 0.0, 0.4]))) for name in starters)
     moves = {
-        name: Move(target, keep_prefill=draw(st.booleans()))
+        name: Migration(target, keep_prefill=draw(st.booleans()))
         for name, target in targets.items()
         if target != name
     }
@@ -187,8 +187,8 @@ def test_whatever_the_stations_every_token_comes_once_and_is_charged_once(situat
         assert out.failed[row] == (record.finish_reason is None)
         assert out.total_usd[row] == record.cost
         assert out.answer_tokens[row] == record.answer_tokens
-        assert out.moves[row] == sum(t.outcome == "switched" for t in record.transfers)
-        assert (out.failures[row] > 0).any() == any(t.outcome == "failed" for t in record.tries)
+        assert out.migrations[row] == sum(t.outcome == "switched" for t in record.migrations)
+        assert (out.failures[row] > 0).any() == any(t.outcome == "failed" for t in record.attempts)
         if record.winner is not None:
             assert out.names[out.winner[row]] == record.winner
         for column, name in enumerate(out.names):
@@ -221,13 +221,13 @@ def test_an_answer_goes_down_from_station_to_station():
     """From the dearest to the cheapest by the plan's moves, each as soon as the bank covers it; no token is late."""
     home, phone = replace(HOME, ttft=line(400.0, 4.0)), replace(PHONE, ttft=line(100.0, 9.0))
     stations = (phone, home, CLOUD, BIG)
-    down = {"big": Move("cloud"), "cloud": Move("home"), "home": Move("phone")}
+    down = {"big": Migration("cloud"), "cloud": Migration("home"), "home": Migration("phone")}
     workload = resolve_stations(one(900, prompt=20), stations, seed=0)
     records: dict[int, RouteRecord] = {}
-    out = simulate_stations(workload, stations, at("big", moves=down), on_record=records.__setitem__)
-    assert out.moves.tolist() == [3]
+    out = simulate_stations(workload, stations, at("big", migrations=down), on_record=records.__setitem__)
+    assert out.migrations.tolist() == [3]
     assert list(out.examples) == [("big", "cloud", "home", "phone")]
-    assert [p.endpoint for p in records[0].pieces] == ["big", "cloud", "home", "phone"]
+    assert [p.endpoint for p in records[0].segments] == ["big", "cloud", "home", "phone"]
     assert out.reading.handover_late_tokens.tolist() == [0.0]
     check_record(records[0], 900)
     stays = simulate_stations(workload, stations, at("big"))
@@ -238,14 +238,14 @@ def test_an_answer_goes_down_from_station_to_station():
 def test_an_answer_passes_through_stations_that_keep_nothing_of_it():
     """Where the bank covers the next move at once, a station in between is paid for its prompt and writes nothing."""
     stations = (PHONE, HOME, CLOUD, BIG)
-    down = {"big": Move("cloud"), "cloud": Move("home"), "home": Move("phone")}
+    down = {"big": Migration("cloud"), "cloud": Migration("home"), "home": Migration("phone")}
     workload = resolve_stations(one(900, prompt=20), stations, seed=0)
     records: dict[int, RouteRecord] = {}
-    out = simulate_stations(workload, stations, at("big", moves=down), on_record=records.__setitem__)
-    assert [(t.source, t.target) for t in records[0].transfers] == [
+    out = simulate_stations(workload, stations, at("big", migrations=down), on_record=records.__setitem__)
+    assert [(t.source, t.target) for t in records[0].migrations] == [
         (source, move.target) for source, move in down.items()
     ]
-    assert [p.endpoint for p in records[0].pieces] == ["big", "home", "phone"]
+    assert [p.endpoint for p in records[0].segments] == ["big", "home", "phone"]
     assert out.prompt_tokens[0].all()
     assert out.reading.handover_late_tokens.tolist() == [0.0]
     check_record(records[0], 900)
@@ -254,10 +254,10 @@ def test_an_answer_passes_through_stations_that_keep_nothing_of_it():
 def test_an_answer_moves_to_the_middle_of_three():
     stations = (PHONE, HOME, CLOUD)
     workload = resolve_stations(one(400), stations, seed=0)
-    out = simulate_stations(workload, stations, at("cloud", moves={"cloud": Move("home")}))
-    assert out.moves.tolist() == [1]
+    out = simulate_stations(workload, stations, at("cloud", migrations={"cloud": Migration("home")}))
+    assert out.migrations.tolist() == [1]
     (record,) = out.examples.values()
-    move, target = record.transfers[0], record.tries[1]
+    move, target = record.migrations[0], record.attempts[1]
     assert (move.source, move.target) == ("cloud", "home")
     assert move.took_s == pytest.approx(0.2 + (50 + move.cut_tokens) / 400)
     assert target.prompt_tokens == 50 + move.cut_tokens
@@ -298,12 +298,12 @@ def test_what_comes_after_first_attempts_is_a_stations_own_too():
     five = (backup, PHONE, HOME, BIG, cloud)
 
     def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
-        return Plan((Start("backup"),), ("cloud",), {"backup": Move("cloud")})
+        return Plan((Start("backup"),), ("cloud",), {"backup": Migration("cloud")})
 
     few = simulate_stations(resolve_stations(trace(), two, seed=6), two, plan, breakers=False)
     many = simulate_stations(resolve_stations(trace(), five, seed=6), five, plan, breakers=False)
     assert few.failures.sum() > 20
-    assert few.moves.sum() > 5
+    assert few.migrations.sum() > 5
     np.testing.assert_array_equal(few.ttft_s, many.ttft_s)
     np.testing.assert_array_equal(few.total_usd, many.total_usd)
     for name in few.names:

@@ -100,7 +100,7 @@ def test_a_station_that_rests_is_the_last_resort_of_a_plan_that_does_not_see_it(
         return Plan((Start(candidates[-1].name),))
 
     simulate_stations(workload, (frail, dead), plan, on_record=records.__setitem__)
-    assert [r.endpoint for r in records[5].rested] == ["cloud"]
+    assert [r.endpoint for r in records[5].deprioritised] == ["cloud"]
     assert records[5].starts == (("phone", 0.0),)
 
 

@@ -155,7 +155,7 @@ def test_events_see_the_reader_and_bring_an_example_of_a_move():
     assert staying.summary.reading.moved.mean == 0
     assert moving.regret_mean_s is not None
     assert swept.example is not None
-    assert swept.example.transfers
+    assert swept.example.migrations
 
 
 # ---------------------------------------------------------------------- the same everywhere

@@ -15,8 +15,8 @@ from disco.dispatch import load_preset
 from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server
 from disco.replay.sweeps.sweep import BUDGETLESS, sweep
-from disco.replay.tuning.objective import OBJECTIVES, Aim, Trial, parse_max_cost
-from disco.replay.tuning.preset_file import Choice, write_preset
+from disco.replay.tuning.objective import OBJECTIVES, Trial, TuningObjective, parse_max_cost
+from disco.replay.tuning.preset_file import PresetChoice, write_preset
 from disco.replay.tuning.search import _Search, _thin, tune
 from disco.replay.workload.scenario import Arm, Scenario, resolve, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
@@ -86,7 +86,7 @@ def test_nothing_verified_within_the_limits_is_better(trace, scenario, objective
     tuned = quick(
         trace, scenario, objective=objective, max_cost="0.9x", policies=("length_threshold", "race")
     )
-    aim = Aim(objective, "0.9x")
+    aim = TuningObjective(objective, "0.9x")
     fitting = [trial for trial in tuned.verified if aim.keeps(trial, tuned.reference)]
     best = min(aim.value(trial) for trial in fitting)
     assert tuned.chosen in fitting
@@ -204,25 +204,25 @@ def test_what_is_no_cost_limit_is_refused(text):
 )
 def test_an_aim_that_is_none_is_refused_before_any_search(options, message):
     with pytest.raises(ConfigurationError, match=message):
-        Aim(**options)
+        TuningObjective(**options)
 
 
 def trial(p99_s: float, usd: float) -> Trial:
-    choice = Choice(Arm("random", 0.5), RATE, 12.0)
+    choice = PresetChoice(Arm("random", 0.5), RATE, 12.0)
     return Trial(choice, p99_s, p99_s, usd, 0.0, usd, None, None, 10, verified=True)
 
 
 def test_of_those_as_good_as_the_best_the_cheapest_comes_first():
     slow, best, near = trial(2.0, 0.1), trial(1.0, 3.0), trial(1.005, 1.0)
-    assert Aim("p99-ttft").ranked([slow, best, near]) == [near, best, slow]
-    assert Aim("cost").ranked([slow, best, near]) == [slow, near, best]
-    assert Aim("p99-ttft").ranked([]) == []
+    assert TuningObjective("p99-ttft").ranked([slow, best, near]) == [near, best, slow]
+    assert TuningObjective("cost").ranked([slow, best, near]) == [slow, near, best]
+    assert TuningObjective("p99-ttft").ranked([]) == []
 
 
 # ---------------------------------------------------------------------- the file
 
 choices = st.builds(
-    Choice,
+    PresetChoice,
     st.builds(
         Arm,
         st.sampled_from(
@@ -256,15 +256,17 @@ def test_a_preset_says_exactly_what_was_chosen(choice, summary, tmp_path_factory
 
 def test_a_file_that_is_no_preset_is_not_left_behind(tmp_path):
     with pytest.raises(ConfigurationError, match=r"write mine\.toml instead of mine"):
-        write_preset(Choice(Arm("race"), RATE, None), tmp_path / "mine", summary="", comment="")
+        write_preset(PresetChoice(Arm("race"), RATE, None), tmp_path / "mine", summary="", comment="")
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        write_preset(Choice(Arm("race"), RATE, None), tmp_path / "no" / "mine.toml", summary="", comment="")
+        write_preset(
+            PresetChoice(Arm("race"), RATE, None), tmp_path / "no" / "mine.toml", summary="", comment=""
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_preset_replaces_an_older_one_whole(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("nonsense = [" * 1000)
-    write_preset(Choice(Arm("race"), RATE, None), path, summary="", comment="New.")
+    write_preset(PresetChoice(Arm("race"), RATE, None), path, summary="", comment="New.")
     assert tomllib.loads(path.read_text())["dispatch"] == {"policy": "race"}
     assert [file.name for file in tmp_path.iterdir()] == ["mine.toml"]

@@ -29,7 +29,7 @@ from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Worklo
 from disco.replay.workload.trace import Trace
 from disco.request import Request, Timeouts
 from disco.session.attempt.attempt_state import Outcome as Fate
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.switching.migration_rule import AnswerLengths
 
@@ -261,7 +261,7 @@ def by_session(work: Workload, scenario: Scenario, when: Delays, *, server_first
         session = Session(
             plan,
             {DEVICE: device, SERVER: server},
-            Terms(prompt_tokens=prompt, timeouts=ENDLESS),
+            SessionConfig(prompt_tokens=prompt, timeouts=ENDLESS),
             Playback(None),
             AnswerLengths.geometric(150.0),
         )

@@ -156,7 +156,7 @@ class Journal:
         data = self.points.get_metrics_data()
         Path("metrics.json").write_text("" if data is None else data.to_json())
         self.reprs.close()
-        switched = sum(t.outcome == "switched" for route in self.routes for t in route.transfers)
+        switched = sum(t.outcome == "switched" for route in self.routes for t in route.migrations)
         told = {
             "failed": self.failed,
             "routes": len(self.routes),

@@ -135,7 +135,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server):
         assert "CERTIFICATE_VERIFY_FAILED" in " ".join(causes(caught.value))
         with pytest.raises(openai.APIConnectionError):
             await client.embeddings.create(model="m", input="hello")
-    assert [attempt.failure for attempt in routes[0].tries] == ["connection"]
+    assert [attempt.failure for attempt in routes[0].attempts] == ["connection"]
     assert tls_server.asked == []
 
 
@@ -146,7 +146,7 @@ async def test_the_device_answers_in_its_place(tls_server):
     ) as client:
         answer = await client.chat.completions.create(**HELLO)
     assert answer.choices[0].message.content == "From the device."
-    assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+    assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
         ("server", "connection"),
         ("device", None),
     ]

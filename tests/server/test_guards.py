@@ -429,4 +429,4 @@ async def test_the_application_runs_on_any_event_loop():
         with anyio.fail_after(60):
             await app(scope, gone, send)
         assert client.router.statistics.seen == 2
-        assert app.state.desk.busy == 0
+        assert app.state.limiter.busy == 0

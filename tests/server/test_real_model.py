@@ -179,10 +179,10 @@ def test_hanging_up_stops_the_model(local, stream, path):
     local.until(lambda: local.client.router.statistics.seen == seen + 1)
     route = local.routes[-1]
     assert route.finish_reason == "cancelled"
-    assert [t.outcome for t in route.tries] == ["cancelled"]
-    assert route.tries[0].completion_tokens < 1000
+    assert [t.outcome for t in route.attempts] == ["cancelled"]
+    assert route.attempts[0].completion_tokens < 1000
     if stream:  # otherwise it may not have come to writing
-        assert route.tries[0].completion_tokens > 0
+        assert route.attempts[0].completion_tokens > 0
         assert route.cost > 0
     began_at = time.monotonic()
     assert local.ask("/v1/chat/completions", {**ASKED, "max_tokens": 1}).status == 200

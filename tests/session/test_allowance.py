@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from playing import ProfileScripts, Run, run_session
 from situations import situations
 
-from disco.cost.budget_limiter import Governor, Limit
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_limiter import BudgetLimiter, Limit
+from disco.cost.budget_reservation import BudgetReservation
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import BudgetExceededError, FailureKind, LocalModelError
 from disco.events import Delta
-from disco.plan import Candidate, Move, Payer, Plan, Start
+from disco.plan import Candidate, Migration, Payer, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.request import Request, Timeouts
-from disco.session.attempt.attempt_state import Outcome
-from disco.session.machine import Session, Terms
+from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.switching.answer_lengths import AnswerLengths
@@ -41,13 +41,13 @@ ON_SERVER = Plan((Start("server"),), ("device",))
 
 
 @dataclass(slots=True)
-class Watched(Purse):
+class Watched(BudgetReservation):
     """Writes down what every attempt reserved and cost, and when it ran."""
 
     seen: dict[int, list[float]] = field(default_factory=dict)  # attempt: start, end, reserved, cost
 
     def open(self, attempt, endpoint, prefix, now):
-        allowed = Purse.open(self, attempt, endpoint, prefix, now)
+        allowed = BudgetReservation.open(self, attempt, endpoint, prefix, now)
         if allowed is not None:
             (_, _, _, units), *_ = self._tabs[attempt].held
             self.seen[attempt] = [now, math.inf, units, 0]
@@ -56,7 +56,7 @@ class Watched(Purse):
     def settle(self, attempt, usage, *, reported, now):
         if attempt in self.seen:
             self.seen[attempt][1::2] = [now, usage.prompt_tokens + usage.completion_tokens]
-        Purse.settle(self, attempt, usage, reported=reported, now=now)
+        BudgetReservation.settle(self, attempt, usage, reported=reported, now=now)
 
 
 def tokens(amount: int, window_s: float = 60.0, scope: str = "server") -> Limit:
@@ -68,7 +68,7 @@ def session_of(
     plan: Plan,
     limit: Limit,
     *,
-    governor: Governor | None = None,
+    limiter: BudgetLimiter | None = None,
     max_tokens: int | None = None,
     streams: bool = True,
     pace: Pace | None = None,
@@ -86,15 +86,17 @@ def session_of(
         )
         for name, p in profiles.items()
     }
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=PROMPT,
         max_tokens=max_tokens,
         streams=streams,
         pace_tps=None if pace is None else pace.tps,
         timeouts=Timeouts(),
     )
-    purse = Watched(governor or Governor(), (limit,), PAYERS, PROMPT, max_tokens=max_tokens)
-    return Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0), None, purse)
+    reservation = Watched(limiter or BudgetLimiter(), (limit,), PAYERS, PROMPT, max_tokens=max_tokens)
+    return Session(
+        plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0), None, reservation
+    )
 
 
 def asked(max_tokens: int | None) -> Request:
@@ -144,15 +146,15 @@ def test_who_cannot_reserve_does_not_start():
     """The plan came too late: in its place the device answers, as if the server had failed at once."""
     result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(60))
     server, device = result.session.attempts
-    assert (server.outcome, server.failure) == (Outcome.FAILED, FailureKind.BUDGET)
+    assert (server.outcome, server.failure) == (AttemptOutcome.FAILED, FailureKind.BUDGET)
     assert server.usage.prompt_tokens == 0
-    assert device.outcome is Outcome.FINISHED
+    assert device.outcome is AttemptOutcome.FINISHED
     assert result.finished == "stop"
     record = make_record(result.session, settle_accounts(result.session), policy="test")
     assert record.budget == {
         "server_tokens": {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
     }
-    assert record.tries[0].failure == "budget"
+    assert record.attempts[0].failure == "budget"
 
 
 def rates() -> dict[str, Rates]:
@@ -162,7 +164,7 @@ def rates() -> dict[str, Rates]:
 def test_nobody_left_to_pay_is_an_error_that_says_so():
     result = run({"server": FAST}, Plan((Start("server"),)), tokens(60))
     assert isinstance(result.error, BudgetExceededError)
-    assert result.session.purse.seen == {}
+    assert result.session.reservation.seen == {}
 
 
 def test_a_refused_takeover_leaves_the_error_that_made_it_needed():
@@ -185,18 +187,18 @@ def test_a_refused_hedge_disturbs_nobody():
     plan = Plan((Start("device"), Start("server", 0.1)))
     result = run({"device": SLOW, "server": FAST}, plan, tokens(60))
     assert result.finished == "stop"
-    assert [a.outcome for a in result.session.attempts] == [Outcome.FINISHED, Outcome.FAILED]
+    assert [a.outcome for a in result.session.attempts] == [AttemptOutcome.FINISHED, AttemptOutcome.FAILED]
 
 
 def test_a_refused_move_disturbs_nobody():
     """The cut is made and taken back; the reader gets the answer of the one who writes."""
-    plan = Plan((Start("device"),), moves={"device": Move("server")})
+    plan = Plan((Start("device"),), migrations={"device": Migration("server")})
     result = run(
         {"device": SLOW, "server": FAST}, plan, tokens(60), pace=Pace(tps=8.0), costs={"device": 1e-4}
     )
     assert result.finished == "stop"
     assert result.text == whole()
-    assert result.session.handovers[0].outcome == "target_failed"
+    assert result.session.migrations_run[0].outcome == "target_failed"
     assert result.session.attempts[1].ended_at == result.session.attempts[1].started_at
     gaps = np.diff([at for at, _ in result.out])
     assert gaps.max() < 0.5, "the reader was kept waiting"
@@ -230,7 +232,7 @@ def test_chunks_of_many_tokens_are_weighed():
 def test_many_sessions_together_never_overspend(data):
     """Whatever endpoints and readers do, whoever comes when: no window of the shared budget holds more than it."""
     window_s = data.draw(st.sampled_from([1.0, 4.0, 30.0]))
-    limit, governor = tokens(data.draw(st.integers(85, 300)), window_s), Governor()
+    limit, limiter = tokens(data.draw(st.integers(85, 300)), window_s), BudgetLimiter()
     sessions: list[tuple[Session, int]] = []
     shared, arrivals, at = Shared(), [], 0.0
     for _ in range(data.draw(st.integers(2, 8))):
@@ -241,7 +243,7 @@ def test_many_sessions_together_never_overspend(data):
             situation["profiles"],
             situation["plan"],
             limit,
-            governor=governor,
+            limiter=limiter,
             max_tokens=max_tokens,
             streams=situation["streams"],
             pace=situation["pace"],
@@ -257,10 +259,10 @@ def test_many_sessions_together_never_overspend(data):
     assert len(list(run_together(arrivals, shared))) == len(sessions)
     jobs = []
     for session, late in sessions:
-        for number, (start, end, reserved, cost) in session.purse.seen.items():
+        for number, (start, end, reserved, cost) in session.reservation.seen.items():
             assert end < math.inf, "never settled"
             state = session.attempts[number]
-            if session.terms.max_tokens is not None:
+            if session.config.max_tokens is not None:
                 assert cost <= reserved
             # Nobody told it to stop: what was in its last packet, and what it wrote until it heard of it.
             assert cost - reserved <= late + 0.1 * state.candidate.decode_tps
@@ -268,4 +270,4 @@ def test_many_sessions_together_never_overspend(data):
     for right, *_ in jobs:
         held = [(cost, over) for start, end, cost, over in jobs if start <= right and end > right - window_s]
         assert sum(cost - over for cost, over in held) <= limit.amount
-    assert not governor.meter(limit)._open, "a reservation was never given back"
+    assert not limiter.meter(limit)._open, "a reservation was never given back"

@@ -8,11 +8,11 @@ from playing import Run, run_session
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
-from disco.plan import Candidate, Move, Plan, Start
+from disco.plan import Candidate, Migration, Plan, Start
 from disco.playback import Pace, Playback
 from disco.rates import Rates
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
@@ -29,9 +29,9 @@ def run(source: SimulatedProfile, order: str, first: Delta | None = None) -> tup
             "device", "device", Rates(1e-10, 1e-9), overhead_s=0.2, decode_tps=60.0, continues=True
         ),
     }
-    plan = Plan((Start("server"),), ("device",), {"server": Move("device")}, order)  # type: ignore[arg-type]
-    terms = Terms(20, pace_tps=PACE.tps, timeouts=NO_CLOCKS)
-    session = Session(plan, candidates, terms, Playback(PACE), AnswerLengths.geometric(150))
+    plan = Plan((Start("server"),), ("device",), {"server": Migration("device")}, order)  # type: ignore[arg-type]
+    config = SessionConfig(20, pace_tps=PACE.tps, timeouts=NO_CLOCKS)
+    session = Session(plan, candidates, config, Playback(PACE), AnswerLengths.geometric(150))
     woken = []
     wake = session.woken
 
@@ -64,21 +64,21 @@ def test_a_source_that_dies_while_its_answer_moves_leaves_it_to_the_target():
     )
     result, _ = run(dying, "make_before_break")
     assert result.finished == "stop"
-    assert [h.outcome for h in result.session.handovers] == ["switched"]
+    assert [h.outcome for h in result.session.migrations_run] == ["switched"]
 
 
 def test_a_target_that_is_late_is_waited_for_where_the_source_was_stopped_at_the_cut():
     source = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
     result, _ = run(source, "break_before_make")
     assert result.finished == "stop"
-    assert [h.outcome for h in result.session.handovers] == ["switched"]
+    assert [h.outcome for h in result.session.migrations_run] == ["switched"]
     assert result.session.transcript.tokens == 120
 
 
 def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_was_stopped():
     source = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
     result, _ = run(source, "break_before_make", first=Delta("", kind=DeltaKind.REASONING))
-    (handover,) = result.session.handovers
+    (handover,) = result.session.migrations_run
     assert handover.outcome == "target_failed"
     assert result.finished == "stop"  # the server took the answer up again
     assert [a.candidate.name for a in result.session.attempts] == ["server", "device", "server"]

@@ -13,11 +13,11 @@ from situations import NAMES, situations
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure
 from disco.errors import FailureKind
-from disco.plan import Candidate, Move, Plan, Start
+from disco.plan import Candidate, Migration, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request, Timeouts
-from disco.session.attempt.attempt_state import Outcome
-from disco.session.machine import Session, Terms
+from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.switching.migration_rule import AnswerLengths
@@ -54,14 +54,14 @@ def run(
 ) -> Run:
     costs = costs or {}
     candidates = {n: candidate(n, p, costs.get(n, 1e-6)) for n, p in profiles.items()}
-    terms = Terms(
+    config = SessionConfig(
         prompt_tokens=20,
         streams=streams,
         pace_tps=pace.tps if pace else None,
         timeouts=timeouts or Timeouts(),
         max_retries=max_retries,
     )
-    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     return run_session(
         session,
         profiles,
@@ -85,10 +85,10 @@ def test_whatever_happens_every_token_comes_once_in_order_and_is_charged(situati
     record = make_record(session, settle_accounts(session), policy="test")
     assert record.seamless
     assert result.text == session.transcript.text
-    if record.pieces:
-        assert record.pieces[-1].end_char == len(result.text)
+    if record.segments:
+        assert record.segments[-1].end_char == len(result.text)
     text = result.text
-    for piece in record.pieces:
+    for piece in record.segments:
         state = session.attempts[piece.attempt]
         offset = piece.start_char - len(state.prefix.text)
         assert "".join(state.parts)[offset:].startswith(text[piece.start_char : piece.end_char])
@@ -126,7 +126,7 @@ def test_the_first_content_wins_not_the_first_role_chunk():
     quick = SimulatedProfile(ttft_s=0.5, answer_tokens=20)
     result = run({"server": chatty, "device": quick}, Plan((Start("server"), Start("device"))))
     outcomes = {a.candidate.name: a.outcome for a in result.session.attempts}
-    assert outcomes == {"server": Outcome.LOST, "device": Outcome.FINISHED}
+    assert outcomes == {"server": AttemptOutcome.LOST, "device": AttemptOutcome.FINISHED}
 
 
 def test_a_delayed_start_never_happens_when_the_other_speaks_in_time():
@@ -137,12 +137,12 @@ def test_a_delayed_start_never_happens_when_the_other_speaks_in_time():
 
 def test_a_loser_that_is_named_as_target_keeps_its_prefill_and_is_stopped_with_the_answer():
     slow = SimulatedProfile(ttft_s=0.3, decode_tps=60.0, answer_tokens=120, fault=Fault(0, 30.0, None))
-    plan = Plan((Start("server"), Start("device")), (), {"server": Move("device")})
+    plan = Plan((Start("server"), Start("device")), (), {"server": Migration("device")})
     result = run(
         {"server": FAST, "device": slow}, plan, costs={"server": 1e-4, "device": 1e-9}, streams=False
     )
     parked = result.session.attempts[1]
-    assert parked.outcome is Outcome.PARKED
+    assert parked.outcome is AttemptOutcome.PARKED
     assert result.now < 5.0, "the answer waited for a prefill that nobody needed any more"
 
 
@@ -157,13 +157,13 @@ def test_a_hedge_starts_at_once_when_the_other_side_fails():
 @pytest.mark.parametrize("order", ["make_before_break", "break_before_make"])
 def test_an_answer_moves_to_the_cheaper_endpoint_and_nobody_is_late(order):
     profiles = {"server": FAST, "device": SimulatedProfile(ttft_s=0.4, decode_tps=60.0, answer_tokens=120)}
-    plan = Plan((Start("server"),), ("device",), {"server": Move("device")}, order)
+    plan = Plan((Start("server"),), ("device",), {"server": Migration("device")}, order)
     result = run(profiles, plan, costs={"server": 1e-4, "device": 1e-9}, pace=Pace(tps=10.0))
     session = result.session
-    assert [h.outcome for h in session.handovers] == ["switched"]
+    assert [h.outcome for h in session.migrations_run] == ["switched"]
     assert [s.writer.candidate.name for s in session.transcript.segments] == ["server", "device"]
     record = make_record(session, settle_accounts(session), policy="test")
-    assert record.transfers[0].late_tokens == 0
+    assert record.migrations[0].late_tokens == 0
     assert record.seamless
     # Both endpoints hold the same canonical text here, so the moved answer is that very text.
     alone = run({"server": FAST}, Plan((Start("server"),)))
@@ -174,20 +174,20 @@ def test_a_target_that_is_late_is_given_up_and_nobody_notices():
     late = SimulatedProfile(ttft_s=8.0, decode_tps=60.0, answer_tokens=120)
     believed = {"device": 0.2}
     profiles = {"server": FAST, "device": late}
-    plan = Plan((Start("server"),), ("device",), {"server": Move("device")})
+    plan = Plan((Start("server"),), ("device",), {"server": Migration("device")})
     candidates = {n: candidate(n, p, 1e-4 if n == "server" else 1e-9) for n, p in profiles.items()}
     import dataclasses
 
     candidates["device"] = dataclasses.replace(candidates["device"], overhead_s=believed["device"])
     pace = Pace(tps=20.0)
     session = Session(
-        plan, candidates, Terms(20, pace_tps=20.0), Playback(pace), AnswerLengths.geometric(150)
+        plan, candidates, SessionConfig(20, pace_tps=20.0), Playback(pace), AnswerLengths.geometric(150)
     )
     result = run_session(session, profiles, REQUEST, np.random.default_rng(0))
     assert result.finished == "stop"
     assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
-    assert session.handovers
-    assert all(h.outcome != "switched" for h in session.handovers)
+    assert session.migrations_run
+    assert all(h.outcome != "switched" for h in session.migrations_run)
     record = make_record(session, settle_accounts(session), policy="test")
     assert record.pace.late_tokens == 0
 

@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from defects.parts import Move, Pace, Plan, Start, play, record_of
+from defects.parts import Migration, Pace, Plan, Start, play, record_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from situations import profiles_of_one
@@ -29,11 +29,11 @@ def crowds(draw: st.DrawFn) -> dict[str, object]:
     fallbacks = tuple(draw(st.permutations(rest))[: draw(st.integers(0, len(rest)))])
     if draw(st.booleans()):  # a -> b -> c ...
         chain = draw(st.permutations(names))
-        moves = {a: Move(b, draw(st.booleans())) for a, b in itertools.pairwise(chain)}
+        moves = {a: Migration(b, draw(st.booleans())) for a, b in itertools.pairwise(chain)}
         costs = {name: 10.0 ** -(4 + i) for i, name in enumerate(chain)}
     else:
         targets = {a: draw(st.none() | st.sampled_from(names)) for a in names}
-        moves = {a: Move(b, draw(st.booleans())) for a, b in targets.items() if b not in (None, a)}
+        moves = {a: Migration(b, draw(st.booleans())) for a, b in targets.items() if b not in (None, a)}
         costs = {name: draw(st.sampled_from([1e-9, 1e-7, 1e-6, 1e-4])) for name in names}
     starts = tuple(Start(name, draw(st.sampled_from([0.0, 0.1, 1.0]))) for name in starters)
     hand_over = draw(st.sampled_from(["make_before_break", "break_before_make"]))
@@ -57,23 +57,23 @@ def check(run, costs=None) -> None:
     assert (run.finished is None) != (run.error is None)
     assert not run.running, "an attempt was left running"
     record = record_of(run, costs)
-    assert all(t.ended_s is not None for t in record.tries)
+    assert all(t.ended_s is not None for t in record.attempts)
     allowed = {s.endpoint for s in session.plan.starts} | set(session.plan.fallbacks)
-    allowed |= {move.target for move in session.plan.moves.values()}
-    assert {t.endpoint for t in record.tries} <= allowed
+    allowed |= {move.target for move in session.plan.migrations.values()}
+    assert {t.endpoint for t in record.attempts} <= allowed
 
     # Every token once and in order: what the reader got is, piece by piece, what the writers wrote.
     assert record.seamless
     assert run.text == getattr(session, "transcript", session).text
     ends = [0]
-    for piece in record.pieces:
+    for piece in record.segments:
         assert piece.start_char == ends[-1]
         assert piece.end_char > piece.start_char
         ends.append(piece.end_char)
     assert ends[-1] == len(run.text)
     if run.finished not in (None, "cancelled"):
         assert sum(tokens for _, tokens in record.released) == record.answer_tokens
-        assert sum(t.kept_tokens for t in record.tries) == record.answer_tokens
+        assert sum(t.kept_tokens for t in record.attempts) == record.answer_tokens
 
     # Nothing is released before it was written.
     written = released = 0
@@ -85,9 +85,9 @@ def check(run, costs=None) -> None:
     # The ledger is the sum of its charges, and charges all that any attempt used.
     ledger = record.ledger
     assert ledger.total_cost == math.fsum(charge.cost for charge in ledger.charges)
-    used = sum(t.prompt_tokens + t.completion_tokens for t in record.tries)
+    used = sum(t.prompt_tokens + t.completion_tokens for t in record.attempts)
     assert sum(c.prompt_tokens + c.completion_tokens for c in ledger.charges) == used
-    assert ledger.total_cost == pytest.approx(sum(t.cost for t in record.tries))
+    assert ledger.total_cost == pytest.approx(sum(t.cost for t in record.attempts))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -115,7 +115,7 @@ def chain(count: int, **more) -> tuple[dict[str, SimulatedProfile], Plan, dict[s
         name: SimulatedProfile(**{"ttft_s": 0.2, "decode_tps": 80.0, "answer_tokens": 200, **more})
         for name in names
     }
-    moves = {a: Move(b) for a, b in itertools.pairwise(names)}
+    moves = {a: Migration(b) for a, b in itertools.pairwise(names)}
     plan = Plan((Start(names[0]),), names[1:], moves, order)
     return profiles, plan, {name: 1e-4 / 100**i for i, name in enumerate(names)}
 
@@ -134,8 +134,8 @@ def test_an_answer_is_handed_over_along_a_chain(count, streams, pace, order):
     record = record_of(run, costs)
     assert run.finished == "stop"
     hops = list(itertools.pairwise(NAMES[:count]))
-    assert [(t.source, t.target) for t in record.transfers if t.outcome == "switched"] == hops
-    writers = [piece.endpoint for piece in record.pieces]
+    assert [(t.source, t.target) for t in record.migrations if t.outcome == "switched"] == hops
+    writers = [piece.endpoint for piece in record.segments]
     assert (writers[0], writers[-1]) == (NAMES[0], NAMES[count - 1])
     # An endpoint whose only word is cut off again, because the next one is cheaper still, has no piece.
     assert writers == (sorted(writers) if not streams else list(NAMES[:count]))
@@ -151,12 +151,12 @@ def test_a_second_target_that_fails_gives_the_answer_back_to_the_first():
     check(run, costs)
     record = record_of(run, costs)
     assert run.finished == "stop"
-    assert [(t.source, t.target, t.outcome == "switched") for t in record.transfers][:2] == [
+    assert [(t.source, t.target, t.outcome == "switched") for t in record.migrations][:2] == [
         ("alder", "birch", True),
         ("birch", "cedar", False),
     ]
     assert record.answer_tokens == 200
-    assert {piece.endpoint for piece in record.pieces} == {"alder", "birch"}
+    assert {piece.endpoint for piece in record.segments} == {"alder", "birch"}
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 4], ids=lambda tokens: f"the source writes {tokens}")
@@ -168,10 +168,10 @@ def test_text_of_an_earlier_writer_stays_its_own_where_a_move_is_given_up(tokens
         **{**base, "answer_tokens": tokens}, role_at_s=0.0
     )  # it is asked at its first sign
     profiles = {"alder": source, "birch": broken, "cedar": SimulatedProfile(**base)}
-    plan = Plan((Start("birch"),), ("alder",), {"alder": Move("cedar")})
+    plan = Plan((Start("birch"),), ("alder",), {"alder": Migration("cedar")})
     costs = {"alder": 1e-7, "birch": 1e-9, "cedar": 1e-9}
     run = play(profiles, plan, costs=costs, pace=None, streams=False)
-    handover = run.session.handovers[0]
+    handover = run.session.migrations_run[0]
     assert handover.cut_chars < len("".join(run.session.attempts[0].parts))
     assert handover.outcome in ("target_empty", "source_finished")
     check(run, costs)

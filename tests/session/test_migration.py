@@ -15,9 +15,9 @@ from disco.rates import Rates
 from disco.session.switching.migration_rule import (
     AnswerLengths,
     Decision,
+    MigrationVerdict,
     Reason,
     Snapshot,
-    Verdict,
     decide,
     handover_time_s,
     move_price,
@@ -86,7 +86,7 @@ def moves_in_time(
         margin=1.0,
         make_before_break=False,
     )
-    return decide(snapshot).verdict is Verdict.GO
+    return decide(snapshot).verdict is MigrationVerdict.GO
 
 
 def fewest_in_time(**how) -> int | None:
@@ -231,7 +231,7 @@ def test_the_rule_is_the_exact_table_where_hazards_do_not_fall(mean: float, cap:
     _, moves, ties = exact_table(lengths.capped(cap), cap, **money)
     for n in range(cap):
         if not ties[n]:  # they fall either way
-            assert (decided(lengths, n, cap, money).verdict is Verdict.GO) == moves[n]
+            assert (decided(lengths, n, cap, money).verdict is MigrationVerdict.GO) == moves[n]
 
 
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=30), MONEY)
@@ -273,7 +273,7 @@ def test_gain_is_what_is_left_to_save_less_the_price() -> None:
 
 def test_go_when_worth_it_and_in_time() -> None:
     decision = decide(SNAPSHOT)
-    assert decision.verdict is Verdict.GO
+    assert decision.verdict is MigrationVerdict.GO
     assert decision.reason is None
     assert decision.handover_s == pytest.approx(0.2 + 510 / 500)
     assert decision.gain > 0
@@ -281,27 +281,27 @@ def test_go_when_worth_it_and_in_time() -> None:
 
 def test_bank_says_how_much_slack_is_missing() -> None:
     decision = decide(replace(SNAPSHOT, slack_s=1.0))
-    assert (decision.verdict, decision.reason) == (Verdict.BANK, Reason.SLACK)
+    assert (decision.verdict, decision.reason) == (MigrationVerdict.BANK, Reason.SLACK)
     assert decision.missing_s == pytest.approx(1.25 * 1.22 - 1.0)
-    assert decide(replace(SNAPSHOT, slack_s=1.25 * 1.22)).verdict is Verdict.GO
+    assert decide(replace(SNAPSHOT, slack_s=1.25 * 1.22)).verdict is MigrationVerdict.GO
     # A failed try doubles the margin.
-    assert decide(replace(SNAPSHOT, slack_s=1.6, margin=2.5)).verdict is Verdict.BANK
+    assert decide(replace(SNAPSHOT, slack_s=1.6, margin=2.5)).verdict is MigrationVerdict.BANK
 
 
 def test_a_warm_target_needs_neither_time_nor_money_for_the_prompt() -> None:
     cold, warm = decide(SNAPSHOT), decide(replace(SNAPSHOT, target_has_prompt=True))
     assert warm.handover_s == pytest.approx(0.2 + 10 / 500)
     dear = replace(SNAPSHOT, target=replace(DEVICE, rates=Rates(3e-6, 1e-8)))
-    assert decide(dear).verdict is Verdict.NEVER
-    assert decide(replace(dear, target_has_prompt=True)).verdict is Verdict.GO
+    assert decide(dear).verdict is MigrationVerdict.NEVER
+    assert decide(replace(dear, target_has_prompt=True)).verdict is MigrationVerdict.GO
     assert warm.gain > cold.gain
 
 
 def test_never_where_the_target_cannot() -> None:
     cannot = decide(replace(SNAPSHOT, target=replace(DEVICE, continues=False)))
-    assert (cannot.verdict, cannot.reason) == (Verdict.NEVER, Reason.CANNOT_CONTINUE)
+    assert (cannot.verdict, cannot.reason) == (MigrationVerdict.NEVER, Reason.CANNOT_CONTINUE)
     full = decide(replace(SNAPSHOT, target=replace(DEVICE, context_tokens=512)))
-    assert (full.verdict, full.reason) == (Verdict.NEVER, Reason.CONTEXT)
+    assert (full.verdict, full.reason) == (MigrationVerdict.NEVER, Reason.CONTEXT)
 
 
 def test_never_where_it_saves_nothing() -> None:
@@ -312,7 +312,7 @@ def test_never_where_it_saves_nothing() -> None:
         replace(SNAPSHOT, max_tokens=12),
     ):
         decision = decide(snapshot)
-        assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.NOT_WORTH_IT)
+        assert (decision.verdict, decision.reason) == (MigrationVerdict.NEVER, Reason.NOT_WORTH_IT)
 
 
 def test_the_sources_discarded_tokens_are_part_of_the_price() -> None:
@@ -326,8 +326,8 @@ def test_later_where_a_long_answer_promises_a_longer_one() -> None:
         SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=mostly_short, written_tokens=1
     )
     first = decide(dear)
-    assert (first.verdict, first.reason) == (Verdict.LATER, Reason.NOT_WORTH_IT)
-    assert decide(replace(dear, written_tokens=6)).verdict is Verdict.GO
+    assert (first.verdict, first.reason) == (MigrationVerdict.LATER, Reason.NOT_WORTH_IT)
+    assert decide(replace(dear, written_tokens=6)).verdict is MigrationVerdict.GO
 
 
 def test_later_where_the_answer_is_likely_to_end_now() -> None:
@@ -336,26 +336,26 @@ def test_later_where_the_answer_is_likely_to_end_now() -> None:
         SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=lengths, written_tokens=19
     )
     decision = decide(snapshot)
-    assert (decision.verdict, decision.reason) == (Verdict.LATER, Reason.ENDS_SOON)
-    assert decide(replace(snapshot, written_tokens=20)).verdict is Verdict.GO
+    assert (decision.verdict, decision.reason) == (MigrationVerdict.LATER, Reason.ENDS_SOON)
+    assert decide(replace(snapshot, written_tokens=20)).verdict is MigrationVerdict.GO
 
 
 def test_never_where_slack_cannot_grow_fast_enough() -> None:
     for slower in ({"pace_tps": 60.0}, {"target": replace(DEVICE, prefill_tps=5.0)}):
         decision = decide(replace(SNAPSHOT, slack_s=1.0, make_before_break=False, **slower))
-        assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.INFEASIBLE)
+        assert (decision.verdict, decision.reason) == (MigrationVerdict.NEVER, Reason.INFEASIBLE)
 
 
 def test_never_where_too_little_would_be_left() -> None:
     decision = decide(replace(SNAPSHOT, slack_s=0.0, pace_tps=25.0, max_tokens=70, make_before_break=False))
-    assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.TOO_SHORT)
+    assert (decision.verdict, decision.reason) == (MigrationVerdict.NEVER, Reason.TOO_SHORT)
 
 
 def test_nobody_reading_along_needs_no_slack() -> None:
     slow = replace(DEVICE, decode_tps=2.0, prefill_tps=10.0)
     unread = replace(SNAPSHOT, target=slow, slack_s=math.inf, make_before_break=False)
-    assert decide(unread).verdict is Verdict.GO
-    assert decide(replace(unread, pace_tps=None)).verdict is Verdict.GO
+    assert decide(unread).verdict is MigrationVerdict.GO
+    assert decide(replace(unread, pace_tps=None)).verdict is MigrationVerdict.GO
     # Keeping a fast source writing for the 51 s that this target needs would eat up the saving.
     assert decide(replace(unread, make_before_break=True)).reason is Reason.NOT_WORTH_IT
 
@@ -363,19 +363,19 @@ def test_nobody_reading_along_needs_no_slack() -> None:
 def test_an_unpaced_reader_is_moved_only_to_a_target_that_makes_up_for_the_gap() -> None:
     unpaced = replace(SNAPSHOT, pace_tps=None, slack_s=0.0)
     decision = decide(unpaced)
-    assert (decision.verdict, decision.reason) == (Verdict.NEVER, Reason.NO_BUFFER)
+    assert (decision.verdict, decision.reason) == (MigrationVerdict.NEVER, Reason.NO_BUFFER)
     # R > t_m·r_s·r_t/(r_t − r_s) = 1.525·50·100/50 = 152.5
     fast = replace(unpaced, target=replace(DEVICE, decode_tps=100.0))
-    assert decide(replace(fast, lengths=AnswerLengths.geometric(153))).verdict is Verdict.GO
-    assert decide(replace(fast, lengths=AnswerLengths.geometric(152))).verdict is Verdict.NEVER
+    assert decide(replace(fast, lengths=AnswerLengths.geometric(153))).verdict is MigrationVerdict.GO
+    assert decide(replace(fast, lengths=AnswerLengths.geometric(152))).verdict is MigrationVerdict.NEVER
 
 
 def test_a_slow_target_is_planned_for_a_long_rest() -> None:
     slow = replace(SNAPSHOT, target=replace(DEVICE, decode_tps=4.0), lengths=AnswerLengths.geometric(300))
-    assert decide(slow).verdict is Verdict.BANK
+    assert decide(slow).verdict is MigrationVerdict.BANK
     long_rest = slow.lengths.remaining_quantile(10, 0.9)
     needed = slack_needed_s(1.25 * 1.22, long_rest, 4.0, 4.8)
-    assert decide(replace(slow, slack_s=needed)).verdict is Verdict.GO
+    assert decide(replace(slow, slack_s=needed)).verdict is MigrationVerdict.GO
     assert decide(replace(slow, slack_s=needed - 0.01)).missing_s == pytest.approx(0.01)
 
 
@@ -399,7 +399,10 @@ def test_decisions_are_repeatable_and_more_slack_never_hurts(
     )
     decision = decide(snapshot)
     assert decision == decide(snapshot)
-    if decision.verdict is Verdict.GO:
-        assert decide(replace(snapshot, slack_s=slack + 1)).verdict is Verdict.GO
-    if decision.verdict is Verdict.BANK:
-        assert decide(replace(snapshot, slack_s=slack + decision.missing_s + 1e-6)).verdict is Verdict.GO
+    if decision.verdict is MigrationVerdict.GO:
+        assert decide(replace(snapshot, slack_s=slack + 1)).verdict is MigrationVerdict.GO
+    if decision.verdict is MigrationVerdict.BANK:
+        assert (
+            decide(replace(snapshot, slack_s=slack + decision.missing_s + 1e-6)).verdict
+            is MigrationVerdict.GO
+        )

@@ -13,10 +13,10 @@ from situations import situations
 
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import Candidate, Plan, Rest, Start
+from disco.plan import Candidate, CoolDown, Plan, Start
 from disco.playback import Pace, Playback
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
@@ -32,7 +32,7 @@ def record_of_a_race(
     created_s: float | None = None,
     load_s: float = 0.0,
     pace: Pace | None = None,
-    rested: tuple[Rest, ...] = (),
+    deprioritised: tuple[CoolDown, ...] = (),
 ) -> RouteRecord:
     """The device speaks after 0.2 s; the server, which would after 0.3 s, was started 0.05 s later."""
     profiles = {
@@ -43,9 +43,9 @@ def record_of_a_race(
         "device": Candidate("device", "device", Rates(4e-9, 5e-9, 0.0), load_s=load_s, continues=True),
         "server": Candidate("server", "any", Rates(1.5e-7, 6e-7), rank=1),
     }
-    plan = Plan((Start("device"), Start("server", 0.05)), rested=rested)
-    terms = Terms(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
-    session = Session(plan, candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    plan = Plan((Start("device"), Start("server", 0.05)), deprioritised=rested)
+    config = SessionConfig(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
+    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0))
     return make_record(session, settle_accounts(session), policy="test", created_s=created_s)
 
@@ -55,7 +55,7 @@ def test_it_knows_when_where_and_at_what_price():
     assert record["created_s"] == 1_700_000_000.123457
     assert record["max_tokens"] == 30
     assert record["finish_reason"] == "length"
-    assert [(t["endpoint"], t["place"]) for t in record["tries"]] == [("device",) * 2, ("server",) * 2]
+    assert [(t["endpoint"], t["place"]) for t in record["attempts"]] == [("device",) * 2, ("server",) * 2]
     assert record["endpoints"] == [
         {
             "name": "device",
@@ -92,10 +92,10 @@ def test_the_rates_in_the_record_make_its_bill():
 
 
 def test_it_tells_who_was_left_alone_and_why():
-    rested = (Rest("backup", "rate_limit", "rate_limit", 1, 11.25), Rest("edge", "offline"))
-    record = record_of_a_race(rested=rested)
-    assert record.rested == rested
-    assert json.loads(record.to_json())["rested"] == [
+    rested = (CoolDown("backup", "rate_limit", "rate_limit", 1, 11.25), CoolDown("edge", "offline"))
+    record = record_of_a_race(deprioritised=rested)
+    assert record.deprioritised == rested
+    assert json.loads(record.to_json())["deprioritised"] == [
         {
             "endpoint": "backup",
             "reason": "rate_limit",
@@ -105,7 +105,7 @@ def test_it_tells_who_was_left_alone_and_why():
         },
         {"endpoint": "edge", "reason": "offline", "failure": None, "failures": 0, "for_s": None},
     ]
-    assert record_of_a_race().to_dict()["rested"] == []
+    assert record_of_a_race().to_dict()["deprioritised"] == []
 
 
 def test_in_virtual_time_it_was_never_created():
@@ -114,7 +114,7 @@ def test_in_virtual_time_it_was_never_created():
 
 @pytest.mark.parametrize(("load_s", "cold"), [(0.0, False), (2.0, True)])
 def test_a_start_that_had_to_load_the_model_is_told_apart(load_s, cold):
-    device, server = record_of_a_race(load_s=load_s).tries
+    device, server = record_of_a_race(load_s=load_s).attempts
     assert (device.cold, server.cold) == (cold, False)
 
 
@@ -146,15 +146,17 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
         )
         for name in profiles
     }
-    terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)
-    session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    config = SessionConfig(
+        prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None
+    )
+    session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
     record = make_record(session, settle_accounts(session), policy="test", created_s=1.0)
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(situation["profiles"])
-    assert [t["place"] == "device" for t in written["tries"]] == [
-        t["endpoint"] == "device" for t in written["tries"]
+    assert [t["place"] == "device" for t in written["attempts"]] == [
+        t["endpoint"] == "device" for t in written["attempts"]
     ]
     longest = max(map(len, texts(written)))
     assert longest <= 20, "nothing but names of endpoints, phases and outcomes is that long"
@@ -189,10 +191,10 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
 def test_an_answer_is_seamless_when_all_that_a_target_wrote_arrived_but_what_repeats(facts, joins):
     """The answer so far was 25 characters, of which the target was sent 20."""
     record = record_of_a_race()
-    winner, loser = record.tries
+    winner, loser = record.attempts
     target = replace(winner, **{"prefix_chars": 25, "sent_chars": 20, **facts})
     assert target.joins is joins
-    assert replace(record, tries=(target, loser)).seamless is joins
+    assert replace(record, attempts=(target, loser)).seamless is joins
 
 
 def texts(item: object) -> list[str]:

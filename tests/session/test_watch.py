@@ -12,7 +12,7 @@ from disco.errors import FailureKind
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Playback
 from disco.request import Request, Timeouts
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "hello there"}], model="m")
@@ -33,13 +33,13 @@ class Listener:
         self.heard.append((str(failure.kind), endpoint, started_at, round(now, 6)))
 
 
-def heard(profiles, *starts, fallbacks=(), slow_s=1.0, cancel_at=math.inf, **terms):
+def heard(profiles, *starts, fallbacks=(), slow_s=1.0, cancel_at=math.inf, **config):
     listener = Listener()
     candidates = {n: Candidate(n, "any", overhead_s=slow_s, continues=True) for n in profiles}
     session = Session(
         Plan(starts, fallbacks),
         candidates,
-        Terms(prompt_tokens=20, max_retries=0, **terms),
+        SessionConfig(prompt_tokens=20, max_retries=0, **config),
         Playback(None),
         AnswerLengths.geometric(150.0),
         listener,

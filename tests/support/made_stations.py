@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from disco.cost import Rates
-from disco.dispatch import Features, Move, Plan, Start
+from disco.dispatch import Features, Migration, Plan, Start
 from disco.endpoints.simulation.simulated_script import prose
 from disco.plan import Candidate
 from disco.profiles import Empirical, LinearFit
@@ -45,7 +45,7 @@ def one(answer: int = 60, prompt: int = 50, arrivals: Sequence[float] = (0.0,)) 
     return Trace.of(arrival_s=arrivals, prompt_tokens=[prompt] * n, output_tokens=[answer] * n)
 
 
-def at(name: str, *, moves: dict[str, Move] | None = None, after_s: float = 0.0) -> Callable[..., Plan]:
+def at(name: str, *, moves: dict[str, Migration] | None = None, after_s: float = 0.0) -> Callable[..., Plan]:
     """Starts there; the others, as they are given, stand by."""
 
     def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
@@ -73,16 +73,16 @@ def check_record(record: RouteRecord, answer: int) -> None:
     """Every token once and in order, and every token that was worked on charged once."""
     text = "".join(packet[0].text for packet in prose(1024)[: record.answer_tokens])
     assert record.seamless
-    assert [p.start_char for p in record.pieces] == [0, *(p.end_char for p in record.pieces[:-1])][
-        : len(record.pieces)
+    assert [p.start_char for p in record.segments] == [0, *(p.end_char for p in record.segments[:-1])][
+        : len(record.segments)
     ]
-    for piece in record.pieces:
+    for piece in record.segments:
         assert piece.delivered_crc32 == zlib.crc32(text[piece.start_char : piece.end_char].encode())
     assert sum(tokens for _, tokens in record.released) == record.answer_tokens
     if record.finish_reason is not None:
         assert record.answer_tokens == answer
-        assert sum(t.kept_tokens for t in record.tries) == answer
+        assert sum(t.kept_tokens for t in record.attempts) == answer
     assert sum(c.cost for c in record.ledger.charges) == pytest.approx(record.cost, rel=1e-12)
-    assert sum(t.cost for t in record.tries) == pytest.approx(record.cost, rel=1e-12)
+    assert sum(t.cost for t in record.attempts) == pytest.approx(record.cost, rel=1e-12)
     released = [released_s for released_s, _ in record.released]
     assert released == sorted(released)

@@ -66,7 +66,7 @@ def run_session(
         cancel_takes_s: how long an attempt goes on after it was cancelled; it is charged until then.
     """
     result = Run(session)
-    scripts = ProfileScripts(profiles, request, rng, session.terms.prompt_tokens)
+    scripts = ProfileScripts(profiles, request, rng, session.config.prompt_tokens)
     player = Player(session, scripts, cancel_takes_s=cancel_takes_s, out=result.out)
     result.now = player.run(start_at, cancel_at)
     result.finished, result.error = player.finished, player.error

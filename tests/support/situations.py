@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.plan import Move, Plan, Start
+from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 
 NAMES = ("device", "server", "edge")
@@ -38,7 +38,9 @@ def situations(draw: st.DrawFn) -> dict[str, object]:
     starters = draw(st.permutations(names))[: draw(st.integers(1, len(names)))]
     starts = tuple(Start(n, draw(st.sampled_from([0.0, 0.1, 1.0]))) for n in starters)
     rest = tuple(n for n in names if n not in starters)
-    moves = {a: Move(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())}
+    moves = {
+        a: Migration(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())
+    }
     order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
     pace = draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps)))
     return {

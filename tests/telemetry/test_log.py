@@ -49,8 +49,8 @@ def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
         "attempts": 2,
         "moves": 0,
         "failovers": 0,
-        "input_tokens": route.tries[0].prompt_tokens,
-        "output_tokens": route.tries[0].completion_tokens,
+        "input_tokens": route.attempts[0].prompt_tokens,
+        "output_tokens": route.attempts[0].completion_tokens,
         "ttft_generated_s": pytest.approx(route.pace.ttft_raw_s, abs=1e-6),
         "ttft_released_s": pytest.approx(route.pace.ttft_released_s, abs=1e-6),
         "late_tokens": route.pace.late_tokens,
@@ -85,8 +85,8 @@ def test_at_debug_level_it_says_how_the_answer_came_about(caplog):
     plan, *attempts, move = lines(caplog, "disco.route", logging.DEBUG)
     assert "start device after 0 s, server after 0 s" in plan.getMessage()
     assert "move server to device" in plan.getMessage()
-    assert [fields(a)["endpoint"] for a in attempts] == [t.endpoint for t in live.record.tries]
-    assert [fields(a)["outcome"] for a in attempts] == [t.outcome for t in live.record.tries]
+    assert [fields(a)["endpoint"] for a in attempts] == [t.endpoint for t in live.record.attempts]
+    assert [fields(a)["outcome"] for a in attempts] == [t.outcome for t in live.record.attempts]
     assert fields(move) == {"source": "server", "target": "device", "outcome": "switched"}
     assert caplog.records.index(plan) == 0
     assert lines(caplog, "disco.route", logging.INFO) == caplog.records[-1:]

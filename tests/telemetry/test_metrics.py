@@ -39,7 +39,7 @@ def test_names_units_and_buckets(otel):
         "disco.generation.time_per_output_chunk": "s",
         "disco.cost": "{USD}",
         "disco.attempts": "{attempt}",
-        "disco.moves": "{move}",
+        "disco.migrations": "{move}",
         "disco.failovers": "{failover}",
     }
     for name, metric in found.items():
@@ -74,7 +74,7 @@ def test_the_figures_are_those_of_the_record(otel):
         (a["disco.endpoint"], a["gen_ai.token.type"]): (p.sum, p.count, a)
         for a, p in otel.points("gen_ai.client.token.usage")
     }
-    for attempt in route.tries:
+    for attempt in route.attempts:
         assert used[attempt.endpoint, "input"][:2] == (attempt.prompt_tokens, 1)
     assert sum(used[name, "output"][0] for name in ("device", "server") if (name, "output") in used) == (
         route.ledger.tokens().completion_tokens
@@ -100,7 +100,7 @@ def test_the_figures_are_those_of_the_record(otel):
         ("device", "starter", "finished"),
         ("server", "starter", "lost"),
     }
-    assert otel.points("disco.moves") == otel.points("disco.failovers") == []
+    assert otel.points("disco.migrations") == otel.points("disco.failovers") == []
 
 
 def test_where_only_spans_are_wanted_nothing_is_recorded(otel, monkeypatch):

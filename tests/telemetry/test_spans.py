@@ -28,11 +28,11 @@ from disco.plan import Candidate
 from disco.playback import Playback
 from disco.replay.simulator.reader_columns import _has_failed_over
 from disco.request import Request
-from disco.session.machine import Session, Terms
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.switching.migration_rule import AnswerLengths
-from disco.telemetry import Asked
+from disco.telemetry import RequestFacts
 from disco.telemetry.otel_setup import Traced
 from disco.telemetry.record_facts import facts, failovers
 
@@ -59,8 +59,8 @@ def test_an_answer_is_a_span_and_its_attempts_are_siblings_below_it(otel):
     assert has["gen_ai.request.temperature"] == 0.5
     assert has["gen_ai.response.finish_reasons"] == ("stop",)
     assert has["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.1)
-    assert has["gen_ai.usage.input_tokens"] == route.tries[0].prompt_tokens
-    assert has["gen_ai.usage.output_tokens"] == route.tries[0].completion_tokens
+    assert has["gen_ai.usage.input_tokens"] == route.attempts[0].prompt_tokens
+    assert has["gen_ai.usage.output_tokens"] == route.attempts[0].completion_tokens
     assert has["disco.policy"] == "watched"
     assert (has["disco.winner"], has["disco.outcome"], has["disco.attempts"]) == ("device", "finished", 2)
     assert "error.type" not in has
@@ -84,7 +84,7 @@ def test_times_are_those_of_the_record(otel):
 
     assert s(whole.start_time) == pytest.approx(0.0, abs=1e-5)
     assert s(whole.end_time) == pytest.approx(route.duration_s, abs=1e-5)
-    assert s(device.end_time) == pytest.approx(route.tries[0].ended_s, abs=1e-5)
+    assert s(device.end_time) == pytest.approx(route.attempts[0].ended_s, abs=1e-5)
     assert s(server.end_time) == pytest.approx(0.1, abs=1e-5)
     assert [(e.name, pytest.approx(s(e.timestamp), abs=1e-5)) for e in device.events] == [
         ("disco.first_token", 0.1)
@@ -98,9 +98,9 @@ def test_a_move_is_two_events_and_the_target_an_attempt(otel):
     device = endpoint("device", ttft_s=0.8, answer=None, answer_tokens=400)
     server = endpoint("server", answer=None, answer_tokens=400)
     live = answer(device, server, preset(moves=True, pace_tps=10.0))
-    assert [t.outcome for t in live.record.transfers] == ["switched"]
+    assert [t.outcome for t in live.record.migrations] == ["switched"]
     whole = otel.answer()
-    assert whole.attributes["disco.moves"] == 1
+    assert whole.attributes["disco.migrations"] == 1
     assert whole.attributes["disco.last_writer"] == "device"
     assert events(whole)[-2:] == ["disco.move.decided", "disco.move.switched"]
     decided, switched = whole.events[-2:]
@@ -112,7 +112,7 @@ def test_a_move_is_two_events_and_the_target_an_attempt(otel):
     )
     assert "target" in {a.attributes["disco.role"] for a in otel.attempts()}
     assert "handed_over" in {a.attributes["disco.outcome"] for a in otel.attempts()}
-    ((attributes, point),) = otel.points("disco.moves")
+    ((attributes, point),) = otel.points("disco.migrations")
     assert point.value == 1
     assert attributes == {"disco.source": "server", "disco.target": "device", "disco.outcome": "switched"}
 
@@ -347,17 +347,19 @@ def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situat
         )
         for name in profiles
     }
-    terms = Terms(prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None)
-    session = Session(situation["plan"], candidates, terms, Playback(pace), AnswerLengths.geometric(150.0))
+    config = SessionConfig(
+        prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None
+    )
+    session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     result = run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
     route = make_record(session, settle_accounts(session), policy="test", created_s=1e9)
-    asked = Asked(model="m", stream=situation["streams"], params={}, created_s=1e9)
+    asked = RequestFacts(model="m", stream=situation["streams"], params={}, created_s=1e9)
 
     otel.exporter.clear()
     Traced(otel.provider.get_tracer("disco"), None, asked).finish(route, facts(route, asked, result.error))
     whole, attempts = otel.answer(), otel.attempts()
-    assert len(attempts) == len(route.tries)
+    assert len(attempts) == len(route.attempts)
     assert whole.end_time - whole.start_time == pytest.approx(route.duration_s * 1e9, abs=1e3)
     for attempt in attempts:
         assert attempt.parent.span_id == whole.context.span_id

@@ -33,7 +33,7 @@ from disco.endpoints.continuation import Continuation
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import DeviceProfile, ServerProfile, load_device, load_server
-from disco.session.records.route_record import Piece, RouteRecord, Transfer, Try
+from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord, SegmentRecord
 
 
 def seen(route: RouteRecord) -> None:
@@ -41,9 +41,9 @@ def seen(route: RouteRecord) -> None:
     assert_type(route.winner, str | None)
     assert_type(route.cost, float)
     assert_type(route.seamless, bool)
-    assert_type(route.tries, tuple[Try, ...])
-    assert_type(route.pieces, tuple[Piece, ...])
-    assert_type(route.transfers, tuple[Transfer, ...])
+    assert_type(route.attempts, tuple[AttemptRecord, ...])
+    assert_type(route.segments, tuple[SegmentRecord, ...])
+    assert_type(route.migrations, tuple[MigrationRecord, ...])
     assert_type(route.to_json(indent=2), str)
     assert_type(route.ledger.total_cost, float)
 

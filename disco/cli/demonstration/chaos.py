@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.scene import MAINS, Device, Scene, as_expected, play, revive, start_remote
+from disco.cli.demonstration.scene import MAINS, DemoDevice, Scene, as_expected, play, revive, start_remote
 from disco.cli.profile import measure_device
 
 __all__ = ["run_chaos"]
@@ -58,7 +58,7 @@ async def run_chaos(screen: Screen) -> int:
     screen.line("disco: one answer, whoever dies", style="bold")
     survived = True
     async with AsyncExitStack() as stack:
-        device = Device(isolation="process")
+        device = DemoDevice(isolation="process")
         stack.push_async_callback(device.aclose)
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
         remote = await stack.enter_async_context(start_remote(screen, own=False))

@@ -14,7 +14,7 @@ from disco.cli.demonstration.scene import (
     BATTERY,
     MAINS,
     SAMPLING,
-    Device,
+    DemoDevice,
     Remote,
     Scene,
     as_expected,
@@ -92,7 +92,7 @@ async def run_demo(screen: Screen) -> int:
     rows: list[Row] = []
     shown = True
     async with AsyncExitStack() as stack:
-        device = Device()
+        device = DemoDevice()
         stack.push_async_callback(device.aclose)
         profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
         remote = await stack.enter_async_context(start_remote(screen))
@@ -114,7 +114,7 @@ async def run_demo(screen: Screen) -> int:
     return 0 if shown else 1
 
 
-async def _baselines(screen: Screen, device: Device, profile: DeviceProfile, remote: Remote) -> list[Row]:
+async def _baselines(screen: Screen, device: DemoDevice, profile: DeviceProfile, remote: Remote) -> list[Row]:
     """The same questions with one endpoint only, under the same conditions."""
     rows = []
     for number, scene in enumerate(SCENES, 1):

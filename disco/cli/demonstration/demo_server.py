@@ -20,7 +20,7 @@ from typing import IO, Self
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
 from disco.errors import DiscoError
 
-__all__ = ["LocalServer", "LocalServerError", "free_port", "model_gguf"]
+__all__ = ["DemoServer", "DemoServerError", "free_port", "model_gguf"]
 
 Progress = Callable[[float, str], None]
 """Called with the seconds waited so far and a short phrase that says for what."""
@@ -37,7 +37,7 @@ runpy.run_module("llama_cpp.server", run_name="__main__", alter_sys=True)
 _LOG_LINES = 15
 
 
-class LocalServerError(DiscoError):
+class DemoServerError(DiscoError):
     """The demonstration server did not come up; the message ends with the last lines of its log."""
 
 
@@ -54,7 +54,7 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-class LocalServer:
+class DemoServer:
     """The server process: start it, wait for it, kill it, start it again on the same port.
 
     A context manager; leaving it stops the process. All methods block; call them from a worker thread
@@ -122,7 +122,7 @@ class LocalServer:
         """Start the process and return once it answers. Does nothing when it already runs.
 
         Raises:
-            LocalServerError: it ended or did not answer in time; it is not running then.
+            DemoServerError: it ended or did not answer in time; it is not running then.
         """
         if self.running:
             return
@@ -160,11 +160,11 @@ class LocalServer:
         while True:
             waited_s = time.monotonic() - started_at
             if not self.running:
-                raise LocalServerError(f"The local server ended while starting.\n{self.log_tail()}")
+                raise DemoServerError(f"The local server ended while starting.\n{self.log_tail()}")
             if self._answers():
                 return
             if waited_s > self.timeout_s:
-                raise LocalServerError(
+                raise DemoServerError(
                     f"The local server did not answer within {self.timeout_s:g} s.\n{self.log_tail()}"
                 )
             if self.progress is not None:

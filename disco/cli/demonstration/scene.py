@@ -19,7 +19,7 @@ import httpx2
 import openai
 
 from disco.cli.console import Screen
-from disco.cli.demonstration.demo_server import LocalServer
+from disco.cli.demonstration.demo_server import DemoServer
 from disco.cli.demonstration.shaping_proxy import Shaper, shape
 from disco.client import AsyncDisco
 from disco.dispatch.presets import (
@@ -38,7 +38,7 @@ __all__ = [
     "BATTERY",
     "MAINS",
     "SAMPLING",
-    "Device",
+    "DemoDevice",
     "Remote",
     "Scene",
     "as_expected",
@@ -106,11 +106,11 @@ class Remote:
     api_key: str = field(repr=False)
     model: str
     continuation: str | Continuation
-    process: LocalServer | None = None
+    process: DemoServer | None = None
     shaper: Shaper | None = None
 
 
-class Device:
+class DemoDevice:
     """The local model. Mutable: `endpoint`, replaced by one that is not loaded where a scene starts cold.
 
     Args:
@@ -149,7 +149,7 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
         return
     async with AsyncExitStack() as stack:
         with screen.step("Starting a real OpenAI-compatible server in its own process") as progress:
-            process = LocalServer(LOCAL, context_tokens=2048, threads=1, progress=progress)
+            process = DemoServer(LOCAL, context_tokens=2048, threads=1, progress=progress)
             await anyio.to_thread.run_sync(process.start)
         stack.callback(process.stop)
         shaper = await stack.enter_async_context(shape(process.port, 0.0, seed=1))
@@ -164,7 +164,7 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
 
 
 async def play(
-    number: int, scene: Scene, screen: Screen, device: Device, profile: DeviceProfile, remote: Remote
+    number: int, scene: Scene, screen: Screen, device: DemoDevice, profile: DeviceProfile, remote: Remote
 ) -> RouteRecord:
     """Tell the scene's story and play it, again where it went another way than announced."""
     screen.line(f"\n{number}. {scene.title}", style="bold")
@@ -188,7 +188,7 @@ async def play(
 
 
 async def _show(
-    scene: Scene, screen: Screen, client: AsyncDisco, device: Device, remote: Remote
+    scene: Scene, screen: Screen, client: AsyncDisco, device: DemoDevice, remote: Remote
 ) -> RouteRecord:
     """Ask, and print the answer as it comes, each word in its writer's colour."""
     stream = await client.chat.completions.create(
@@ -215,7 +215,7 @@ async def _show(
     return stream.route
 
 
-async def _kill(whose: Literal["server", "device"], device: Device, remote: Remote) -> None:
+async def _kill(whose: Literal["server", "device"], device: DemoDevice, remote: Remote) -> None:
     """`kill -9`: nothing of the process gets a chance to say goodbye."""
     if whose == "device":
         pid = device.endpoint.process_id
@@ -229,28 +229,28 @@ def explain(screen: Screen, record: RouteRecord) -> None:
     """What the route record says, in words."""
     pace = record.pace
     parts = [f"{record.winner} spoke first after {pace.ttft_raw_s:.2f} s"]
-    parts += [f"{t.endpoint} lost the race" for t in record.tries if t.outcome == "lost"]
-    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.tries if t.outcome == "parked"]
+    parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
+    parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
     parts += [
         f"moved from {t.source} to {t.target} at character {t.cut_char} (token {t.cut_tokens}) in {t.took_s:.2f} s, "
         f"{t.late_tokens} tokens late"
-        for t in record.transfers
+        for t in record.migrations
         if t.outcome == "switched" and t.took_s is not None
     ]
     parts += [
-        f"a move to {t.target} was given up ({t.outcome})" for t in record.transfers if t.took_s is None
+        f"a move to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
     ]
-    parts += [f"{t.endpoint} failed ({t.failure})" for t in record.tries if t.failure]
+    parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
     parts.append(f"{record.cost * 1e6:.1f} µ$")
     screen.line("→ " + "; ".join(parts) + ".")
-    pieces = " + ".join(f"{p.endpoint} {p.start_char}…{p.end_char}" for p in record.pieces)
+    pieces = " + ".join(f"{p.endpoint} {p.start_char}…{p.end_char}" for p in record.segments)
     verdict = "exactly what each wrote, nothing twice, nothing missing" if record.seamless else "SEAM BROKEN"
     screen.line(f"  record: {pieces}: {verdict} (checksums agree).", style="dim")
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:
     """Whether the record shows what the scene announced."""
-    last = record.pieces[-1].endpoint if record.pieces else None
+    last = record.segments[-1].endpoint if record.segments else None
     return (record.winner, last) == scene.expects and record.seamless
 
 
@@ -270,7 +270,7 @@ def _preset(scene: Scene, policy: str | None = None) -> Preset:
 
 
 def make_client(
-    scene: Scene, device: Device, profile: DeviceProfile, remote: Remote, policy: str | None = None
+    scene: Scene, device: DemoDevice, profile: DeviceProfile, remote: Remote, policy: str | None = None
 ) -> AsyncDisco:
     """A client as the scene wants it; `policy` is another one than the scene's, to compare with."""
     return AsyncDisco(

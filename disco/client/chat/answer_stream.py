@@ -13,7 +13,7 @@ from openai import AsyncStream
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.chat_chunks import Chunks
+from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.live_driver import LiveSession
 from disco.errors import DiscoError, attach_evidence
 from disco.events import Delta
@@ -35,7 +35,9 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
     """
 
     # Deliberately does not call the base class's __init__: there is no single HTTP response behind it.
-    def __init__(self, live: LiveSession, first: list[Delta], chunks: Chunks, *, include_usage: bool) -> None:
+    def __init__(
+        self, live: LiveSession, first: list[Delta], chunks: ChatChunks, *, include_usage: bool
+    ) -> None:
         self._live = live
         self._chunks = chunks
         self._first = first
@@ -196,7 +198,7 @@ async def stop(live: LiveSession) -> None:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """One usage for one answer: its prompt once, its own tokens once; what losers used is in the route."""
     session = live.session
-    prompt, completion = session.terms.prompt_tokens, session.transcript.tokens
+    prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:
         prompt = first.usage.prompt_tokens

@@ -18,13 +18,13 @@ from openai.types.chat.chat_completion_chunk import (
 )
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
-from disco.endpoints.openai_api.chunk_template import MoldedChunk, remade
+from disco.endpoints.openai_api.chunk_template import TemplateChunk, remade
 from disco.events import Delta, ToolCallDelta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Chunks", "RoutedChatCompletion", "assemble"]
+__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble"]
 
 # What is made here is like one of these but for the fields that are given: the SDK's `construct` looks at every
 # field's type anew, which takes twenty times as long. They say which fields count as set, too.
@@ -40,7 +40,7 @@ _CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logp
 _TEXT_FIELDS = {"content", "role"}
 
 
-class Chunks:
+class ChatChunks:
     """Makes the chunks of one answer. Mutable: identity, taken from the first vendor chunk there is."""
 
     def __init__(self, model: str) -> None:
@@ -54,7 +54,7 @@ class Chunks:
     def of(self, delta: Delta) -> ChatCompletionChunk:
         """The chunk for one delta: the vendor's own where there is one, else a new one."""
         raw: ChatCompletionChunk | None
-        raw = delta.raw.made() if type(delta.raw) is MoldedChunk else delta.raw
+        raw = delta.raw.made() if type(delta.raw) is TemplateChunk else delta.raw
         if raw is not None:
             if self._first and raw.id:
                 self.id, self.model, self.created = raw.id, raw.model, raw.created
@@ -76,7 +76,7 @@ class Chunks:
 
     def are_of(self, raw: Any) -> bool:
         """Whether `of` would hand out this vendor's chunk as it came, and learn nothing new from it."""
-        return type(raw) is MoldedChunk and not self._first and raw.mold.id == self.id
+        return type(raw) is TemplateChunk and not self._first and raw.template.id == self.id
 
     def last(self, finish_reason: str) -> ChatCompletionChunk:
         """The chunk that says why the answer ended."""
@@ -170,7 +170,7 @@ _ANSWER = RoutedChatCompletion.construct(
 
 
 def assemble(
-    chunks: Chunks,
+    chunks: ChatChunks,
     deltas: Sequence[Delta],
     finish_reason: str,
     usage: CompletionUsage,

@@ -14,8 +14,8 @@ from openai.resources.chat.completions.completions import validate_response_form
 from pydantic import BaseModel
 
 from disco.client.chat.answer_stream import DiscoStream, answer_usage, read
-from disco.client.chat.chat_chunks import Chunks, RoutedChatCompletion, assemble
-from disco.client.chat.helper_events import QuickManager
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
+from disco.client.chat.helper_events import StreamManager
 from disco.client.chat.http_encoding import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed
 from disco.client.request_options import take_options
 from disco.request import Request
@@ -88,7 +88,7 @@ class DiscoCompletions(AsyncCompletions):
             options=options,
             max_retries=self._client.max_retries,
         )
-        chunks = Chunks(request.model)
+        chunks = ChatChunks(request.model)
         first = await read(live)
         if stream:
             wants_usage = bool(stream_options.get("include_usage"))
@@ -105,7 +105,7 @@ class DiscoCompletions(AsyncCompletions):
         @wraps(AsyncCompletions.stream)
         def stream(self, **given: Any) -> Any:
             """As the SDK's `stream`: the same events, made at a fraction of the cost."""
-            return QuickManager(super().stream(**given))
+            return StreamManager(super().stream(**given))
 
     @staticmethod
     def is_ordinary(given: Mapping[str, Any]) -> bool:

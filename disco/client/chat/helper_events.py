@@ -22,10 +22,10 @@ from openai.types.chat import ChatCompletionChunk
 
 from disco.endpoints.openai_api.chunk_template import remade
 
-__all__ = ["QuickManager", "QuickState", "QuickSyncManager"]
+__all__ = ["StreamManager", "StreamState", "SyncStreamManager"]
 
 
-class QuickState(ChatCompletionStreamState[Any]):
+class StreamState(ChatCompletionStreamState[Any]):
     """The SDK's state of a streamed answer, with a short way for chunks of plain text.
 
     Mutable: `_like`, the two events of the last such chunk, once the SDK's own code has built a message whole.
@@ -102,8 +102,8 @@ def _is_settled(choice: Any) -> bool:
     )
 
 
-class QuickManager(AsyncChatCompletionStreamManager[Any]):
-    """The SDK's manager of a `.stream()`, whose stream keeps a `QuickState`."""
+class StreamManager(AsyncChatCompletionStreamManager[Any]):
+    """The SDK's manager of a `.stream()`, whose stream keeps a `StreamState`."""
 
     def __init__(self, manager: AsyncChatCompletionStreamManager[Any]) -> None:
         self._manager = manager
@@ -122,8 +122,8 @@ class QuickManager(AsyncChatCompletionStreamManager[Any]):
         await self._manager.__aexit__(exc_type, exc, exc_tb)
 
 
-class QuickSyncManager(ChatCompletionStreamManager[Any]):
-    """See `QuickManager`."""
+class SyncStreamManager(ChatCompletionStreamManager[Any]):
+    """See `StreamManager`."""
 
     def __init__(self, manager: ChatCompletionStreamManager[Any]) -> None:
         self._manager = manager
@@ -145,7 +145,7 @@ class QuickSyncManager(ChatCompletionStreamManager[Any]):
 def _quicken(stream: Any) -> None:
     state = stream._state  # noqa: SLF001 - the SDK offers no way to give it one
     if type(state) is ChatCompletionStreamState:
-        stream._state = QuickState(  # noqa: SLF001
+        stream._state = StreamState(  # noqa: SLF001
             input_tools=state._input_tools,  # noqa: SLF001
             response_format=state._response_format,  # noqa: SLF001
         )

@@ -15,7 +15,7 @@ import httpx2
 from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chat.answer_stream import answer_usage, read, stop
-from disco.client.chat.chat_chunks import Chunks, assemble
+from disco.client.chat.chat_chunks import ChatChunks, assemble
 from disco.client.live_driver import LiveSession
 from disco.errors import NoEndpointError
 from disco.events import Delta, DeltaKind
@@ -203,7 +203,7 @@ class ChatEncoder:
 
     # Mutable: _frame, the constant parts around a text; known after the first chunk, which sets the identity.
     def __init__(self, model: str, *, include_usage: bool) -> None:
-        self._chunks = Chunks(model)
+        self._chunks = ChatChunks(model)
         self._include_usage = include_usage
         self._frame: tuple[bytes, bytes] | None = None
 

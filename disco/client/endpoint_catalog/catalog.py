@@ -28,7 +28,7 @@ from disco.profiles import (
 from disco.rates import Rates
 from disco.telemetry.log_lines import LOG
 
-__all__ = ["EndpointCatalog", "Member", "price_of"]
+__all__ = ["CatalogEntry", "EndpointCatalog", "price_of"]
 
 LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
 SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
@@ -53,7 +53,7 @@ def price_of(price: tuple[float, float] | None) -> Price | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CatalogEntry:
     """One endpoint of a client.
 
     Attributes:
@@ -129,7 +129,7 @@ class EndpointCatalog:
         prior = load_lengths(LENGTHS)
         self.statistics = Statistics(prompts=prior.prompt(weight=50.0), prior=prior)
 
-    def known(self, member: Member, model: str) -> EndpointStatistics:
+    def known(self, member: CatalogEntry, model: str) -> EndpointStatistics:
         """What is known of an endpoint under a model's name; from its profile where nothing was seen."""
         key = (member.name, member.address, None if member.is_device else member.asked_for(model))
         known = self.statistics.endpoints.get(key)
@@ -138,7 +138,7 @@ class EndpointCatalog:
             known = self.statistics.endpoints[key] = self._from_profile(member)
         return known
 
-    def _from_profile(self, member: Member) -> EndpointStatistics:
+    def _from_profile(self, member: CatalogEntry) -> EndpointStatistics:
         if not member.is_device:
             return EndpointStatistics(
                 ttft=Rolling(prior=self.server.ttft()), decode_tps=self.server.decode_tps or 50.0
@@ -151,7 +151,7 @@ class EndpointCatalog:
             load_s=profile.load_s or 0.0,
         )
 
-    def rates(self, member: Member, model: str, preset: Preset) -> Rates:
+    def rates(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
         """What a token costs there, under a preset's exchange rate; the same object for all its requests."""
         exchange_rate = preset.cost.exchange_rate if member.is_owned else None
         key = (
@@ -166,7 +166,7 @@ class EndpointCatalog:
             rates = self._rates[key] = self._priced(member, model, preset)
         return rates
 
-    def _priced(self, member: Member, model: str, preset: Preset) -> Rates:
+    def _priced(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
         if member.is_owned:
             profile = self._with_flops(member)
             return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
@@ -182,7 +182,7 @@ class EndpointCatalog:
             )
         return server_rates(price)
 
-    def _with_flops(self, member: Member) -> DeviceProfile:
+    def _with_flops(self, member: CatalogEntry) -> DeviceProfile:
         """Its profile, with the FLOPs of a token where it says none: what the endpoint tells, else assumed."""
         profile = member.profile or self._device
         if profile.flops is not None and profile is not UNMEASURED:
@@ -198,7 +198,7 @@ class EndpointCatalog:
         return profile.model_copy(update={"flops": flops})
 
     def candidate(
-        self, rank: int, member: Member, model: str, preset: Preset, able: Capabilities
+        self, rank: int, member: CatalogEntry, model: str, preset: Preset, able: Capabilities
     ) -> Candidate:
         """The endpoint as dispatch and session see it for one request; `able` is what it can do now."""
         return self.known(member, model).candidate(

@@ -16,7 +16,7 @@ from disco.endpoints.contract import Capabilities
 from disco.plan import Candidate, Reach
 from disco.profiles import Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
 from disco.session.switching.answer_lengths import AnswerLengths
 
@@ -95,10 +95,14 @@ class EndpointStatistics:
         if state.began_at is not None and state.ended_at is not None:
             busy_s = max(0.0, state.ended_at - state.began_at)
             self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
-        if state.failure is not None or state.outcome is Outcome.CANCELLED:
+        if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
             return
         if state.first_content_at is None:
-            if self.ttft is not None and state.ended_at is not None and state.outcome is not Outcome.FINISHED:
+            if (
+                self.ttft is not None
+                and state.ended_at is not None
+                and state.outcome is not AttemptOutcome.FINISHED
+            ):
                 self.ttft.observe_censored(max(0.0, state.ended_at - state.works_from_at))
             return
         first_s = max(0.0, state.first_content_at - state.works_from_at)
@@ -143,7 +147,7 @@ class Statistics:
             self.answers.append((session.transcript.tokens, session.finish_reason in _WHOLE))
         if is_due:
             self._lengths = None
-        self.prompts.observe(session.terms.prompt_tokens)
+        self.prompts.observe(session.config.prompt_tokens)
         return is_due
 
     def answer_lengths(self) -> AnswerLengths:

@@ -231,9 +231,9 @@ class DiscoSyncCompletions(Completions):
         @wraps(Completions.stream)
         def stream(self, **given: Any) -> Any:
             """As `AsyncDisco`'s."""
-            from disco.client.chat.helper_events import QuickSyncManager  # noqa: PLC0415 - numpy loads with it
+            from disco.client.chat.helper_events import SyncStreamManager  # noqa: PLC0415 - numpy loads with it
 
-            return QuickSyncManager(super().stream(**given))
+            return SyncStreamManager(super().stream(**given))
 
 
 class DiscoSyncChat(Chat):

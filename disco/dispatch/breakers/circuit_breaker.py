@@ -16,13 +16,13 @@ from math import inf
 from typing import Literal
 
 from disco.errors import FailureKind
-from disco.plan import Rest
+from disco.plan import CoolDown
 
-__all__ = ["Breaker", "Patience", "State"]
+__all__ = ["Breaker", "BreakerConfig", "State"]
 
 State = Literal["closed", "open", "half_open"]
 
-# How much of `Patience.failures` one failure is. Nobody there at all is a clearer word than a bad answer.
+# How much of `BreakerConfig.failures` one failure is. Nobody there at all is a clearer word than a bad answer.
 _WEIGHTS = {
     FailureKind.CONNECTION: 1.5,
     FailureKind.TIMEOUT: 1.5,
@@ -47,7 +47,7 @@ _OUTCOMES = 20  # that are weighed at most
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BreakerConfig:
     """What a breaker puts up with. Seconds, and failures.
 
     Attributes:
@@ -74,7 +74,7 @@ class Patience:
 
 
 class Breaker:
-    """The breaker of one endpoint, or of one model's rate limit there. All fields but `patience` are mutable."""
+    """The breaker of one endpoint, or of one model's rate limit there. All fields but `config` are mutable."""
 
     __slots__ = (
         "_closed_at",
@@ -87,11 +87,11 @@ class Breaker:
         "_probe_until",
         "_until",
         "_why",
-        "patience",
+        "config",
     )
 
-    def __init__(self, patience: Patience = Patience()) -> None:
-        self.patience = patience
+    def __init__(self, config: BreakerConfig = BreakerConfig()) -> None:
+        self.config = config
         self._outcomes: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (time, weight; 0: an answer)
         self._opened_at: float | None = None  # None: closed
         self._until = 0.0  # end of the cool-down
@@ -109,16 +109,16 @@ class Breaker:
             return "closed"
         return "open" if now < self._until or now < self._probe_until else "half_open"
 
-    def rest(self, endpoint: str, now: float) -> Rest | None:
+    def rest(self, endpoint: str, now: float) -> CoolDown | None:
         """Why it rests; None when it does not."""
         if self.state(now) != "open":
             return None
         if now >= self._until:
-            return Rest(endpoint, "probed", str(self._why), self._failures)
+            return CoolDown(endpoint, "probed", str(self._why), self._failures)
         reason: Literal["rate_limit", "failures"] = (
             "rate_limit" if self._why is FailureKind.RATE_LIMIT else "failures"
         )
-        return Rest(endpoint, reason, str(self._why), self._failures, self._until - now)
+        return CoolDown(endpoint, reason, str(self._why), self._failures, self._until - now)
 
     def claim(self, now: float) -> int | None:
         """Become the probe of a half-open breaker.
@@ -129,7 +129,7 @@ class Breaker:
         if self.state(now) != "half_open":
             return None
         self._probe += 1
-        self._probe_until = now + self.patience.probe_s
+        self._probe_until = now + self.config.probe_s
         return self._probe
 
     def withdraw(self, probe: int) -> None:
@@ -179,14 +179,14 @@ class Breaker:
         if weight is None:
             return
         if self.state(now) == "closed":
-            patience = self.patience
-            if now - max(self._closed_at, self._failed_at) >= patience.healthy_s:
+            config = self.config
+            if now - max(self._closed_at, self._failed_at) >= config.healthy_s:
                 self._level = 0
             self._failed_at = now
             self._outcomes.append((now, weight))
-            recent = [w for at, w in self._outcomes if 0.0 <= now - at < patience.window_s]
+            recent = [w for at, w in self._outcomes if 0.0 <= now - at < config.window_s]
             failures = sum(1 for w in recent if w)
-            if (sum(recent) >= patience.failures and 2 * failures >= len(recent)) or weight == inf:
+            if (sum(recent) >= config.failures and 2 * failures >= len(recent)) or weight == inf:
                 self._open(kind, failures, now, retry_after_s)
         elif self._is_news(started_at) and now >= self._until:
             self._failed_at = now
@@ -198,12 +198,12 @@ class Breaker:
         return self._opened_at is not None and started_at >= self._opened_at
 
     def _open(self, kind: FailureKind, failures: int, now: float, retry_after_s: float | None) -> None:
-        patience = self.patience
+        config = self.config
         if kind is FailureKind.RATE_LIMIT and retry_after_s is not None:
-            rest_s = max(retry_after_s, patience.shortest_s)
+            rest_s = max(retry_after_s, config.shortest_s)
         else:
-            first_s = patience.absent_s if kind in _ABSENT else patience.cool_down_s
-            rest_s = min(first_s * 2.0 ** min(self._level, 16), patience.longest_s)
+            first_s = config.absent_s if kind in _ABSENT else config.cool_down_s
+            rest_s = min(first_s * 2.0 ** min(self._level, 16), config.longest_s)
         self._level += 1
         self._opened_at = now
         self._until = now + rest_s

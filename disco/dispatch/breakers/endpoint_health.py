@@ -1,6 +1,6 @@
 """How the endpoints of a client stand: one breaker for each, and one for each model's rate limit.
 
-`Health` outlives requests. Each request takes a `Watch` of it, which says who rests and who may be probed, and which
+`Health` outlives requests. Each request takes a `HealthWatch` of it, which says who rests and who may be probed, and which
 its session tells what comes of every attempt. The live client and replay use the same two.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from disco.dispatch.breakers.circuit_breaker import Breaker, Patience
+from disco.dispatch.breakers.circuit_breaker import Breaker, BreakerConfig
 from disco.errors import EndpointFailure, FailureKind
-from disco.plan import Plan, Rest
+from disco.plan import CoolDown, Plan
 
-__all__ = ["Health", "Watch"]
+__all__ = ["Health", "HealthWatch"]
 
 MOST_BREAKERS = 256  # callers of `disco serve` may make up any model's name; the oldest are forgotten
 
@@ -21,20 +21,20 @@ MOST_BREAKERS = 256  # callers of `disco serve` may make up any model's name; th
 class Health:
     """Mutable: `_breakers`, made when they are first told something."""
 
-    __slots__ = ("_breakers", "_patience")
+    __slots__ = ("_breakers", "_config")
 
-    def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
-        self._patience = patience
+    def __init__(self, config: BreakerConfig = BreakerConfig()) -> None:  # noqa: B008 - frozen
+        self._config = config
         self._breakers: dict[Hashable, Breaker] = {}
 
-    def watch(self, endpoints: Mapping[str, Hashable], model: str) -> Watch:
+    def watch(self, endpoints: Mapping[str, Hashable], model: str) -> HealthWatch:
         """One request's view.
 
         Args:
             endpoints: by name, what makes an endpoint the same one (a name may come to stand for another server).
             model: that is asked for; rate limits are a model's own.
         """
-        return Watch(self, {name: (key, (key, model)) for name, key in endpoints.items()})
+        return HealthWatch(self, {name: (key, (key, model)) for name, key in endpoints.items()})
 
     def find(self, key: Hashable) -> Breaker | None:
         """The breaker there is."""
@@ -46,12 +46,12 @@ class Health:
         if breaker is None:
             if len(self._breakers) >= MOST_BREAKERS:
                 del self._breakers[next(iter(self._breakers))]
-            breaker = self._breakers[key] = Breaker(self._patience)
+            breaker = self._breakers[key] = Breaker(self._config)
         return breaker
 
 
 @dataclass(slots=True)
-class Watch:
+class HealthWatch:
     """One request's view, and the ear of its session; see the module.
 
     Attributes:
@@ -64,18 +64,18 @@ class Watch:
     keys: Mapping[str, tuple[Hashable, Hashable]]
     claimed: list[tuple[Breaker, int]] = field(default_factory=list)
 
-    def look(self, now: float, offline: Collection[str] = ()) -> tuple[dict[str, Rest], set[str]]:
+    def look(self, now: float, offline: Collection[str] = ()) -> tuple[dict[str, CoolDown], set[str]]:
         """Who rests, and who may be probed by this request.
 
         Args:
             now: the time.
             offline: names of endpoints that this machine has no route to.
         """
-        resting: dict[str, Rest] = {}
+        resting: dict[str, CoolDown] = {}
         probing: set[str] = set()
         for name, keys in self.keys.items():
             if name in offline:
-                resting[name] = Rest(name, "offline")
+                resting[name] = CoolDown(name, "offline")
                 continue
             for key in keys:
                 breaker = self.health.find(key)

@@ -2,7 +2,7 @@
 
 The boundary length `l_th` solves `Σ_{l<l_th} l·p(l) = (1−b)·E[l]`. Lengths are whole numbers, so a pure
 threshold can only come near: prompts of exactly the boundary length race in just the share that makes
-`E[I_s(l)·l] = b·E[l]` exact. Which of them do is spread by error diffusion (`base.Diffusion`), so the
+`E[I_s(l)·l] = b·E[l]` exact. Which of them do is spread by error diffusion (`base.ErrorDiffusion`), so the
 budget holds on every sequence drawn from the fitted lengths to within one prompt, not only in the mean.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.dispatch.planners.token_shares import TokenShares
-from disco.dispatch.policies.policy import Diffusion, alone, check_share
+from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share
 from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Start
 from disco.profiles.length_distribution import Lengths
@@ -73,7 +73,7 @@ class LengthThreshold:
     def __init__(self, plan: ThresholdPlan, *, budget: float, rng: np.random.Generator) -> None:
         self.plan = plan
         self._budget = check_share("budget", budget)
-        self._diffusion = Diffusion(rng)
+        self._diffusion = ErrorDiffusion(rng)
 
     @classmethod
     def fitted(cls, lengths: Lengths, *, budget: float, rng: np.random.Generator) -> LengthThreshold:

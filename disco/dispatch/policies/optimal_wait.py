@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco.dispatch.planners.optimal_plan import OptimalPlan, device_times_s, plan_optimal_waits
-from disco.dispatch.policies.policy import Diffusion, alone
+from disco.dispatch.policies.policy import ErrorDiffusion, alone
 from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Start
 from disco.profiles.length_distribution import Lengths
@@ -44,12 +44,12 @@ class _Decisions:
     # for each but the last the share of what is left, the wait, and whose turn it is; then the last wait.
     __slots__ = ("_dense", "_divided", "_lengths", "_lengths_at", "_wait_at", "_waits_s")
 
-    def __init__(self, plan: OptimalPlan, diffusions: Sequence[Diffusion]) -> None:
+    def __init__(self, plan: OptimalPlan, diffusions: Sequence[ErrorDiffusion]) -> None:
         self._lengths = plan.lengths
         self._waits_s = plan.waits_s[plan.shares.argmax(axis=0), np.arange(plan.lengths.size)]
         self._lengths_at, self._wait_at = self._lengths.data, self._waits_s.data
         self._dense: NDArray[np.float64] | None = None
-        self._divided: dict[int, tuple[list[tuple[float, float, Diffusion]], float]] = {}
+        self._divided: dict[int, tuple[list[tuple[float, float, ErrorDiffusion]], float]] = {}
         free = iter(diffusions)
         for column in np.flatnonzero((plan.shares > 0.0).sum(axis=0) > 1).tolist():
             share_by_wait: dict[float, float] = {}
@@ -132,7 +132,7 @@ class OptimalWait:
         """
         self._lengths, self._ttft, self._device = lengths, ttft, device
         self._budget, self._tail = budget, tail
-        self._diffusions = tuple(Diffusion(rng) for _ in range(_DIVISIONS))
+        self._diffusions = tuple(ErrorDiffusion(rng) for _ in range(_DIVISIONS))
         self._decisions: _Decisions | None = None
         self._plan = self._replan(device)
 

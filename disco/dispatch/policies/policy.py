@@ -14,7 +14,7 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = [
     "Delays",
-    "Diffusion",
+    "ErrorDiffusion",
     "FittedPolicy",
     "Policy",
     "PolicyFactory",
@@ -98,7 +98,7 @@ class PolicyFactory(Protocol):
         ...
 
 
-class Diffusion:
+class ErrorDiffusion:
     """Takes a share of a sequence so that the tokens come out right, not only on average.
 
     One-bit error diffusion over tokens: what rounding owes is carried to the next decision. Whatever the

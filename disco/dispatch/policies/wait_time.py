@@ -29,7 +29,7 @@ from disco.dispatch.planners.wait_quantiles import (
     WaitByLength,
     WaitSource,
 )
-from disco.dispatch.policies.policy import Diffusion, alone, check_share
+from disco.dispatch.policies.policy import ErrorDiffusion, alone, check_share
 from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Start
 from disco.profiles.length_distribution import Lengths
@@ -244,7 +244,7 @@ class WaitTime:
         self._budget = check_share("budget", budget)
         self._alpha = check_share("tail", tail)
         self._form: Form = form
-        self._edge, self._later = Diffusion(rng), Diffusion(rng)
+        self._edge, self._later = ErrorDiffusion(rng), ErrorDiffusion(rng)
 
     @classmethod
     def fitted(
@@ -288,7 +288,7 @@ class WaitTime:
         return Start(server.name), Start(device.name, wait_s)
 
 
-def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
+def _pick(wait: SplitWait, diffusion: ErrorDiffusion, tokens: int) -> float:
     p_early = wait.p_early
     if p_early <= 0.0:
         return wait.late_s
@@ -297,7 +297,7 @@ def _pick(wait: SplitWait, diffusion: Diffusion, tokens: int) -> float:
     return wait.early_s if diffusion.take(p_early, tokens) else wait.late_s
 
 
-def _pick_by_length(wait: WaitByLength, diffusion: Diffusion, tokens: int) -> float:
+def _pick_by_length(wait: WaitByLength, diffusion: ErrorDiffusion, tokens: int) -> float:
     if tokens == wait.tokens:
         return wait.early if diffusion.take(wait.part, tokens) else wait.late
     return wait.early if tokens < wait.tokens else wait.late

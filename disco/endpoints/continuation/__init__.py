@@ -1,7 +1,7 @@
 """Making a server continue a half-written answer: methods, rendering, the seam, and the probe."""
 
 from disco.endpoints.continuation.methods import LADDER, Call, Continuation, Method
-from disco.endpoints.continuation.probe import Outcome, Verdict, probe
+from disco.endpoints.continuation.probe import Outcome, ProbeVerdict, probe
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.seam import Seam, SeamMismatchError
 
@@ -12,8 +12,8 @@ __all__ = [
     "Continuation",
     "Method",
     "Outcome",
+    "ProbeVerdict",
     "Seam",
     "SeamMismatchError",
-    "Verdict",
     "probe",
 ]

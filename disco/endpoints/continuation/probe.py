@@ -29,7 +29,7 @@ from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.errors import ModelFileError
 from disco.request import Prefix, Request
 
-__all__ = ["Outcome", "Verdict", "judge", "probe", "rendered_head"]
+__all__ = ["Outcome", "ProbeVerdict", "judge", "probe", "rendered_head"]
 
 Outcome = Literal["continues", "echoes", "restarts", "refuses", "unreachable"]
 
@@ -41,7 +41,7 @@ _TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeVerdict:
     """What a probe found out about one model of one server.
 
     Attributes:
@@ -86,7 +86,7 @@ class Verdict:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Verdict:
+    def from_dict(cls, data: Mapping[str, Any]) -> ProbeVerdict:
         """The inverse of `to_dict`."""
         renders = bool(data.get("server_renders", False))
         return cls(data["method"], dict(data["outcomes"]), renders, data.get("vocabulary"))
@@ -110,7 +110,7 @@ async def probe(
     methods: Sequence[Method] = LADDER,
     continuation: Continuation = Continuation("auto"),  # noqa: B008 - frozen
     limit_s: float = 30.0,
-) -> Verdict:
+) -> ProbeVerdict:
     """Try `methods` in order until one continues. Sends at most one request of 8 tokens for each.
 
     Args:
@@ -131,10 +131,10 @@ async def probe(
             outcome = await _try(client, model, tried)
         outcomes[method] = outcome
         if outcome in ("continues", "echoes"):
-            return Verdict(method, outcomes, server_renders=tried.server_renders)
+            return ProbeVerdict(method, outcomes, server_renders=tried.server_renders)
         if outcome == "unreachable":
             break
-    return Verdict("none", outcomes)
+    return ProbeVerdict("none", outcomes)
 
 
 async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuation) -> Outcome:

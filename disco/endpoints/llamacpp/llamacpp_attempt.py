@@ -18,7 +18,7 @@ from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.endpoints.llamacpp.runtime.worker import Worker
+from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, Parked, SeamReport, Started, Usage
 from disco.request import Prefix, Request
@@ -44,7 +44,7 @@ class LlamaCppAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         *,
-        worker: Worker,
+        worker: ModelWorker,
         renderer: Callable[[], Renderer],
         name: str,
         wants: frozenset[str] = frozenset(),

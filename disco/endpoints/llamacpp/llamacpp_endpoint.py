@@ -19,7 +19,7 @@ from disco.endpoints.llamacpp.runtime.child_process import ModelProcess, require
 from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.endpoints.llamacpp.runtime.worker import Worker
+from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.request import Prefix, Request
 
@@ -114,7 +114,7 @@ class LlamaCppEndpoint(Endpoint):
         self._process: ModelProcess | None = None
         self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
         load = self._load_here if isolation == "thread" else self._load_apart
-        self._worker = Worker(load, name=self.name, max_queue=max_queue)
+        self._worker = ModelWorker(load, name=self.name, max_queue=max_queue)
 
     # In the worker's thread
 

@@ -19,7 +19,7 @@ from disco.endpoints.continuation.methods import (
     continue_call,
 )
 from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocabulary
-from disco.endpoints.continuation.probe import Verdict, probe, rendered_head
+from disco.endpoints.continuation.probe import ProbeVerdict, probe, rendered_head
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
@@ -75,10 +75,10 @@ class OpenAIEndpoint(Endpoint):
         continuation: Continuation = Continuation(),  # noqa: B008 - frozen
         context_tokens: int | None = None,
         logp: bool = False,
-        verdicts: MutableMapping[tuple[str, str], Verdict] | None = None,
+        verdicts: MutableMapping[tuple[str, str], ProbeVerdict] | None = None,
     ) -> None:
         self.name = name
-        self.verdicts: MutableMapping[tuple[str, str], Verdict] = {} if verdicts is None else verdicts
+        self.verdicts: MutableMapping[tuple[str, str], ProbeVerdict] = {} if verdicts is None else verdicts
         self._client = client
         self._continuation = continuation
         self._context_tokens = context_tokens
@@ -123,7 +123,7 @@ class OpenAIEndpoint(Endpoint):
         verdict = self._verdict(model)
         return None if verdict is None else verdict.vocabulary
 
-    def _verdict(self, model: str | None) -> Verdict | None:
+    def _verdict(self, model: str | None) -> ProbeVerdict | None:
         if not self.verdicts:
             return None
         known, base_url = self.verdicts, self._url.text
@@ -193,7 +193,7 @@ class OpenAIEndpoint(Endpoint):
             if verdict.conclusive:
                 self.verdicts[self._url.text, ANY_MODEL] = verdict
 
-    async def probe(self, model: str) -> Verdict:
+    async def probe(self, model: str) -> ProbeVerdict:
         """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
         base_url = self._url.text
         key = (base_url, model)

@@ -2,7 +2,7 @@
 
 A chunk is validated with pydantic straight from bytes, which gives the same object as the SDK's own
 `construct_type` at a twentieth of its cost, but is stricter; one that differs from another in its text only is not
-even parsed (see `mold`). What it rejects (an unknown finish reason, a
+even parsed (see `template`). What it rejects (an unknown finish reason, a
 null `created`, a missing index, ...) is mended and built without validation, as the SDK would.
 """
 
@@ -28,13 +28,13 @@ from disco.endpoints.openai_api.chunk_repair import (
     well_formed,
     without_finish,
 )
-from disco.endpoints.openai_api.chunk_template import ChunkMold, MoldedChunk
+from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
 _MOLDS = 8  # in vain, for one stream: a server may write something else into every event
-_PAID = 4  # chunks that make up for the making of a mold
+_PAID = 4  # chunks that make up for the making of a template
 _TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
 
 
@@ -100,24 +100,24 @@ class ChatReader(ChunkReader):
     """
 
     # Mutable: all of it, by `read`.
-    __slots__ = ("_choices", "_hides_logprobs", "_mold", "_molded_at", "_molds", "_unfinished")
+    __slots__ = ("_choices", "_hides_logprobs", "_molds", "_template", "_template_made_at", "_unfinished")
 
     def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
         super().__init__()
         self._choices = choices
         self._hides_logprobs = hides_logprobs
         self._unfinished = choices
-        self._mold: ChunkMold | None = None
+        self._template: ChunkTemplate | None = None
         self._molds = _MOLDS if choices == 1 else 0  # that may still be made in vain
-        self._molded_at = 0  # tokens when the mold was made
+        self._template_made_at = 0  # tokens when the template was made
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
         for data in events:
-            mold = self._mold
-            if mold is not None and (text := mold.text(data)) is not None:
+            template = self._template
+            if template is not None and (text := template.text(data)) is not None:
                 self.tokens += 1
-                deltas.append(Delta(text, 1, _TEXT, None, MoldedChunk(mold, data, text)))
+                deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
                 continue
             try:
                 chunk = validate(data)
@@ -161,10 +161,10 @@ class ChatReader(ChunkReader):
                 self._read_other(chunk, deltas)
 
     def _make_mold(self, data: bytes, chunk: ChatCompletionChunk) -> None:
-        if self.tokens - self._molded_at <= _PAID:
+        if self.tokens - self._template_made_at <= _PAID:
             self._molds -= 1
-        self._mold = ChunkMold.of(data, chunk)
-        self._molded_at = self.tokens
+        self._template = ChunkTemplate.of(data, chunk)
+        self._template_made_at = self.tokens
 
     def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
         """Everything but plain text: reasoning, tools, refusals, roles, and several of them at once."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["ChunkMold", "MoldedChunk", "remade"]
+__all__ = ["ChunkTemplate", "TemplateChunk", "remade"]
 
 # A JSON string without escapes: what stands in it is its text.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
@@ -39,7 +39,7 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
     return made
 
 
-class ChunkMold:
+class ChunkTemplate:
     """Makes the chunks whose events are the same as one that was parsed, but for their text."""
 
     __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end")
@@ -55,19 +55,19 @@ class ChunkMold:
 
     @classmethod
     def of(cls, data: bytes, chunk: ChatCompletionChunk) -> Self | None:
-        """The mold of a chunk that came as `data`; None where more than its text makes it what it is."""
+        """The template of a chunk that came as `data`; None where more than its text makes it what it is."""
         found = _TEXT_AT.search(data)
         # On one line, as it has to be where it is passed on.
         if found is None or b"\n" in data or len(chunk.choices) != 1 or not _is_flat(chunk):
             return None
         before, after = data[: found.start(1)], data[found.end(1) :]
-        mold = cls(chunk, before, after)
+        template = cls(chunk, before, after)
         try:
             other = ChatCompletionChunk.model_validate_json(before + _MARK.encode() + after)
         except ValidationError:
             return None
-        made = mold.chunk(_MARK)
-        return mold if made == other and made.model_fields_set == other.model_fields_set else None
+        made = template.chunk(_MARK)
+        return template if made == other and made.model_fields_set == other.model_fields_set else None
 
     @property
     def id(self) -> str:
@@ -94,25 +94,25 @@ class ChunkMold:
         return made
 
 
-class MoldedChunk:
+class TemplateChunk:
     """A chunk that is made when somebody wants it: many are only read for their text, or passed on as they came.
 
     Attributes:
         data: its event's data.
         text: its content.
-        mold: makes it.
+        template: makes it.
     """
 
-    __slots__ = ("data", "mold", "text")
+    __slots__ = ("data", "template", "text")
 
-    def __init__(self, mold: ChunkMold, data: bytes, text: str) -> None:
-        self.mold = mold
+    def __init__(self, template: ChunkTemplate, data: bytes, text: str) -> None:
+        self.template = template
         self.data = data
         self.text = text
 
     def made(self) -> ChatCompletionChunk:
         """The chunk; a new one with every call."""
-        return self.mold.chunk(self.text)
+        return self.template.chunk(self.text)
 
 
 def _is_flat(chunk: ChatCompletionChunk) -> bool:

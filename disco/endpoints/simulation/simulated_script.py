@@ -37,8 +37,8 @@ from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = [
+    "DelaySampler",
     "Fault",
-    "Sampler",
     "Scripted",
     "SimulatedProfile",
     "log_probabilities",
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-class Sampler(Protocol):
+class DelaySampler(Protocol):
     """Anything that draws numbers: an empirical distribution, a fit."""
 
     def sample(self, rng: np.random.Generator, n: int, /) -> NDArray[Any]:
@@ -123,13 +123,13 @@ class SimulatedProfile:
             request at every endpoint with the same `seed`. None: it does not know any.
     """
 
-    ttft_s: Sampler | float = 0.0
+    ttft_s: DelaySampler | float = 0.0
     prefill_tps: float = math.inf
     overhead_s: float = 0.0
     decode_tps: float = 30.0
-    gap_s: Sampler | float | None = None
+    gap_s: DelaySampler | float | None = None
     packet_tokens: int = 1
-    answer_tokens: Sampler | int = 64
+    answer_tokens: DelaySampler | int = 64
     answer: str | Callable[[Request], str] | None = None
     seed: int = 0
     continues: bool = True
@@ -180,7 +180,7 @@ def simulated_failure(
     return EndpointFailure(kind, error, retry_after_s=retry_after_s)
 
 
-def _draw(value: Sampler | float, rng: np.random.Generator) -> float:
+def _draw(value: DelaySampler | float, rng: np.random.Generator) -> float:
     return float(value) if isinstance(value, int | float) else float(value.sample(rng, 1)[0])
 
 

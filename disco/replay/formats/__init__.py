@@ -3,15 +3,15 @@
 from disco.replay.formats.columns.row_problems import Skipped
 from disco.replay.formats.format_adapter import Adapter
 from disco.replay.formats.format_registry import AUTO, FORMATS
-from disco.replay.formats.reader import Chunks, read_chunks, read_trace
+from disco.replay.formats.reader import TraceChunks, read_chunks, read_trace
 from disco.replay.formats.writer import write_trace
 
 __all__ = [
     "AUTO",
     "FORMATS",
     "Adapter",
-    "Chunks",
     "Skipped",
+    "TraceChunks",
     "read_chunks",
     "read_trace",
     "write_trace",

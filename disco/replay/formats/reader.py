@@ -22,7 +22,7 @@ from disco.replay.formats.sources.parquet_source import ParquetSource
 from disco.replay.formats.sources.text_files import existing_file
 from disco.replay.workload.trace import Trace
 
-__all__ = ["Chunks", "read_chunks", "read_trace"]
+__all__ = ["TraceChunks", "read_chunks", "read_trace"]
 
 _SOURCES: dict[str, type[CsvSource | JsonSource | ParquetSource]] = {
     ".csv": CsvSource,
@@ -57,7 +57,7 @@ def read_trace(
     """
     if limit is not None and limit < 1:
         raise ConfigurationError(f"a limit is at least one request, not {limit}")
-    chunks = Chunks(path, chunk_rows=None, format=format, skip_invalid=skip_invalid, limit=limit)
+    chunks = TraceChunks(path, chunk_rows=None, format=format, skip_invalid=skip_invalid, limit=limit)
     with chunks:
         (trace,) = chunks
     return trace, chunks.skipped
@@ -69,7 +69,7 @@ def read_chunks(
     chunk_rows: int,
     format: str = AUTO,  # noqa: A002
     skip_invalid: bool = False,
-) -> Chunks:
+) -> TraceChunks:
     """Read a trace piece by piece; memory depends on the chunk, not on the file.
 
     Times of arrival go on from chunk to chunk, and their order is checked across the borders. Two exceptions hold the
@@ -86,10 +86,10 @@ def read_chunks(
     """
     if chunk_rows < 1:
         raise ConfigurationError(f"a chunk holds at least one request, not {chunk_rows}")
-    return Chunks(path, chunk_rows=chunk_rows, format=format, skip_invalid=skip_invalid, limit=None)
+    return TraceChunks(path, chunk_rows=chunk_rows, format=format, skip_invalid=skip_invalid, limit=None)
 
 
-class Chunks(Iterator[Trace]):
+class TraceChunks(Iterator[Trace]):
     """The chunks of a file, once; closes it at the end, or when used in `with`. Mutable: the position."""
 
     def __init__(

@@ -17,13 +17,13 @@ from disco.replay.report.chart_style import (
     literal,
     numbers,
 )
-from disco.session.records.route_record import RouteRecord, Transfer
+from disco.session.records.route_record import MigrationRecord, RouteRecord
 
-__all__ = ["Stretch", "stretches", "timeline"]
+__all__ = ["WrittenStretch", "stretches", "timeline"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WrittenStretch:
     """What one writer wrote.
 
     Attributes:
@@ -37,19 +37,19 @@ class Stretch:
     dropped: tuple[tuple[float, int], ...]
 
 
-def stretches(record: RouteRecord) -> list[Stretch]:
+def stretches(record: RouteRecord) -> list[WrittenStretch]:
     """The record's generated timeline by writer.
 
     A writer has the word from its first content (the first: from the beginning) until the next one's; of what it
     wrote by then, the answer has as many tokens as the record says were kept.
     """
     times = [at for at, _ in record.generated]
-    writers = list(dict.fromkeys(piece.attempt for piece in record.pieces))
-    begins = [0, *(bisect.bisect_left(times, record.tries[n].first_content_s or 0.0) for n in writers[1:])]
+    writers = list(dict.fromkeys(piece.attempt for piece in record.segments))
+    begins = [0, *(bisect.bisect_left(times, record.attempts[n].first_content_s or 0.0) for n in writers[1:])]
     out = []
     before = 0
     for number, begin, end in zip(writers, begins, [*begins[1:], len(times)], strict=True):
-        limit = before + record.tries[number].kept_tokens
+        limit = before + record.attempts[number].kept_tokens
         kept: list[tuple[float, int]] = []
         dropped: list[tuple[float, int]] = []
         total = before
@@ -61,7 +61,7 @@ def stretches(record: RouteRecord) -> list[Stretch]:
                 if not dropped:  # join on to what was kept, also where a packet straddles the cut
                     dropped.append(kept[-1] if kept else (at, before))
                 dropped.append((at, total))
-        out.append(Stretch(record.tries[number].endpoint, tuple(kept), tuple(dropped)))
+        out.append(WrittenStretch(record.attempts[number].endpoint, tuple(kept), tuple(dropped)))
         before = limit
     return out
 
@@ -71,7 +71,7 @@ def timeline(record: RouteRecord) -> Plot | None:
     if not record.generated or not record.released:
         return None
     written = stretches(record)
-    colours = endpoint_colours({attempt.endpoint: attempt.place for attempt in record.tries})
+    colours = endpoint_colours({attempt.endpoint: attempt.place for attempt in record.attempts})
     read = _running(record.released)
     end_s = max(record.generated[-1][0], read[-1][0])
     kept = [point for stretch in written for point in stretch.kept]
@@ -79,7 +79,7 @@ def timeline(record: RouteRecord) -> Plot | None:
     for stretch in written:
         traces += _written(stretch, colours[stretch.endpoint])
     traces += _lifelines(record, colours)
-    switched = next((t for t in record.transfers if t.outcome == "switched"), None)
+    switched = next((t for t in record.migrations if t.outcome == "switched"), None)
     return Plot(
         "timeline",
         "One answer, token by token",
@@ -162,7 +162,7 @@ def _deadline(record: RouteRecord, end_s: float) -> list[Trace]:
     ]
 
 
-def _written(stretch: Stretch, colour: str) -> list[Trace]:
+def _written(stretch: WrittenStretch, colour: str) -> list[Trace]:
     out: list[Trace] = []
     if stretch.kept:
         out.append(
@@ -191,7 +191,7 @@ def _written(stretch: Stretch, colour: str) -> list[Trace]:
 def _lifelines(record: RouteRecord, colours: dict[str, str]) -> list[Trace]:
     """Per attempt: thin while it has said nothing, thick while it writes."""
     out: list[Trace] = []
-    for attempt in record.tries:
+    for attempt in record.attempts:
         colour, name = colours[attempt.endpoint], literal(attempt.endpoint)
         ended_s = record.duration_s if attempt.ended_s is None else attempt.ended_s
         first_s = ended_s if attempt.first_content_s is None else min(attempt.first_content_s, ended_s)
@@ -228,7 +228,7 @@ def _step(points: Sequence[tuple[float, int]]) -> Trace:
     }
 
 
-def _moments(transfer: Transfer | None) -> list[float]:
+def _moments(transfer: MigrationRecord | None) -> list[float]:
     if transfer is None:
         return []
     return [transfer.decided_s, *([] if transfer.switched_s is None else [transfer.switched_s])]
@@ -239,7 +239,7 @@ def _upright(at_s: float) -> dict[str, Any]:
     return {"type": "line", "x0": at_s, "x1": at_s, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
-def _labels(transfer: Transfer | None) -> list[dict[str, Any]]:
+def _labels(transfer: MigrationRecord | None) -> list[dict[str, Any]]:
     texts = zip(_moments(transfer), ("decided", "switched"), ("right", "left"), strict=False)
     return [
         {
@@ -256,7 +256,7 @@ def _labels(transfer: Transfer | None) -> list[dict[str, Any]]:
     ]
 
 
-def _caption(record: RouteRecord, transfer: Transfer | None) -> str:
+def _caption(record: RouteRecord, transfer: MigrationRecord | None) -> str:
     who = f"Policy {record.policy}: {record.answer_tokens} tokens"
     if transfer is None or transfer.took_s is None:
         return f"{who}, written by {record.winner}."

@@ -6,10 +6,10 @@ from collections import deque
 from math import inf
 from typing import Protocol
 
-__all__ = ["Device", "Worker"]
+__all__ = ["DeviceWorker", "SharedDevice"]
 
 
-class Worker(Protocol):
+class DeviceWorker(Protocol):
     """An attempt, as the device sees it; what is kept of one is there for the next of the same player."""
 
     @property
@@ -26,7 +26,7 @@ class Worker(Protocol):
         ...
 
 
-class Device:
+class SharedDevice:
     """First come, first served, in virtual time.
 
     Args:
@@ -52,9 +52,9 @@ class Device:
         self.slots = slots
         self.load_s = load_s
         self.idle_unload_s = idle_unload_s
-        self._working: set[Worker] = set()
-        self._waiting: deque[Worker] = deque()
-        self._kept: deque[Worker] = (
+        self._working: set[DeviceWorker] = set()
+        self._waiting: deque[DeviceWorker] = deque()
+        self._kept: deque[DeviceWorker] = (
             deque()
         )  # whose prefill the slots that do not work still hold, oldest first
         self._idle_since_at = -inf
@@ -68,14 +68,14 @@ class Device:
             and now - self._idle_since_at > self.idle_unload_s
         )
 
-    def enter(self, worker: Worker, now: float) -> None:
+    def enter(self, worker: DeviceWorker, now: float) -> None:
         """Let it begin now, or when its turn comes."""
         if self.slots is not None and len(self._working) >= self.slots:
             self._waiting.append(worker)
         else:
             self._begin(worker, now)
 
-    def leave(self, worker: Worker, now: float, *, keeps: bool) -> None:
+    def leave(self, worker: DeviceWorker, now: float, *, keeps: bool) -> None:
         """It has stopped, or does not want to wait any longer.
 
         Args:
@@ -94,7 +94,7 @@ class Device:
         elif not self._working:
             self._idle_since_at = now
 
-    def _begin(self, worker: Worker, now: float) -> None:
+    def _begin(self, worker: DeviceWorker, now: float) -> None:
         if self.is_cold(now):
             self._ready_at = now + self.load_s
             self._forget(len(self._kept))

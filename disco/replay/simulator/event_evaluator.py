@@ -17,7 +17,7 @@ from disco.dispatch.policies.policy import Delays, Policy
 from disco.dispatch.presets import MigrationSection
 from disco.dispatch.request_features import Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, Plan, Rest, Start
+from disco.plan import Candidate, CoolDown, Plan, Start
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.stations import Station, StationWorkload, simulate_stations
 from disco.replay.stations.station_simulator import answer_lengths
@@ -122,7 +122,7 @@ def as_stations(
 
 
 def _moved(session: Session) -> tuple[str, ...] | None:
-    return _MOVED if any(h.outcome == "switched" for h in session.handovers) else None
+    return _MOVED if any(h.outcome == "switched" for h in session.migrations_run) else None
 
 
 class _DelayedStarts:
@@ -172,7 +172,7 @@ class _ArmPlanner:
         features: Features,
         candidates: Sequence[Candidate],
         *,
-        resting: Mapping[str, Rest],
+        resting: Mapping[str, CoolDown],
         probing: Collection[str],
     ) -> Plan:
         """See `stations.Planner`."""

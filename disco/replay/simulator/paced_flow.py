@@ -31,7 +31,7 @@ def flows(session: Session, state: AttemptState) -> bool:
     return (
         session.transcript.writer is state
         and state.first_content_at is not None
-        and not (session.mover.move or session.mover.moving)
+        and not (session.migration.move or session.migration.moving)
         and only_moves(session)
         and state.allowance is None
     )
@@ -39,7 +39,7 @@ def flows(session: Session, state: AttemptState) -> bool:
 
 def only_moves(session: Session) -> bool:
     """Whether what the writer writes next leads to releases and to a move at most."""
-    ended = session.ending.ended or not session.terms.streams
+    ended = session.ending.ended or not session.config.streams
     parts = session.parts
     return not (ended or parts.race.pending) and parts.attempts.deadlines.next_at == inf
 
@@ -191,7 +191,7 @@ def take_stretch(
     Returns:
         How many.
     """
-    transcript, mover = session.transcript, session.mover
+    transcript, mover = session.transcript, session.migration
     playback = transcript.playback
     if (
         playback.pace is None
@@ -206,7 +206,7 @@ def take_stretch(
     times = known.coming(started_at, until)
     if not times:
         return 0
-    considered = mover.considered()
+    considered = migration.considered()
     asking = None
     if considered is not None:
         asking = Asking(considered.leaves_all_as_it_is, RECONSIDER_S, considered.ask_at)
@@ -236,7 +236,7 @@ def _take_beyond(
     session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
 ) -> int:
     """What the source of a move writes behind the cut piles up until `wake_at`; the last is left to the session."""
-    moving = session.mover.moving
+    moving = session.migration.moving
     if moving is None or not moving.beyond or moving.source != state.number:
         return 0
     times = known.coming(started_at, min(until, session.wake_at - _ROUNDING_S))[:-1]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from disco.playback.reader_metrics import TOLERANCE_S
 from disco.replay.metrics.outcome import Reading
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
 
 __all__ = ["FLUIDITY_TTFT_S", "Readings"]
@@ -60,7 +60,7 @@ class Readings:
             times_s: of the released tokens since the request, s; shape (k,).
         """
         self._failed_over[row] = _has_failed_over(session)
-        cuts = [h.cut_tokens for h in session.handovers if h.outcome == "switched"]
+        cuts = [h.cut_tokens for h in session.migrations_run if h.outcome == "switched"]
         self._moved[row] = bool(cuts)
         if not times_s.size:
             return
@@ -84,7 +84,7 @@ class Readings:
             missed += int(np.count_nonzero(x[1:] > np.maximum(most[:-1], FLUIDITY_TTFT_S) + TOLERANCE_S))
         self._fluidity[row] = 1 - missed / k
         self._stall[row] = waited_s / (waited_s + k / pace_tps)
-        due_s = max(session.terms.prompt_tokens / 5000, 1.0)
+        due_s = max(session.config.prompt_tokens / 5000, 1.0)
         reached_s = np.maximum(most, due_s).sum()
         self._qoe[row] = 1 - (reached_s - k * due_s) / (reached_s + self._beats_s[:k].sum())
 
@@ -106,7 +106,7 @@ class Readings:
 
 def _has_failed_over(session: Session) -> bool:
     """Whether an attempt failed and another endpoint wrote on, or wrote instead."""
-    failed = [a for a in session.attempts if a.outcome is Outcome.FAILED]
+    failed = [a for a in session.attempts if a.outcome is AttemptOutcome.FAILED]
     if not failed or session.error is not None:
         return False
     return any(_replaced(dead, by) for dead in failed for by in session.attempts)
@@ -114,7 +114,7 @@ def _has_failed_over(session: Session) -> bool:
 
 def _replaced(dead: AttemptState, by: AttemptState) -> bool:
     return (
-        by.outcome is Outcome.FINISHED
+        by.outcome is AttemptOutcome.FINISHED
         and by.candidate.name != dead.candidate.name
         and (dead.tokens > 0 or (dead.ended_at is not None and by.started_at >= dead.ended_at))
     )

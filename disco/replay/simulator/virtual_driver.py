@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from disco.endpoints.simulation.simulated_script import Scripted
 from disco.events import Delta, Ended, Started, Usage
-from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.paced_flow import KnownPackets, flow, flows, take_stretch
 from disco.session.effects import (
     CancelAttempt,
@@ -144,7 +144,7 @@ class Player:
         scripts: Scripts,
         *,
         shared: Shared | None = None,
-        devices: Mapping[str, Device] | None = None,
+        devices: Mapping[str, SharedDevice] | None = None,
         cancel_takes_s: float = 0.0,
         out: list[tuple[float, list[Delta]]] | None = None,
     ) -> None:

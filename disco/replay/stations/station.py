@@ -11,7 +11,7 @@ from disco.errors import ConfigurationError
 from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
 from disco.rates import Rates
-from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.device_queue import SharedDevice
 
 __all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
 
@@ -143,11 +143,11 @@ class Station:
         """Whether what one request does there can matter to the next."""
         return self.slots is not None or self.idle_unload_s is not None
 
-    def device(self) -> Device | None:
+    def device(self) -> SharedDevice | None:
         """Its queue and its model, at the beginning of a replay; None where requests know nothing of each other."""
         if not self.queues:
             return None
-        return Device(slots=self.slots, load_s=self.load_s, idle_unload_s=self.idle_unload_s)
+        return SharedDevice(slots=self.slots, load_s=self.load_s, idle_unload_s=self.idle_unload_s)
 
     def candidate(self, *, cold: bool = False) -> Candidate:
         """It as dispatch and session see it; `cold`: its model has to be loaded."""

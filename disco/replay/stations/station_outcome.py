@@ -32,7 +32,7 @@ class StationOutcome:
             failed before it wrote, else 0: what a share of tokens counts. Shape (n, k).
         prompt_tokens, completion_tokens, cached_tokens: charged for, prompts read again included. Shape (n, k).
         cost_usd: charged, in unified money. Shape (n, k).
-        moves: hand-overs in mid-sentence, on purpose. Shape (n,).
+        migrations: hand-overs in mid-sentence, on purpose. Shape (n,).
         failures: attempts that failed. Shape (n, k).
         failed: no station could complete the answer. Shape (n,).
         total_usd: of all stations together, correctly rounded. Shape (n,).
@@ -52,7 +52,7 @@ class StationOutcome:
     completion_tokens: Ints
     cached_tokens: Ints
     cost_usd: Floats
-    moves: Ints
+    migrations: Ints
     failures: Ints
     failed: NDArray[np.bool_]
     total_usd: Floats

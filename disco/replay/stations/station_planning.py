@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from disco.dispatch import Dispatcher, Features, Plan, eligible
 from disco.errors import ConfigurationError, nearest
-from disco.plan import Candidate, Rest
+from disco.plan import Candidate, CoolDown
 
 __all__ = ["PlanFunction", "Planner", "planner_of"]
 
@@ -26,7 +26,7 @@ class Planner(Protocol):
         features: Features,
         candidates: Sequence[Candidate],
         *,
-        resting: Mapping[str, Rest],
+        resting: Mapping[str, CoolDown],
         probing: Collection[str],
     ) -> Plan:
         """The plan of one request.
@@ -63,7 +63,7 @@ class _ByDispatcher:
         features: Features,
         candidates: Sequence[Candidate],
         *,
-        resting: Mapping[str, Rest],
+        resting: Mapping[str, CoolDown],
         probing: Collection[str],
     ) -> Plan:
         return self.dispatcher.plan(features, candidates, {}, resting=resting, probing=probing)
@@ -81,7 +81,7 @@ class _ByFunction:
         features: Features,
         candidates: Sequence[Candidate],
         *,
-        resting: Mapping[str, Rest],
+        resting: Mapping[str, CoolDown],
         probing: Collection[str],  # noqa: ARG002 - a station on trial takes part as any other
     ) -> Plan:
         able = eligible(features, candidates, {})
@@ -91,14 +91,14 @@ class _ByFunction:
         named = [
             *(s.endpoint for s in plan.starts),
             *plan.fallbacks,
-            *(m.target for m in plan.moves.values()),
+            *(m.target for m in plan.migrations.values()),
         ]
         _check_names(named, [c.name for c in candidates])
         rested = [c.name for c in able if c not in awake and c.name not in named]
         if not rested:
             return plan
         return replace(
-            plan, fallbacks=(*plan.fallbacks, *rested), rested=tuple(resting[name] for name in rested)
+            plan, fallbacks=(*plan.fallbacks, *rested), deprioritised=tuple(resting[name] for name in rested)
         )
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from disco.cost import Phase
 from disco.dispatch import Dispatcher, Features
-from disco.dispatch.breakers.endpoint_health import Health, Watch
+from disco.dispatch.breakers.endpoint_health import Health, HealthWatch
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.plan import Candidate
 from disco.playback import Pace, Playback
-from disco.replay.simulator.device_queue import Device
+from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.reader_columns import Readings
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.replay.stations.station import Station, check_stations
@@ -29,8 +29,8 @@ from disco.replay.stations.station_planning import PlanFunction, Planner, planne
 from disco.replay.stations.station_scripts import Answers
 from disco.replay.stations.station_workload import StationWorkload
 from disco.request import Timeouts
-from disco.session.attempt.attempt_state import Outcome, Role
-from disco.session.machine import Session, Terms
+from disco.session.attempt.attempt_state import AttemptOutcome, Role
+from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
@@ -157,7 +157,7 @@ class _Replay:
         self.warm = tuple(station.candidate() for station in self.stations)
         self.cold = tuple(station.candidate(cold=True) for station in self.stations)
         self.by_name = {candidate.name: candidate for candidate in self.warm}
-        self.devices: dict[str, Device] = {
+        self.devices: dict[str, SharedDevice] = {
             station.name: device for station in self.stations if (device := station.device()) is not None
         }
         self.pace_tps = pace_tps
@@ -169,7 +169,7 @@ class _Replay:
         self.ttft_s: NDArray[np.float64] = np.full(n, math.nan)
         self.total_usd = np.zeros(n)
         self.winner = np.full(n, -1)
-        self.answer_tokens, self.moves = (np.zeros(n, dtype=np.int64) for _ in range(2))
+        self.answer_tokens, self.migrations = (np.zeros(n, dtype=np.int64) for _ in range(2))
         self.tallies = {name: _Tally(n, column) for column, name in enumerate(names)}
         self.cost_by: dict[tuple[str, Phase], float] = {}
         self.failed = np.zeros(n, dtype=np.bool_)
@@ -204,7 +204,7 @@ class _Replay:
             completion_tokens=self._column("completion"),
             cached_tokens=self._column("cached"),
             cost_usd=self._column("cost_usd"),
-            moves=self.moves,
+            migrations=self.migrations,
             failures=self._column("failures"),
             failed=self.failed,
             total_usd=self.total_usd,
@@ -229,7 +229,7 @@ class _Replay:
     def _together(self) -> Iterator[tuple[int, Session | None]]:
         health, devices = self.health, self.devices
         shared = Shared()
-        rows: dict[Session, tuple[int, Watch | None]] = {}
+        rows: dict[Session, tuple[int, HealthWatch | None]] = {}
         refused: list[int] = []
         keys = {name: name for name in self.workload.names}
 
@@ -262,7 +262,7 @@ class _Replay:
         )
 
     def _session(
-        self, row: int, candidates: tuple[Candidate, ...], watch: Watch | None, at: float = 0.0
+        self, row: int, candidates: tuple[Candidate, ...], watch: HealthWatch | None, at: float = 0.0
     ) -> Session | None:
         """The session of a request, planned; None when no station may serve it."""
         prompt_tokens = self.answers.prompt_tokens[row]
@@ -275,14 +275,14 @@ class _Replay:
             return None
         if watch is not None:
             watch.claim(plan, at)
-        terms = Terms(
+        config = SessionConfig(
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,
             pace_tps=self.pace_tps,
             timeouts=self.timeouts,
         )
         by_name = self.by_name if candidates is self.warm else {c.name: c for c in candidates}
-        return Session(plan, by_name, terms, Playback(self.pace), self.lengths, watch)
+        return Session(plan, by_name, config, Playback(self.pace), self.lengths, watch)
 
     def _note(
         self,
@@ -306,11 +306,11 @@ class _Replay:
         self.answer_tokens[row] = session.transcript.tokens
         for state in session.attempts:
             if state.role is Role.STARTER and state.usage is not None and state.usage.prompt_tokens:
-                tallies[state.candidate.name].started[row] = session.terms.prompt_tokens
-            if state.outcome is Outcome.FAILED:
+                tallies[state.candidate.name].started[row] = session.config.prompt_tokens
+            if state.outcome is AttemptOutcome.FAILED:
                 tallies[state.candidate.name].failures[row] += 1
-        if session.handovers:
-            self.moves[row] = sum(h.outcome == "switched" for h in session.handovers)
+        if session.migrations_run:
+            self.migrations[row] = sum(h.outcome == "switched" for h in session.migrations_run)
         ledger = settle_accounts(session)
         self.total_usd[row] = ledger.total_cost
         for charge in ledger.charges:

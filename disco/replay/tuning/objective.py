@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from disco.errors import ConfigurationError, nearest
-from disco.replay.tuning.preset_file import Choice
+from disco.replay.tuning.preset_file import PresetChoice
 
-__all__ = ["OBJECTIVES", "Aim", "Objective", "Trial", "parse_max_cost"]
+__all__ = ["OBJECTIVES", "Objective", "Trial", "TuningObjective", "parse_max_cost"]
 
 Objective = Literal["p99-ttft", "mean-ttft", "cost", "qoe"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
@@ -34,7 +34,7 @@ class Trial:
         verified: they are the event-accurate evaluator's.
     """
 
-    choice: Choice
+    choice: PresetChoice
     ttft_mean_s: float
     ttft_p99_s: float
     server_usd: float
@@ -52,7 +52,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class TuningObjective:
     """An objective and its limits.
 
     Attributes:

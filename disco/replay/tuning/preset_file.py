@@ -14,11 +14,11 @@ from disco.errors import ConfigurationError
 from disco.replay.sweeps.sweep import BUDGETLESS
 from disco.replay.workload.scenario import Arm
 
-__all__ = ["Choice", "write_preset"]
+__all__ = ["PresetChoice", "write_preset"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PresetChoice:
     """Settings that a preset holds.
 
     Attributes:
@@ -58,7 +58,7 @@ class Choice:
         }
 
 
-def write_preset(choice: Choice, path: str | os.PathLike[str], *, summary: str, comment: str) -> Preset:
+def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary: str, comment: str) -> Preset:
     """Write a preset that `AsyncDisco(policy=path)` loads.
 
     Args:

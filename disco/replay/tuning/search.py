@@ -25,8 +25,8 @@ from disco.cost import ExchangeRate, device_rates
 from disco.errors import ConfigurationError
 from disco.replay.metrics.over_seeds import Cell
 from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, sweep
-from disco.replay.tuning.objective import Aim, Objective, Trial
-from disco.replay.tuning.preset_file import Choice
+from disco.replay.tuning.objective import Objective, Trial, TuningObjective
+from disco.replay.tuning.preset_file import PresetChoice
 from disco.replay.workload.scenario import Arm, Scenario
 from disco.replay.workload.trace import Trace
 
@@ -104,7 +104,7 @@ def tune(
     Raises:
         ConfigurationError: unknown objective, or nothing keeps to the limits; the message says how near it gets.
     """
-    aim = Aim(objective, max_cost, max_p99_s)
+    aim = TuningObjective(objective, max_cost, max_p99_s)
     search = _Search(
         # The few that are verified plan on what all of them look like, as a live client would after a while.
         scenario=replace(scenario, lengths=scenario.planning_lengths(trace.prompt_tokens)),
@@ -149,7 +149,7 @@ class _Search:
     executor: Executor | None
     tell: Tell
 
-    def wide(self, trace: Trace, policies: Sequence[str], aim: Aim) -> list[Trial]:
+    def wide(self, trace: Trace, policies: Sequence[str], aim: TuningObjective) -> list[Trial]:
         """Everything on the coarse grid, then closer and closer around the best."""
         arms = [arm for policy in policies for arm in _grid(policy, BUDGETS)]
         found = {trial.choice: trial for trial in self._run(trace, arms, "searching")}
@@ -211,10 +211,11 @@ class _Search:
         )
         answer_tokens = _answer_tokens(trace, scenario)
         return [
-            self._trial(cell, Choice(cell.arm, rate, pace_tps), scenario, answer_tokens) for cell in cells
+            self._trial(cell, PresetChoice(cell.arm, rate, pace_tps), scenario, answer_tokens)
+            for cell in cells
         ]
 
-    def _trial(self, cell: Cell, choice: Choice, steered: Scenario, answer_tokens: float) -> Trial:
+    def _trial(self, cell: Cell, choice: PresetChoice, steered: Scenario, answer_tokens: float) -> Trial:
         summary = cell.summary
         usd = {"device": 0.0, "server": 0.0}
         for key, each in summary.cost_by.items():
@@ -276,7 +277,7 @@ def _neighbours(arm: Arm, step: float) -> list[Arm]:
     return [replace(arm, budget=b, tail=t) for b, t in itertools.product(sorted(budgets), sorted(tails))]
 
 
-def _shortlist(trials: Sequence[Trial], aim: Aim, reference: Trial) -> list[Trial]:
+def _shortlist(trials: Sequence[Trial], aim: TuningObjective, reference: Trial) -> list[Trial]:
     """The best that may keep to the limits, the best that surely do, and the cheapest of all."""
     hoping = aim.ranked([t for t in trials if aim.keeps(t, reference, hoping=True)])
     sure = aim.ranked([t for t in trials if aim.keeps(t, reference)])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from disco.dispatch import (
     Delays,
     DeviceOnly,
-    Diffusion,
+    ErrorDiffusion,
     LengthThreshold,
     OptimalWait,
     Race,
@@ -120,7 +120,7 @@ def _divide(
         device_s[tied[early]] = wait.early
 
 
-def _picked(wait: SplitWait, diffusion: Diffusion, tokens: float, n: int) -> NDArray[np.float64]:
+def _picked(wait: SplitWait, diffusion: ErrorDiffusion, tokens: float, n: int) -> NDArray[np.float64]:
     p_early = wait.p_early
     if not n or p_early <= 0.0:
         return np.full(n, wait.late_s)

@@ -11,10 +11,10 @@ from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.session_config import Role
 
-__all__ = ["AttemptState", "Outcome", "Role", "is_content", "is_text"]
+__all__ = ["AttemptOutcome", "AttemptState", "Role", "is_content", "is_text"]
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt stands or how it ended."""
 
     RUNNING = "running"
@@ -27,7 +27,9 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # the reader went away
 
 
-_RUNNING = Outcome.RUNNING  # asked for every token; looking it up on the enum costs more than the rest (3.11)
+_RUNNING = (
+    AttemptOutcome.RUNNING
+)  # asked for every token; looking it up on the enum costs more than the rest (3.11)
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class AttemptState:
     role: Role
     started_at: float
     prefix: Prefix
-    outcome: Outcome = Outcome.RUNNING
+    outcome: AttemptOutcome = AttemptOutcome.RUNNING
     failure: FailureKind | None = None
     began_at: float | None = None  # when its turn came; None while it waits, or where that is not known
     first_content_at: float | None = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from disco.cost.budget_reservation import Purse
+from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.events import Usage
 from disco.plan import Candidate
 from disco.request import Prefix
-from disco.session.attempt.attempt_state import AttemptState, Outcome, Role
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
 from disco.session.attempt.token_allowance import lowered_limit
 from disco.session.deadlines import Deadlines
 from disco.session.effects import CancelAttempt, Effect, StartAttempt
-from disco.session.session_config import Terms, Watch
+from disco.session.session_config import EndpointWatch, SessionConfig
 
 __all__ = ["AttemptTable"]
 
@@ -33,18 +33,18 @@ class AttemptTable:
     def __init__(
         self,
         candidates: Mapping[str, Candidate],
-        terms: Terms,
-        watch: Watch | None,
-        purse: Purse | None,
+        config: SessionConfig,
+        watch: EndpointWatch | None,
+        reservation: BudgetReservation | None,
         wants: frozenset[str],
     ) -> None:
         self.states: list[AttemptState] = []
         self.refused: list[tuple[AttemptState, EndpointFailure]] = []
-        self.deadlines = Deadlines(terms.timeouts)
+        self.deadlines = Deadlines(config.timeouts)
         self._candidates = candidates
-        self._terms = terms
+        self._config = config
         self._watch = watch
-        self._purse = purse
+        self._reservation = reservation
         self._wants = wants
 
     def open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> AttemptState:
@@ -59,15 +59,15 @@ class AttemptTable:
             quiet_from=now,
         )
         self.states.append(state)
-        if self._purse is not None:
+        if self._reservation is not None:
             try:
-                state.allowance = self._purse.open(state.number, endpoint, prefix, now)
+                state.allowance = self._reservation.open(state.number, endpoint, prefix, now)
             except BudgetExceededError as error:
                 state.stopped, state.usage = True, Usage()
                 self.refused.append((state, EndpointFailure(FailureKind.BUDGET, error)))
                 return state
         self.deadlines.note(state)
-        limit = lowered_limit(state, self._terms.max_tokens)
+        limit = lowered_limit(state, self._config.max_tokens)
         out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants))
         return state
 
@@ -89,7 +89,7 @@ class AttemptTable:
         if self._watch is not None:
             self._watch.failed(state.candidate.name, failure, state.started_at, now)
 
-    def stop(self, state: AttemptState, outcome: Outcome, now: float, out: list[Effect]) -> None:
+    def stop(self, state: AttemptState, outcome: AttemptOutcome, now: float, out: list[Effect]) -> None:
         """It is not needed any more, or has failed: cancel what still runs of it."""
         self.leave(state, outcome, now)
         if self._watch is not None and state.first_content_at is None and state.failure is None:
@@ -97,26 +97,28 @@ class AttemptTable:
             if state.held:  # it was about to speak
                 self._watch.answered(name, state.started_at, now)
             else:
-                slow_s = state.candidate.time_to_first_token_s(self._terms.prompt_tokens)
+                slow_s = state.candidate.time_to_first_token_s(self._config.prompt_tokens)
                 overdue = not state.waits_for_its_turn and now - state.works_from_at >= slow_s
                 self._watch.stopped(name, state.started_at, now, overdue=overdue)
         if not state.stopped:
             out.append(CancelAttempt(state.number))
 
-    def leave(self, state: AttemptState, outcome: Outcome, now: float) -> None:
+    def leave(self, state: AttemptState, outcome: AttemptOutcome, now: float) -> None:
         """Its events do not matter any more; what still runs of it is left alone."""
         state.outcome = outcome
         state.ended_at = now
         self.deadlines.over(state)
 
-    def stop_others(self, keep: AttemptState | None, outcome: Outcome, now: float, out: list[Effect]) -> None:
+    def stop_others(
+        self, keep: AttemptState | None, outcome: AttemptOutcome, now: float, out: list[Effect]
+    ) -> None:
         """Stop every attempt but one, those that are parked as well."""
         for state in self.states:
             if state is keep or state.stopped:
                 continue
             if state.active:
                 self.stop(state, outcome, now, out)
-            elif state.outcome is Outcome.PARKED:
+            elif state.outcome is AttemptOutcome.PARKED:
                 out.append(CancelAttempt(state.number))
 
     def answered_empty(self, state: AttemptState, now: float) -> None:
@@ -127,19 +129,21 @@ class AttemptTable:
     def settle(self, state: AttemptState, usage: Usage, now: float) -> None:
         """Nothing of it runs any more; `usage` is what it has to be charged for."""
         usage = _sensible(usage)
-        if self._purse is not None:
-            self._purse.settle(state.number, usage, reported=state.usage is not None, now=now)
+        if self._reservation is not None:
+            self._reservation.settle(state.number, usage, reported=state.usage is not None, now=now)
         state.stopped = True
         self.deadlines.over(state)
         if state.active:  # its driver was stopped, and that it is cancelled comes only now
-            state.outcome = Outcome.CANCELLED
+            state.outcome = AttemptOutcome.CANCELLED
         state.usage = usage
         if state.ended_at is None:
             state.ended_at = now
 
     def parked_at(self, endpoint: str) -> AttemptState | None:
         """The loser on that endpoint that keeps its prefill, or is still at it."""
-        parked = (a for a in self.states if a.candidate.name == endpoint and a.outcome is Outcome.PARKED)
+        parked = (
+            a for a in self.states if a.candidate.name == endpoint and a.outcome is AttemptOutcome.PARKED
+        )
         return next(parked, None)
 
     def others_active(self, state: AttemptState) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from disco.cost import Ledger, Phase
 from disco.events import Usage
-from disco.session.attempt.attempt_state import AttemptState, Outcome, Role
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
 from disco.session.machine import Session
 
 __all__ = ["settle_accounts"]
 
 _PROMPT_OF_ROLE = {Role.STARTER: Phase.ANSWER, Role.TARGET: Phase.MIGRATION, Role.TAKEOVER: Phase.FAILOVER}
 _PROMPT_OF_IDLE = {
-    Outcome.LOST: Phase.RACE_LOSER,
-    Outcome.PARKED: Phase.PARKED,
-    Outcome.ABANDONED: Phase.MIGRATION,
-    Outcome.FAILED: Phase.FAILED,
-    Outcome.CANCELLED: Phase.DISCARDED,
+    AttemptOutcome.LOST: Phase.RACE_LOSER,
+    AttemptOutcome.PARKED: Phase.PARKED,
+    AttemptOutcome.ABANDONED: Phase.MIGRATION,
+    AttemptOutcome.FAILED: Phase.FAILED,
+    AttemptOutcome.CANCELLED: Phase.DISCARDED,
 }
-_UNKEPT = {Outcome.LOST: Phase.RACE_LOSER, Outcome.FAILED: Phase.FAILED}
+_UNKEPT = {AttemptOutcome.LOST: Phase.RACE_LOSER, AttemptOutcome.FAILED: Phase.FAILED}
 
 
 def settle_accounts(session: Session) -> Ledger:
@@ -67,6 +67,6 @@ def _kept(state: AttemptState, kept_tokens: int, completion_tokens: int) -> int:
 
 
 def _prompt_phase(state: AttemptState, kept_tokens: int) -> Phase:
-    if kept_tokens or state.outcome in (Outcome.FINISHED, Outcome.HANDED_OVER):
+    if kept_tokens or state.outcome in (AttemptOutcome.FINISHED, AttemptOutcome.HANDED_OVER):
         return _PROMPT_OF_ROLE[state.role]
     return _PROMPT_OF_IDLE[state.outcome]

@@ -11,7 +11,14 @@ from disco.cost import Ledger
 from disco.playback import reader_metrics
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
-from disco.session.records.route_record import Contender, Pace, Piece, RouteRecord, Transfer, Try
+from disco.session.records.route_record import (
+    AttemptRecord,
+    CandidateRecord,
+    LatencyRecord,
+    MigrationRecord,
+    RouteRecord,
+    SegmentRecord,
+)
 
 __all__ = ["make_record"]
 
@@ -37,34 +44,36 @@ def make_record(
     t0 = session.started_at
     generated = tuple((at - t0, tokens) for at, tokens in session.transcript.generated)
     released = tuple((at - t0, tokens) for at, tokens in session.transcript.released)
-    pace_tps = session.terms.pace_tps
+    pace_tps = session.config.pace_tps
     return RouteRecord(
         created_s=None if created_s is None else round(created_s, 6),
         policy=policy,
         finish_reason=_word(session.finish_reason),
-        prompt_tokens=session.terms.prompt_tokens,
+        prompt_tokens=session.config.prompt_tokens,
         answer_tokens=session.transcript.tokens,
-        max_tokens=session.terms.max_tokens,
+        max_tokens=session.config.max_tokens,
         endpoints=_contenders(session),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
-        tries=tuple(_try(session, state, ledger) for state in session.attempts),
-        pieces=(pieces := _pieces(session)),
-        transfers=_transfers(session),
+        attempts=tuple(_try(session, state, ledger) for state in session.attempts),
+        segments=(pieces := _pieces(session)),
+        migrations=_transfers(session),
         pace=_pace(generated, released, pace_tps),
         ledger=ledger,
         duration_s=(session.ending.closed_at or t0) - t0,
         generated=generated,
         released=released,
-        rested=session.plan.rested,
-        withheld=session.plan.withheld,
-        budget={} if session.purse is None else session.purse.report(session.ending.closed_at or t0),
+        deprioritised=session.plan.deprioritised,
+        budget_cuts=session.plan.budget_cuts,
+        budget={}
+        if session.reservation is None
+        else session.reservation.report(session.ending.closed_at or t0),
         winner=_winner(session, pieces),
     )
 
 
-def _contenders(session: Session) -> tuple[Contender, ...]:
+def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
     return tuple(
-        Contender(
+        CandidateRecord(
             name=candidate.name,
             place=candidate.place,
             cost_in=candidate.rates.cost_in,
@@ -78,10 +87,10 @@ def _contenders(session: Session) -> tuple[Contender, ...]:
     )
 
 
-def _try(session: Session, state: AttemptState, ledger: Ledger) -> Try:
+def _try(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRecord:
     t0 = session.started_at
     usage = state.usage
-    return Try(
+    return AttemptRecord(
         endpoint=state.candidate.name,
         place=state.candidate.place,
         role=state.role.value,
@@ -119,7 +128,7 @@ def _seam(state: AttemptState) -> dict[str, Any]:
     }
 
 
-def _pieces(session: Session) -> tuple[Piece, ...]:
+def _pieces(session: Session) -> tuple[SegmentRecord, ...]:
     delivered = session.transcript.text
     pieces = []
     segments = session.transcript.segments
@@ -132,7 +141,7 @@ def _pieces(session: Session) -> tuple[Piece, ...]:
             continue
         written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
         pieces.append(
-            Piece(
+            SegmentRecord(
                 attempt=state.number,
                 endpoint=state.candidate.name,
                 start_char=start,
@@ -144,7 +153,7 @@ def _pieces(session: Session) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def _winner(session: Session, pieces: tuple[Piece, ...]) -> str | None:
+def _winner(session: Session, pieces: tuple[SegmentRecord, ...]) -> str | None:
     """The endpoint that the reader heard first; text comes before tool calls and reasoning."""
     if pieces:
         return pieces[0].endpoint
@@ -152,16 +161,16 @@ def _winner(session: Session, pieces: tuple[Piece, ...]) -> str | None:
     return first.candidate.name if first is not None and session.transcript.released else None
 
 
-def _transfers(session: Session) -> tuple[Transfer, ...]:
-    t0, pace, released = session.started_at, session.terms.pace_tps, session.transcript.released
+def _transfers(session: Session) -> tuple[MigrationRecord, ...]:
+    t0, pace, released = session.started_at, session.config.pace_tps, session.transcript.released
     out = []
-    for h in session.handovers:
+    for h in session.migrations_run:
         late = 0
         if h.outcome == "switched" and pace is not None and released:
             after_cut = reader_metrics.lateness_s(tuple(released), pace)[h.cut_tokens :]
             late = sum(late_s > reader_metrics.TOLERANCE_S for late_s in after_cut)
         out.append(
-            Transfer(
+            MigrationRecord(
                 source=session.attempts[h.source].candidate.name,
                 target=session.attempts[h.target].candidate.name,
                 outcome=h.outcome,
@@ -180,9 +189,9 @@ def _transfers(session: Session) -> tuple[Transfer, ...]:
 
 def _pace(
     generated: tuple[tuple[float, int], ...], released: tuple[tuple[float, int], ...], pace_tps: float | None
-) -> Pace:
+) -> LatencyRecord:
     raw, shown = reader_metrics.gaps(generated), reader_metrics.gaps(released)
-    return Pace(
+    return LatencyRecord(
         ttft_raw_s=_known(reader_metrics.ttft_s(generated, 0.0)),
         ttft_released_s=_known(reader_metrics.ttft_s(released, 0.0)),
         tbt_raw_p50_s=_known(raw.p50_s),

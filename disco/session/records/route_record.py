@@ -15,17 +15,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from disco.cost import Ledger
-from disco.plan import Rest, Withheld
-from disco.session.attempt.attempt_state import Outcome
+from disco.plan import BudgetCut, CoolDown
+from disco.session.attempt.attempt_state import AttemptOutcome
 
-__all__ = ["Contender", "Pace", "Piece", "RouteRecord", "Transfer", "Try"]
+__all__ = [
+    "AttemptRecord",
+    "CandidateRecord",
+    "LatencyRecord",
+    "MigrationRecord",
+    "RouteRecord",
+    "SegmentRecord",
+]
 
 SCHEMA = 3
 TIMELINE_DIGITS = 4  # of a timeline's seconds as written down: 0.1 ms, finer than any clock a reader has
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class CandidateRecord:
     """An endpoint that was there for the answer, whether or not it was started, as it was known at that moment.
 
     Attributes:
@@ -48,7 +55,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class AttemptRecord:
     """One attempt. Times are seconds since the request; None where it did not happen.
 
     Attributes:
@@ -105,13 +112,13 @@ class Try:
         may_miss = self.prefix_chars - self.sent_chars + (self.sent_chars if self.seam == "echo" else 0)
         passed_chars = self.written_chars - self.swallowed_chars
         arrived = self.text_chars == passed_chars or (
-            self.outcome != Outcome.FINISHED and self.text_chars <= passed_chars
+            self.outcome != AttemptOutcome.FINISHED and self.text_chars <= passed_chars
         )
         return self.seam != "unproved" and self.swallowed_chars == may_miss and arrived
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentRecord:
     """A stretch of the answer by one writer; `start_char` inclusive, `end_char` exclusive.
 
     `written_crc32` is over what the attempt wrote, `delivered_crc32` over what the reader got (UTF-8).
@@ -126,7 +133,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class MigrationRecord:
     """A move, taken or given up.
 
     Attributes:
@@ -153,7 +160,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LatencyRecord:
     """Latency as generated (`raw`) and as given to the reader (`released`), in seconds."""
 
     ttft_raw_s: float | None
@@ -180,13 +187,13 @@ class RouteRecord:
         max_tokens: the answer's limit; None for none.
         endpoints: every endpoint there was, with its place and rates.
         starts: endpoint and delay in seconds of each planned start.
-        tries, pieces, transfers, pace: see their classes.
+        attempts, segments, migrations, pace: see their classes.
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
-        rested: endpoints that could have served the request and were left as the last resort, each with its reason;
-            see `Rest`.
-        withheld: what a budget took out of the plan; see `Withheld`.
+        deprioritised: endpoints that could have served the request and were left as the last resort, each with its reason;
+            see `CoolDown`.
+        budget_cuts: what a budget took out of the plan; see `BudgetCut`.
         budget: by limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent` of it, and what
             was `left` at its end; empty without absolute budgets.
         winner: name of the endpoint that spoke first, with text, a tool call or reasoning; None where none did.
@@ -198,18 +205,18 @@ class RouteRecord:
     prompt_tokens: int
     answer_tokens: int
     max_tokens: int | None
-    endpoints: tuple[Contender, ...]
+    endpoints: tuple[CandidateRecord, ...]
     starts: tuple[tuple[str, float], ...]
-    tries: tuple[Try, ...]
-    pieces: tuple[Piece, ...]
-    transfers: tuple[Transfer, ...]
-    pace: Pace
+    attempts: tuple[AttemptRecord, ...]
+    segments: tuple[SegmentRecord, ...]
+    migrations: tuple[MigrationRecord, ...]
+    pace: LatencyRecord
     ledger: Ledger
     duration_s: float
     generated: tuple[tuple[float, int], ...] = field(repr=False)
     released: tuple[tuple[float, int], ...] = field(repr=False)
-    rested: tuple[Rest, ...] = ()
-    withheld: tuple[Withheld, ...] = ()
+    deprioritised: tuple[CoolDown, ...] = ()
+    budget_cuts: tuple[BudgetCut, ...] = ()
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     winner: str | None = None
 
@@ -222,13 +229,13 @@ class RouteRecord:
     def seamless(self) -> bool:
         """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap.
 
-        Every seam between two pieces has to be proved (`Try.joins`): False says that text may stand there twice or be
+        Every seam between two pieces has to be proved (`AttemptRecord.joins`): False says that text may stand there twice or be
         missing, not that it does.
         """
-        ends = [0, *(p.end_char for p in self.pieces)]
+        ends = [0, *(p.end_char for p in self.segments)]
         return all(
-            p.start_char == end and p.written_crc32 == p.delivered_crc32 and self.tries[p.attempt].joins
-            for p, end in zip(self.pieces, ends, strict=False)
+            p.start_char == end and p.written_crc32 == p.delivered_crc32 and self.attempts[p.attempt].joins
+            for p, end in zip(self.segments, ends, strict=False)
         )
 
     def to_dict(self, *, timelines: bool = False) -> dict[str, Any]:
@@ -250,12 +257,12 @@ class RouteRecord:
             "duration_s": _round(self.duration_s),
             "endpoints": [asdict(e) for e in self.endpoints],
             "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
-            "rested": [_plain(r) for r in self.rested],
-            "withheld": [_plain(w) for w in self.withheld],
+            "deprioritised": [_plain(r) for r in self.deprioritised],
+            "budget_cuts": [_plain(w) for w in self.budget_cuts],
             "budget": {name: dict(facts) for name, facts in self.budget.items()},
-            "tries": [_plain(t) for t in self.tries],
-            "pieces": [_plain(p) for p in self.pieces],
-            "transfers": [_plain(t) for t in self.transfers],
+            "attempts": [_plain(t) for t in self.attempts],
+            "segments": [_plain(p) for p in self.segments],
+            "migrations": [_plain(t) for t in self.migrations],
             "pace": _plain(self.pace),
             "ledger": self.ledger.to_dict(),
         }

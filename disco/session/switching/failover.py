@@ -5,24 +5,24 @@ from __future__ import annotations
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.plan import Candidate
 from disco.request import Prefix
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import Effect
-from disco.session.parts import Parts
+from disco.session.parts import SessionParts
 from disco.session.session_config import Pending, Role
 from disco.session.switching.failover_rule import (
     Beginning,
+    FailoverView,
     Failures,
     Replace,
     Retry,
     StartWaiting,
-    View,
     next_step,
 )
 
-__all__ = ["Succession"]
+__all__ = ["FailoverControl"]
 
 
-class Succession:
+class FailoverControl:
     """Replaces attempts that fail. Mutable: `error`, `made_up_for`, `failures`, `is_cut`.
 
     Attributes:
@@ -32,22 +32,22 @@ class Succession:
         is_cut: a writer had to stop because it had used up its allowance.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: SessionParts) -> None:
         self.error: Exception | None = None
         self.made_up_for = False
         self.failures = Failures()
         self.is_cut = False
         plan = parts.plan
         self._order = (*plan.fallbacks, *(s.endpoint for s in plan.starts))
-        self._candidates, self._terms, self._purse = parts.candidates, parts.terms, parts.purse
+        self._candidates, self._config, self._reservation = parts.candidates, parts.config, parts.reservation
         self._attempts, self._transcript = parts.attempts, parts.transcript
-        self._mover, self._race = parts.mover, parts.race
+        self._migration, self._race = parts.migration, parts.race
 
     def fail(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
         """An attempt has failed. False where the answer ends there, because no endpoint can go on."""
-        name, mover = state.candidate.name, self._mover
+        name, mover = state.candidate.name, self._migration
         self._attempts.failed(state, failure, now)
-        self._attempts.stop(state, Outcome.FAILED, now, out)
+        self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
         # A target that does not write the last word again may still go on behind that word.
         is_about_withheld = (
             failure.kind is FailureKind.SEAM
@@ -82,10 +82,10 @@ class Succession:
     def lose_follower(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
         """A parked loser has failed: it keeps nothing, and its endpoint is told."""
         self._attempts.failed(state, failure, now)
-        state.outcome = Outcome.LOST
+        state.outcome = AttemptOutcome.LOST
         state.ended_at = now
         self.failures.note(state.candidate.name, failure, now)
-        self._mover.has_failed(state.candidate.name)
+        self._migration.has_failed(state.candidate.name)
 
     def turn_back(self, now: float, out: list[Effect]) -> bool:
         """Starts that no budget allowed have failed like any other, except that nothing was sent; see `fail`."""
@@ -98,27 +98,27 @@ class Succession:
 
     def cut_off(self, state: AttemptState, now: float, out: list[Effect]) -> bool:
         """An attempt has used up its allowance: another one writes on, or the answer ends there; see `fail`."""
-        assert self._purse is not None
+        assert self._reservation is not None
         self.is_cut = True
-        error = self._purse.refusal(state.candidate.name, now, state.prefix)
+        error = self._reservation.refusal(state.candidate.name, now, state.prefix)
         return self.fail(state, EndpointFailure(FailureKind.BUDGET, error), now, out)
 
     def _take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
         transcript = self._transcript
-        self._mover.stay()
+        self._migration.stay()
         transcript.playback.banking = False
         step = next_step(
-            View(
+            FailoverView(
                 now=now,
                 until=self._attempts.deadlines.total_at,
                 candidates=self._candidates,
                 order=self._order,
                 failures=self.failures,
-                max_retries=self._terms.max_retries,
+                max_retries=self._config.max_retries,
                 starts_wait=transcript.writer is None and bool(self._race.pending),
                 has_content=transcript.tokens > 0,
                 nothing_shown=transcript.nothing_shown,
-                may_continue=transcript.only_text and self._terms.may_continue,
+                may_continue=transcript.only_text and self._config.may_continue,
             ),
             failure,
         )

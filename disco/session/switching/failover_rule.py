@@ -13,13 +13,13 @@ from disco.request import Timeouts
 
 __all__ = [
     "Beginning",
+    "FailoverView",
     "Failures",
     "GiveUp",
     "Replace",
     "Retry",
     "StartWaiting",
     "Step",
-    "View",
     "next_step",
     "silence",
 ]
@@ -102,7 +102,7 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FailoverView:
     """All that the rule looks at, at one moment.
 
     Attributes:
@@ -138,7 +138,7 @@ class View:
         return Beginning.ANEW if self.nothing_shown else None
 
 
-def next_step(view: View, failure: EndpointFailure) -> Step:
+def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
     """What to do about a writer, or the last starter, that has failed.
 
     A mistake in the request is the caller's: no other endpoint is asked. Else whatever the plan still has waiting
@@ -157,7 +157,7 @@ def next_step(view: View, failure: EndpointFailure) -> Step:
     return _retry(view)
 
 
-def _retry(view: View) -> Step:
+def _retry(view: FailoverView) -> Step:
     again = view.failures.again
     if view.failures.retries < view.max_retries:
         for name in sorted(again, key=again.__getitem__):  # the one that may be asked first

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from disco.plan import Candidate, Move, Plan
+from disco.plan import Candidate, Migration, Plan
 from disco.playback import last_word_start
-from disco.session.attempt.attempt_state import AttemptState, Outcome
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
-from disco.session.session_config import Handover, Role, Terms
+from disco.session.session_config import Role, RunningMigration, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
-from disco.session.switching.migration_rule import Rule, Snapshot, Verdict
+from disco.session.switching.migration_rule import MigrationVerdict, Rule, Snapshot
 from disco.session.transcript import Transcript
 
-__all__ = ["RECONSIDER_S", "ConsideredMove", "Mover"]
+__all__ = ["RECONSIDER_S", "ConsideredMigration", "MigrationControl"]
 
 RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
 _ROUNDING = 1e-9  # of times, s
@@ -32,16 +32,16 @@ def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
     return max(0.0, slack_s - 2 / pace_tps)
 
 
-_WHILE_BANKING = frozenset({Verdict.BANK})
+_WHILE_BANKING = frozenset({MigrationVerdict.BANK})
 _WHILE_THE_TARGET_READS = frozenset(
-    {Verdict.BANK, Verdict.GO}
+    {MigrationVerdict.BANK, MigrationVerdict.GO}
 )  # it still prefills the prompt for this answer
-_NOT_YET = frozenset({Verdict.LATER})
+_NOT_YET = frozenset({MigrationVerdict.LATER})
 
 
 @dataclass(frozen=True, slots=True)
-class ConsideredMove:
-    """What `Mover.consider` will ask at the next packets, for drivers that know them.
+class ConsideredMigration:
+    """What `MigrationControl.consider` will ask at the next packets, for drivers that know them.
 
     Attributes:
         rule: what decides.
@@ -53,7 +53,7 @@ class ConsideredMove:
 
     rule: Rule
     written_tokens: int
-    unchanging: frozenset[Verdict]
+    unchanging: frozenset[MigrationVerdict]
     pace_tps: float
     ask_at: float
 
@@ -63,13 +63,13 @@ class ConsideredMove:
         return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
-class Mover:
+class MigrationControl:
     """Where the answer may go from its present writer, and the hand-over under way, if there is one.
 
-    Mutable: `handovers`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
+    Mutable: `migrations_run`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
-        handovers: every hand-over that was begun.
+        migrations_run: every hand-over that was begun.
         moving: the one under way.
         move: where the answer may go from the present writer; None: it stays.
     """
@@ -78,22 +78,22 @@ class Mover:
         self,
         plan: Plan,
         candidates: Mapping[str, Candidate],
-        terms: Terms,
+        config: SessionConfig,
         lengths: AnswerLengths,
         attempts: AttemptTable,
         transcript: Transcript,
     ) -> None:
-        self.handovers: list[Handover] = []
-        self.moving: Handover | None = None
-        self.move: Move | None = None
+        self.migrations_run: list[RunningMigration] = []
+        self.moving: RunningMigration | None = None
+        self.move: Migration | None = None
         self._plan = plan
         self._candidates = candidates
-        self._terms = terms
+        self._config = config
         self._lengths = lengths
         self._attempts = attempts
         self._transcript = transcript
         self._writer: AttemptState | None = None
-        self._margin = terms.margin
+        self._margin = config.margin
         self._rules: dict[bool, Rule] = {}  # of this writer and margin, by whether the target has the prompt
         self._reconsider_at = 0.0
         self._failed: set[str] = set()
@@ -105,8 +105,8 @@ class Mover:
         self._writer = writer
         self._rules.clear()
         self._reconsider_at = 0.0
-        allowed = self._terms.may_migrate and self._terms.may_continue
-        move = self._plan.moves.get(writer.candidate.name) if allowed else None
+        allowed = self._config.may_migrate and self._config.may_continue
+        move = self._plan.migrations.get(writer.candidate.name) if allowed else None
         self.move = None if move is None or move.target in self._failed else move
 
     def has_failed(self, endpoint: str) -> None:
@@ -125,13 +125,13 @@ class Mover:
             return None
         rule = self._rule(target_has_prompt=True)
         verdict = rule.verdict(self._transcript.tokens, self._slack_s(now))
-        return self.move.target if verdict in (Verdict.GO, Verdict.BANK) else None
+        return self.move.target if verdict in (MigrationVerdict.GO, MigrationVerdict.BANK) else None
 
     def _slack_s(self, now: float) -> float:
         """What a hand-over may take."""
-        if not self._terms.streams:
+        if not self._config.streams:
             return inf
-        pace = self._terms.pace_tps
+        pace = self._config.pace_tps
         return 0.0 if pace is None else _usable_slack_s(self._transcript.playback.slack_s(now), pace)
 
     def _rule(self, *, target_has_prompt: bool) -> Rule:
@@ -145,12 +145,12 @@ class Mover:
                 source=self._writer.candidate,
                 # What holds the prompt has loaded its model, whatever the plan had to reckon with.
                 target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
-                prompt_tokens=self._terms.prompt_tokens,
+                prompt_tokens=self._config.prompt_tokens,
                 written_tokens=0,
-                max_tokens=self._terms.max_tokens,
+                max_tokens=self._config.max_tokens,
                 target_has_prompt=target_has_prompt,
                 slack_s=0.0,
-                pace_tps=self._terms.pace_tps,
+                pace_tps=self._config.pace_tps,
                 lengths=self._lengths,
                 margin=self._margin,
                 make_before_break=self._plan.order == "make_before_break",
@@ -160,9 +160,9 @@ class Mover:
 
     # ------------------------------------------------------------------ moving
 
-    def considered(self) -> ConsideredMove | None:
+    def considered(self) -> ConsideredMigration | None:
         """The move that is considered; None: there is none, or the reader has no pace."""
-        pace = self._terms.pace_tps
+        pace = self._config.pace_tps
         if self.move is None or self.moving is not None or pace is None:
             return None
         kept = self._attempts.parked_at(self.move.target)
@@ -170,7 +170,7 @@ class Mover:
         if self._transcript.playback.banking:
             unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
         rule = self._rule(target_has_prompt=kept is not None)
-        return ConsideredMove(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
+        return ConsideredMigration(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
 
     def was_asked(self, next_at: float) -> None:
         """A driver has asked the rule itself, and nothing has changed: do not ask before `next_at`, s."""
@@ -187,10 +187,10 @@ class Mover:
         rule = self._rule(target_has_prompt=kept is not None)
         decision = rule.decide(self._transcript.tokens, self._slack_s(now))
         self._reconsider_at = now + RECONSIDER_S
-        self._transcript.playback.banking = decision.verdict in (Verdict.GO, Verdict.BANK)
-        if decision.verdict is Verdict.NEVER:
+        self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
+        if decision.verdict is MigrationVerdict.NEVER:
             self.move = None
-        if decision.verdict is not Verdict.GO or (kept is not None and not kept.stopped):
+        if decision.verdict is not MigrationVerdict.GO or (kept is not None and not kept.stopped):
             return
         cut = last_word_start(self._transcript.written)
         if cut > 0 and cut >= self._transcript.shown_chars:
@@ -202,19 +202,19 @@ class Mover:
         beyond = transcript.take_back(cut)
         prefix = transcript.prefix_for(target, source.candidate, cut)
         state = self._attempts.open(target.name, Role.TARGET, prefix, now, out)
-        self.moving = Handover(
+        self.moving = RunningMigration(
             source=source.number,
             target=state.number,
             decided_at=now,
             cut_chars=cut,
             cut_tokens=transcript.tokens,
             expected_s=expected_s,
-            slack_s=transcript.playback.slack_s(now) if self._terms.streams else inf,
+            slack_s=transcript.playback.slack_s(now) if self._config.streams else inf,
             beyond=beyond,
         )
-        self.handovers.append(self.moving)
+        self.migrations_run.append(self.moving)
         if self._plan.order == "break_before_make":
-            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
+            self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
     def is_target(self, state: AttemptState) -> bool:
         """Whether the answer is about to move to this attempt."""
@@ -237,9 +237,9 @@ class Mover:
         the decision reckoned with, and no longer.
         """
         moving = self.moving
-        if moving is None or not (self._terms.streams and moving.beyond and self.source.active):
+        if moving is None or not (self._config.streams and moving.beyond and self.source.active):
             return inf
-        if self._terms.pace_tps is None:
+        if self._config.pace_tps is None:
             return moving.decided_at + self._margin * moving.expected_s
         return now + self._transcript.playback.slack_s(now)
 
@@ -260,9 +260,9 @@ class Mover:
         moving.outcome = "switched"
         self.moving = None
         if source.active:
-            self._attempts.stop(source, Outcome.HANDED_OVER, now, out)
+            self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
         # A target slower than the reader lives on the bank for the rest of the answer.
-        pace = self._terms.pace_tps
+        pace = self._config.pace_tps
         slow = pace is not None and target.candidate.decode_tps < _SLOWER_THAN_READER * pace
         self._transcript.playback.banking = slow
 
@@ -274,13 +274,13 @@ class Mover:
         moving.outcome = why
         target = self._attempts.states[moving.target]
         if target.active:
-            self._attempts.stop(target, Outcome.ABANDONED, now, out)
+            self._attempts.stop(target, AttemptOutcome.ABANDONED, now, out)
         self._transcript.give_back(source, moving.beyond, now)
         moving.beyond = []
         self._margin *= 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
-        tries = sum(1 for h in self.handovers if h.source == source.number)
+        tries = sum(1 for h in self.migrations_run if h.source == source.number)
         if tries >= _TRIES or target.candidate.name in self._failed:
             self.move = None
             self._transcript.playback.banking = False

@@ -25,10 +25,10 @@ from disco.session.switching.answer_lengths import AnswerLengths
 __all__ = [
     "AnswerLengths",
     "Decision",
+    "MigrationVerdict",
     "Reason",
     "Rule",
     "Snapshot",
-    "Verdict",
     "decide",
     "handover_time_s",
     "move_price",
@@ -40,7 +40,7 @@ _REMAINING_QUANTILE = 0.9
 _ROUNDING = 1e-9
 
 
-class Verdict(StrEnum):
+class MigrationVerdict(StrEnum):
     """What to do about a planned move now."""
 
     GO = "go"  # start the hand-over
@@ -110,7 +110,7 @@ class Decision:
         gain: expected saving of moving now, in the cost unit of the candidates; 0 where not reached.
     """
 
-    verdict: Verdict
+    verdict: MigrationVerdict
     reason: Reason | None = None
     missing_s: float = 0.0
     handover_s: float = 0.0
@@ -137,11 +137,16 @@ def decide(snapshot: Snapshot) -> Decision:
     return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
 
 
-_Fields = tuple[Verdict, Reason | None, float, float, float]
+_Fields = tuple[MigrationVerdict, Reason | None, float, float, float]
 """Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
 
 # Looking a member up on its enum class runs Python code (3.11).
-_GO, _BANK, _LATER, _NEVER = Verdict.GO, Verdict.BANK, Verdict.LATER, Verdict.NEVER
+_GO, _BANK, _LATER, _NEVER = (
+    MigrationVerdict.GO,
+    MigrationVerdict.BANK,
+    MigrationVerdict.LATER,
+    MigrationVerdict.NEVER,
+)
 _SLACK = Reason.SLACK
 
 
@@ -175,7 +180,7 @@ class Rule:
         """What to do when the source has written so much and the reader has so much to read."""
         return Decision(*self._decide(written_tokens, slack_s))
 
-    def verdict(self, written_tokens: int, slack_s: float) -> Verdict:
+    def verdict(self, written_tokens: int, slack_s: float) -> MigrationVerdict:
         """The same without the numbers behind it, for half the price."""
         return self._decide(written_tokens, slack_s)[0]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from disco.cli.demonstration.demo_server import LocalServer, free_port, model_gguf
+from disco.cli.demonstration.demo_server import DemoServer, free_port, model_gguf
 
 __all__ = ["LlamaServer", "free_port", "llama_cpp_server", "native_llama_server", "smollm2_gguf"]
 
@@ -42,7 +42,7 @@ def smollm2_gguf() -> Path:
 @contextlib.contextmanager
 def llama_cpp_server(*, context_tokens: int = 2048, api_key: str | None = None) -> Iterator[LlamaServer]:
     """llama-cpp-python's server (the demo's), on one thread; it takes any key when `api_key` is None."""
-    with LocalServer(context_tokens=context_tokens, api_key=api_key) as server:
+    with DemoServer(context_tokens=context_tokens, api_key=api_key) as server:
         yield LlamaServer(server.base_url, server.model_name, server.model)
 
 

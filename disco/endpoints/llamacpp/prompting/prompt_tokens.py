@@ -10,7 +10,7 @@ from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, mention_tools
 from disco.endpoints.llamacpp.refusals import malformed, unserved
-from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, Form, form_of
+from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, CallFormat, form_of
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
 from disco.request import Prefix
@@ -25,7 +25,7 @@ class Rendered:
     """A conversation up to where the answer begins, and the form in which the model is to write calls."""
 
     text: str = field(repr=False)
-    form: Form
+    form: CallFormat
 
 
 def _no_check() -> None:

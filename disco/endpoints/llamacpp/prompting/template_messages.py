@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.refusals import malformed, unserved
-from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, Form
+from disco.endpoints.llamacpp.tool_calls.call_formats import GENERIC, CallFormat
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 
 __all__ = ["as_text", "for_template", "mention_tools", "plain_messages"]
@@ -86,7 +86,7 @@ def mention_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
     return any(message["role"] == "tool" or "tool_calls" in message for message in messages)
 
 
-def for_template(messages: Sequence[Mapping[str, Any]], form: Form) -> list[dict[str, Any]]:
+def for_template(messages: Sequence[Mapping[str, Any]], form: CallFormat) -> list[dict[str, Any]]:
     """The conversation for a template that knows tools: it gets arguments as objects, not as strings."""
 
     def adapted(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def for_template(messages: Sequence[Mapping[str, Any]], form: Form) -> list[dict
     return [adapted(message) for message in messages]
 
 
-def _adapted_call(call: Mapping[str, Any], form: Form) -> dict[str, Any]:
+def _adapted_call(call: Mapping[str, Any], form: CallFormat) -> dict[str, Any]:
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
@@ -113,7 +113,7 @@ def _adapted_call(call: Mapping[str, Any], form: Form) -> dict[str, Any]:
     }
 
 
-def _identifier(given: str, form: Form) -> str:
+def _identifier(given: str, form: CallFormat) -> str:
     if form.id_chars is None or len(given) == form.id_chars:
         return given
     return hashlib.sha256(given.encode("utf-8", "replace")).hexdigest()[: form.id_chars]

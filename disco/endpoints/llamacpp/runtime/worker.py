@@ -16,14 +16,14 @@ from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
-__all__ = ["Load", "Worker"]
+__all__ = ["Load", "ModelWorker"]
 
 
 # Makes the engine; asks its argument, while it works, whether to go on.
 Load = Callable[[Callable[[], bool]], Engine]
 
 
-class Worker:
+class ModelWorker:
     """A thread that is started by the first job, loads the model, and works through a FIFO queue.
 
     An engine that gets lost fails whoever waits for it. It is left alone for a while, in which jobs are refused, and
@@ -257,10 +257,10 @@ class Worker:
         return failure_of(exc, f"The model of endpoint {self._name!r} {what}")
 
 
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_workers: weakref.WeakSet[ModelWorker] = weakref.WeakSet()
 
 
-def _close_at_exit(worker: Worker) -> None:
+def _close_at_exit(worker: ModelWorker) -> None:
     # A thread inside llama.cpp while the interpreter is taken down can crash the process.
     if not _workers:
         atexit.register(_close_all)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 
-__all__ = ["GENERIC", "HERMES", "LLAMA", "MAX_CALLS", "MISTRAL", "Form", "form_of"]
+__all__ = ["GENERIC", "HERMES", "LLAMA", "MAX_CALLS", "MISTRAL", "CallFormat", "form_of"]
 
 MAX_CALLS = 16
 """In one answer; a model that does not know when to stop would go on to the end of its context."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallFormat:
     """See the module's docstring.
 
     Attributes:
@@ -64,7 +64,7 @@ class Form:
         return f'{self.open}{self.before}"{name}"{self.between}{arguments}{self.after}{self.close}'
 
 
-GENERIC = Form(
+GENERIC = CallFormat(
     "generic",
     open="<tool_call>",
     before='\n{"name": ',
@@ -73,7 +73,7 @@ GENERIC = Form(
     again=None,  # models that were never trained on calls do not stop calling
     native=False,
 )
-HERMES = Form(
+HERMES = CallFormat(
     "hermes",
     open=GENERIC.open,
     before=GENERIC.before,
@@ -81,7 +81,7 @@ HERMES = Form(
     after=GENERIC.after,
     again='\n<tool_call>\n{"name": ',
 )
-LLAMA = Form(
+LLAMA = CallFormat(
     "llama",
     open='{"name":',
     before=" ",
@@ -90,7 +90,7 @@ LLAMA = Form(
     again=None,
     only_first=True,
 )
-MISTRAL = Form(
+MISTRAL = CallFormat(
     "mistral",
     open="[TOOL_CALLS]",
     before='[{"name": ',
@@ -102,7 +102,7 @@ MISTRAL = Form(
 )
 
 
-def form_of(template: str) -> Form:
+def form_of(template: str) -> CallFormat:
     """The form that a model with this chat template writes, as far as the template shows it."""
     if "tools" not in template:
         return GENERIC

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from disco.endpoints.llamacpp.tool_calls.call_formats import Form
+from disco.endpoints.llamacpp.tool_calls.call_formats import CallFormat
 
-__all__ = ["CallPiece", "CallReader"]
+__all__ = ["CallDelta", "CallReader"]
 
 
 @dataclass(frozen=True, slots=True)
-class CallPiece:
+class CallDelta:
     """A new call, when it has a name, or more of the arguments of the latest one."""
 
     index: int
@@ -30,7 +30,7 @@ class CallReader:
         form: how the calls are written.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: CallFormat) -> None:
         self._form = form
         self.index = -1
         self.whole = False
@@ -40,13 +40,13 @@ class CallReader:
         self._depth = 0
         self._in_string = self._escaped = False
 
-    def feed(self, text: str) -> list[CallPiece]:
+    def feed(self, text: str) -> list[CallDelta]:
         """Take the next piece of text.
 
         Raises:
             ValueError: it is not of the form, which the grammar rules out.
         """
-        out: list[CallPiece] = []
+        out: list[CallDelta] = []
         at = 0
         while at < len(text):
             if self._state == "literal":
@@ -82,7 +82,7 @@ class CallReader:
             self._state = self._next
         return at + len(taken)
 
-    def _read_name(self, text: str, at: int, out: list[CallPiece]) -> int:
+    def _read_name(self, text: str, at: int, out: list[CallDelta]) -> int:
         # Names hold neither quotes nor escapes.
         opening = not self._name
         end = text.find('"', at + opening)
@@ -91,12 +91,12 @@ class CallReader:
             return len(text)
         self.index += 1
         name = "".join(self._name).removeprefix('"')
-        out.append(CallPiece(self.index, name=name, id=f"call_{uuid.uuid4().hex[:24]}"))
+        out.append(CallDelta(self.index, name=name, id=f"call_{uuid.uuid4().hex[:24]}"))
         self._name = []
         self._expect(self._form.between, "arguments")
         return end + 1
 
-    def _read_arguments(self, text: str, at: int, out: list[CallPiece]) -> int:
+    def _read_arguments(self, text: str, at: int, out: list[CallDelta]) -> int:
         end = at
         while end < len(text):
             char = text[end]
@@ -118,5 +118,5 @@ class CallReader:
                     self.whole = True
                     self._expect(self._form.after, "behind")
                     break
-        out.append(CallPiece(self.index, text[at:end]))
+        out.append(CallDelta(self.index, text[at:end]))
         return end

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.refusals import unserved
-from disco.endpoints.llamacpp.tool_calls.call_formats import Form
-from disco.endpoints.llamacpp.tool_calls.call_parser import CallPiece, CallReader
+from disco.endpoints.llamacpp.tool_calls.call_formats import CallFormat
+from disco.endpoints.llamacpp.tool_calls.call_parser import CallDelta, CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 from disco.events import Delta, DeltaKind, ToolCallDelta
 
@@ -31,7 +31,7 @@ class CallWriter:
         behind_text: the answer has text already, written by somebody else.
     """
 
-    def __init__(self, model: NativeModel, form: Form, tools: Tools, *, behind_text: bool) -> None:
+    def __init__(self, model: NativeModel, form: CallFormat, tools: Tools, *, behind_text: bool) -> None:
         self.opening = form.open
         self._model = model
         self._form = form
@@ -104,7 +104,7 @@ class CallWriter:
         text = self._decoder.decode(piece)
         return [self._delta(part) for part in self._reader.feed(text)] if text else []
 
-    def _delta(self, part: CallPiece) -> Delta:
+    def _delta(self, part: CallDelta) -> Delta:
         tokens, self._tokens = self._tokens, 0
         logp, self._logp = tuple(self._logp), []
         call = ToolCallDelta(part.index, part.arguments, part.id, part.name)

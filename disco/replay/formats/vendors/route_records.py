@@ -28,7 +28,7 @@ def _row(record: Row) -> Row | None:
         raise BadCellError("created_s", None, "missing value", remedy)
     if record["finish_reason"] is None:
         return None
-    pace, pieces, tries = record["pace"], record["pieces"], record["tries"]
+    pace, pieces, tries = record["pace"], record["segments"], record["attempts"]
     first = tries[pieces[0]["attempt"]] if pieces else None
     charges = record["ledger"]["charges"]
     output_tokens = sum(whole(c, "completion_tokens") for c in charges if c["phase"] == "answer")
@@ -58,7 +58,7 @@ def _row(record: Row) -> Row | None:
         "policy": record["policy"],
         "winner": record["winner"],
         "finish_reason": record["finish_reason"],
-        "moved": any(move["outcome"] == "switched" for move in record["transfers"]),
+        "moved": any(move["outcome"] == "switched" for move in record["migrations"]),
         "pace_tps": pace["pace_tps"],
         "device_cold": device.cold,
         "device_read_tokens": device.read_tokens,
@@ -72,7 +72,7 @@ class _Side:
     """What a record says about the endpoint of one place. Where there are several, about the one that was used."""
 
     def __init__(self, record: Row, place: str) -> None:
-        tries = [t for t in record["tries"] if t["place"] == place]
+        tries = [t for t in record["attempts"] if t["place"] == place]
         first = [t for t in tries if t["role"] in _FIRST and not t["prefix_chars"]]
         # A try that failed is no start of a replay, where nothing fails unless it is told to.
         alive = [t for t in first if t["failure"] is None]
@@ -169,7 +169,7 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
     """The cost as a replay charges it: whoever was started reads the whole prompt, but for what a winner had cached."""
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
-    for attempt in record["tries"]:
+    for attempt in record["attempts"]:
         if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
             endpoint = endpoints[attempt["endpoint"]]
             share, cached = endpoint["cached_share"], whole(attempt, "cached_tokens")
@@ -184,7 +184,7 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
 ROUTES = Adapter(
     name="routes",
     about="disco's route records (disco.RouteLog), one JSON object per answer",
-    needs=frozenset(("schema", "created_s", "tries", "endpoints", "ledger")),
+    needs=frozenset(("schema", "created_s", "attempts", "endpoints", "ledger")),
     row=_row,
     sorts=True,  # records are written when answers end
     note="times as a live client saw them; one that lost a race is known only to have taken longer than it was given",

@@ -19,7 +19,7 @@ from disco.replay.workload.scenario import Arm, resolve
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ORDERS", "Moves", "Order", "Reader", "moves_of", "reader_of"]
+__all__ = ["ORDERS", "MigrationRuns", "Order", "Reader", "migration_runs_of", "reader_of"]
 
 Floats = NDArray[np.float64]
 Order = Literal["make_before_break", "break_before_make"]
@@ -29,7 +29,7 @@ ORDERS: Final[tuple[Order, ...]] = ("make_before_break", "break_before_make")
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class MigrationRuns:
     """DiSCo with migration, and without, on the same requests.
 
     Attributes:
@@ -84,9 +84,9 @@ class Reader:
     tbt_p99_s: float | None
 
 
-def moves_of(
+def migration_runs_of(
     source: Callable[[int], Trace], pair: Pair, budget: float, order: Order, seed: int, requests: int
-) -> Moves:
+) -> MigrationRuns:
     """Run the first requests of a run with migration and without.
 
     Without it both evaluators give the same cost to the last digit (a test holds that), so the quick one is asked.
@@ -102,7 +102,7 @@ def moves_of(
     staying_usd = float(staying.cost_usd.sum())
     reading = moving.reading
     assert reading is not None  # events always read
-    return Moves(
+    return MigrationRuns(
         pair=pair,
         budget=budget,
         order=order,
@@ -116,7 +116,7 @@ def moves_of(
     )
 
 
-def reader_of(moves: Sequence[Moves]) -> Reader:
+def reader_of(moves: Sequence[MigrationRuns]) -> Reader:
     """Pool answers; at least one element."""
     late = np.concatenate([each.late_tokens for each in moves])
     tbt_s = np.concatenate([each.tbt_s for each in moves])

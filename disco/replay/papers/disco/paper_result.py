@@ -9,7 +9,7 @@ from typing import Any
 
 from disco.dispatch.regime import Regime
 from disco.replay.metrics.over_seeds import Figure
-from disco.replay.papers.disco.migration_runs import ORDERS, Moves, Order, Reader, reader_of
+from disco.replay.papers.disco.migration_runs import ORDERS, MigrationRuns, Order, Reader, reader_of
 from disco.replay.papers.disco.paper_setup import REGIMES, SERVERS
 from disco.replay.papers.disco.planning_times import PlanningTime
 from disco.replay.papers.disco.printed_figures import (
@@ -71,7 +71,7 @@ class PaperResult:
         lengths: what prompts and answers are, in words.
         servers: what runs in each server's place, in words, by the paper's name.
         curves: TTFT over the budget, pair by pair.
-        moves: with and without migration, pair by pair and budget by budget.
+        migrations: with and without migration, pair by pair and budget by budget.
         planning: what planning takes; the only figures that depend on the machine.
         took_s: the whole run.
     """
@@ -84,7 +84,7 @@ class PaperResult:
     lengths: str
     servers: Mapping[str, str]
     curves: tuple[Curves, ...]
-    moves: tuple[Moves, ...]
+    migrations: tuple[MigrationRuns, ...]
     planning: tuple[PlanningTime, ...]
     took_s: float
 
@@ -105,11 +105,11 @@ class PaperResult:
             for one in self.curves
         ]
 
-    def moves_by(self) -> Iterator[tuple[str, Regime, Order, list[Moves]]]:
-        """Moves by server, regime and order."""
+    def moves_by(self) -> Iterator[tuple[str, Regime, Order, list[MigrationRuns]]]:
+        """MigrationRuns by server, regime and order."""
         for server, regime, order in product(SERVERS, REGIMES, ORDERS):
             key = server.key, regime, order
-            mine = [m for m in self.moves if (m.pair.server, m.pair.regime, m.order) == key]
+            mine = [m for m in self.migrations if (m.pair.server, m.pair.regime, m.order) == key]
             yield *key, mine
 
     def readers(self) -> Iterator[tuple[str, Regime, Order, Reader]]:
@@ -123,7 +123,7 @@ class PaperResult:
             title="The DiSCo paper's evaluation",
             notes=(self.described(), *(f"{key}: {what}." for key, what in self.servers.items())),
             cells=tuple(cell for one in self.curves for cell in one.cells),
-            example=next((m.example for m in self.moves if m.example is not None), None),
+            example=next((m.example for m in self.migrations if m.example is not None), None),
         )
 
     def described(self) -> str:
@@ -202,7 +202,7 @@ class PaperResult:
                         "saved_percent": m.saved_percent,
                         "bound_percent": m.bound_percent,
                     }
-                    for m in self.moves
+                    for m in self.migrations
                 ],
             },
             "figure_9": [

@@ -11,7 +11,7 @@ from typing import Final
 
 from disco.errors import ConfigurationError
 from disco.profiles import ServerProfile
-from disco.replay.papers.disco.migration_runs import ORDERS, moves_of
+from disco.replay.papers.disco.migration_runs import ORDERS, migration_runs_of
 from disco.replay.papers.disco.paper_requests import LengthSample, Requests, read_lengths
 from disco.replay.papers.disco.paper_result import PaperResult
 from disco.replay.papers.disco.paper_setup import BUDGETS, SERVERS, pairs
@@ -86,7 +86,7 @@ def run_paper(
     tell = progress or (lambda _done, _total: None)
     total = len(events) + len(vectors)
     # The longer pieces first: at the end only short ones are left for the last worker.
-    moves = run_all(executor, moves_of, events, lambda done, _: tell(done, total))
+    moves = run_all(executor, migration_runs_of, events, lambda done, _: tell(done, total))
     curves = run_all(executor, curves_of, vectors, lambda done, _: tell(len(events) + done, total))
     return PaperResult(
         runs=runs,
@@ -99,7 +99,7 @@ def run_paper(
             one.key: servers[one.key].name if servers and one.key in servers else one.what for one in SERVERS
         },
         curves=tuple(curves),
-        moves=tuple(moves),
+        migrations=tuple(moves),
         planning=planning_times(),
         took_s=time.monotonic() - began_at,
     )

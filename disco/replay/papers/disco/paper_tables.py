@@ -213,7 +213,7 @@ def _table_3(result: PaperResult) -> PaperTable:
 
 
 def _figure_7(result: PaperResult) -> PaperTable:
-    budgets = sorted({move.budget for move in result.moves})
+    budgets = sorted({move.budget for move in result.migrations})
     rows = []
     best: dict[tuple[Regime, Order], tuple[float, str]] = {}
     for server, regime, order, mine in result.moves_by():
@@ -299,5 +299,5 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _budgets(result: PaperResult) -> str:
-    budgets = sorted({move.budget for move in result.moves})
+    budgets = sorted({move.budget for move in result.migrations})
     return f"budgets {', '.join(f'{budget:g}' for budget in budgets)}"

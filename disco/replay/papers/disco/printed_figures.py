@@ -18,12 +18,12 @@ __all__ = [
     "MIGRATION",
     "PLANNING_MS",
     "TAIL_CUT_PERCENT",
-    "Handover",
+    "PrintedHandover",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class PrintedHandover:
     """What a reader notices of a move.
 
     Attributes:
@@ -58,16 +58,16 @@ TAIL_CUT_PERCENT: Final[Mapping[tuple[str, Regime], Mapping[str, float]]] = Mapp
 )
 """Table 2: how much lower P99 of TTFT is than under stochastic dispatch, averaged over budgets, in %."""
 
-MIGRATION: Final[Mapping[tuple[str, Regime], Handover]] = MappingProxyType(
+MIGRATION: Final[Mapping[tuple[str, Regime], PrintedHandover]] = MappingProxyType(
     {
-        ("GPT", _S): Handover(4.21, 9.40, 0.209),
-        ("GPT", _D): Handover(6.59, 6.59, 0.217),
-        ("LLaMA", _S): Handover(5.53, 11.0, 0.209),
-        ("LLaMA", _D): Handover(10.01, 10.01, 0.217),
-        ("DeepSeek", _S): Handover(8.13, 11.0, 0.209),
-        ("DeepSeek", _D): Handover(17.17, 17.17, 0.217),
-        ("Command", _S): Handover(3.25, 8.0, 0.209),
-        ("Command", _D): Handover(8.54, 8.54, 0.217),
+        ("GPT", _S): PrintedHandover(4.21, 9.40, 0.209),
+        ("GPT", _D): PrintedHandover(6.59, 6.59, 0.217),
+        ("LLaMA", _S): PrintedHandover(5.53, 11.0, 0.209),
+        ("LLaMA", _D): PrintedHandover(10.01, 10.01, 0.217),
+        ("DeepSeek", _S): PrintedHandover(8.13, 11.0, 0.209),
+        ("DeepSeek", _D): PrintedHandover(17.17, 17.17, 0.217),
+        ("Command", _S): PrintedHandover(3.25, 8.0, 0.209),
+        ("Command", _D): PrintedHandover(8.54, 8.54, 0.217),
     }
 )
 """Table 3: what migration costs the reader."""
