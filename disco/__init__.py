@@ -1,5 +1,6 @@
 """disco: one good answer out of two models, one on this machine and one behind an API."""
 
+from disco import _moved
 from disco.client import RouteLog
 from disco.client.async_client import AsyncDisco
 from disco.client.endpoint_catalog.backups import Backup
@@ -16,6 +17,8 @@ from disco.errors import (
     NoEndpointError,
 )
 from disco.request import Timeouts
+
+_moved.install()
 
 __all__ = [
     "AnswerTimeoutError",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from disco._moved import former_names
 from disco.rates import Rates
 
 __all__ = [
@@ -185,3 +186,7 @@ class Plan:
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()
+
+
+if not TYPE_CHECKING:  # a type checker finds the former names
+    __getattr__ = former_names("plan")

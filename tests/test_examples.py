@@ -71,7 +71,7 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     text, _, summary = printed.partition("\n\n{")
     record = json.loads("{" + summary)
     assert text.strip()
-    assert record["policy"] == "fast"
+    assert record["preset"] == "fast"
     assert {attempt["endpoint"] for attempt in record["attempts"]} == {"device", "server"}
     assert sorted(attempt["outcome"] for attempt in record["attempts"]) == ["finished", "lost"]
     assert record["cost_usd"] == pytest.approx(sum(attempt["cost"] for attempt in record["attempts"]))

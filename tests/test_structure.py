@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "disco"
 
 # Small things at the bottom that every room may import and that import each other only in this order.
-SHARED = ("errors", "request", "rates", "events", "plan", "_resources")
+SHARED = ("_moved", "errors", "request", "rates", "events", "plan", "_resources")
 
 # What each room may import besides SHARED and itself: a whole room, or one module of it.
 # docs/architecture.md shows the same as a table; `test_the_table_in_the_docs_is_this_map` compares the two.
@@ -253,6 +254,32 @@ def test_no_room_of_the_core_asks_for_an_endpoint_by_name(room):
     assert found == []
 
 
+MOST_MODULES, MOST_LINES = 15, 400
+
+
+def modules_by_folder() -> dict[Path, list[Path]]:
+    """The Python files of disco and of its tests, by folder."""
+    folders: dict[Path, list[Path]] = {}
+    for path in sorted([*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+        folders.setdefault(path.parent.relative_to(ROOT), []).append(path)
+    return folders
+
+
+def test_folders_and_files_can_be_taken_in_at_once():
+    """No folder with more than 15 modules, no module of more than 400 lines."""
+    folders = modules_by_folder()
+    sizes = {folder: sum(p.name != "__init__.py" for p in paths) for folder, paths in folders.items()}
+    assert {str(folder): n for folder, n in sizes.items() if n > MOST_MODULES} == {}
+    lines = {p: len(p.read_text(encoding="utf-8").splitlines()) for paths in folders.values() for p in paths}
+    assert {str(p.relative_to(ROOT)): n for p, n in lines.items() if n > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_no_two_modules_of_a_room_have_one_name(room):
+    names = Counter(module.split(".")[-1] for module in SOURCES if module.split(".")[0] == room)
+    assert [name for name, count in names.items() if count > 1 and not (PACKAGE / room / name).is_dir()] == []
+
+
 def test_every_module_says_what_it_is():
     silent = [f"disco.{module}" for module, tree in SOURCES.items() if not ast.get_docstring(tree)]
     # A subpackage without anything to re-export is an empty file.
@@ -275,7 +302,9 @@ def test_a_package_exposes_exactly_what_it_says(name):
     tree = SOURCES[name.removeprefix("disco").removeprefix(".")]
     bound: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__":
+        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") not in (
+            *("__future__", "typing", "disco._moved"),
+        ):
             bound |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             bound.add(node.name)

@@ -20,7 +20,7 @@ async def run_chat(
     screen: Screen,
     *,
     local: str,
-    policy: str,
+    preset: str,
     model: str,
     isolation: Literal["thread", "process"] = "thread",
     record: str | os.PathLike[str] | None = None,
@@ -32,7 +32,7 @@ async def run_chat(
     Args:
         screen: where to.
         local: see `AsyncDisco`.
-        policy: likewise.
+        preset: likewise.
         model: the server's.
         isolation: as `local`.
         record: a file that route records are appended to, for `disco replay`; None: they are not kept.
@@ -43,7 +43,7 @@ async def run_chat(
     if not os.environ.get("OPENAI_API_KEY"):
         screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
     with nullcontext() if record is None else RouteLog(record) as routes:
-        async with AsyncDisco(local=local, isolation=isolation, policy=policy, on_route=routes) as client:
+        async with AsyncDisco(local=local, isolation=isolation, preset=preset, on_route=routes) as client:
             return await _converse(screen, client, local, model)
 
 

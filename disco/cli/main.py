@@ -63,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
-    chat.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    chat.add_argument(
+        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+    )
     chat.add_argument("--model", default="gpt-4o-mini", help="the server's model (default: gpt-4o-mini)")
     chat.add_argument(
         "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
@@ -103,7 +105,7 @@ async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
         screen,
         local=arguments.local,
         isolation=arguments.isolation,
-        policy=arguments.policy,
+        preset=arguments.preset,
         model=arguments.model,
         record=arguments.record,
     )

@@ -114,9 +114,9 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     """`disco tune`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "tune",
-        help="find the policy preset that serves an objective best on a trace",
+        help="find the preset that serves an objective best on a trace",
         description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few through "
-        "the real session, and writes a preset that AsyncDisco(policy=FILE) loads.",
+        "the real session, and writes a preset that AsyncDisco(preset=FILE) loads.",
     )
     parser.add_argument("trace", metavar="TRACE", help="a file, as for `disco replay`")
     _add_situation(parser)

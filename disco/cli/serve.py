@@ -45,7 +45,9 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs; a process of its own may crash without harm (default: thread)",
     )
-    parser.add_argument("--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    parser.add_argument(
+        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+    )
     parser.add_argument(
         "--backup",
         nargs=2,
@@ -103,7 +105,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         async with AsyncDisco(
             local=local,
             isolation=arguments.isolation,
-            policy=arguments.policy,
+            preset=arguments.preset,
             on_route=on_route,
             backups=_backups(arguments.backup),
         ) as client:
@@ -134,7 +136,7 @@ def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bo
         else str(client.base_url.copy_with(userinfo=b"", query=None)).rstrip("/")
     )
     parts = [f"local model: {here or 'none'}", f"server: {there or 'none'}"]
-    parts.append(f"policy: {client.router.preset.name}")
+    parts.append(f"preset: {client.router.preset.name}")
     screen.line(base_url)
     screen.line("; ".join(parts), style="dim")
     callers = "the key you set" if with_key else "any text as the key"

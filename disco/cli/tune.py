@@ -49,7 +49,7 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     write_preset(
         tuned.chosen.choice, out, summary=_summary(tuned), comment=_comment(tuned, trace.name, scenario.name)
     )
-    screen.line(f'Preset: {out}. Use it with AsyncDisco(policy="{_as_policy(out)}", ...).')
+    screen.line(f'Preset: {out}. Use it with AsyncDisco(preset="{_as_preset(out)}", ...).')
     return 0
 
 
@@ -127,6 +127,6 @@ def _figures(trial: Trial) -> str:
     )
 
 
-def _as_policy(path: Path) -> str:
+def _as_preset(path: Path) -> str:
     text = str(path)
     return text if path.is_absolute() or len(path.parts) > 1 else f"./{text}"

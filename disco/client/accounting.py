@@ -30,7 +30,7 @@ class Accounting:
         statistics: of the client.
         endpoints: what is known of those that took part, by name.
         refused: servers whose refusal of the key was logged. Mutable.
-        policy: name of the preset.
+        preset: its name.
         created_s: when the request came, Unix time in seconds.
         on_refit: called when enough is new for policies to be planned again.
     """
@@ -44,7 +44,7 @@ class Accounting:
         statistics: Statistics,
         endpoints: Mapping[str, EndpointStatistics],
         refused: set[object],
-        policy: str,
+        preset: str,
         created_s: float,
         on_refit: Callable[[], None],
     ) -> None:
@@ -54,7 +54,7 @@ class Accounting:
         self._statistics = statistics
         self._endpoints = endpoints
         self._refused = refused
-        self._policy = policy
+        self._preset = preset
         self._created_s = created_s
         self._on_refit = on_refit
         self.live: LiveSession | None = None  # set once there is one
@@ -71,7 +71,7 @@ class Accounting:
         # The session has closed and changes no more, so the record may be written when it is asked for; only
         # the budgets that it reports go on changing.
         live.written = cache(
-            partial(make_record, session, ledger, policy=self._policy, created_s=self._created_s)
+            partial(make_record, session, ledger, preset=self._preset, created_s=self._created_s)
         )
         if self._reservation is not None:
             live.written()

@@ -17,7 +17,13 @@ from openai.pagination import AsyncPage
 from openai.types import Model
 
 from disco.client.chat.routed_request import Routed, clocks_of, hide, is_model_list, model_of, routed_request
-from disco.client.request_options import NO_OPTIONS, RequestOptions, merge_options, take_options
+from disco.client.request_options import (
+    NO_OPTIONS,
+    RequestOptions,
+    chosen_preset,
+    merge_options,
+    take_options,
+)
 from disco.errors import ConfigurationError, NoEndpointError
 from disco.request import Timeouts
 
@@ -55,8 +61,9 @@ class AsyncDisco(AsyncOpenAI):
             an endpoint object (which stays yours to close), or None for no model here.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
             own, which may crash without harm: its answers fail over, and it is started again.
-        policy: a preset's name (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
+        preset: its name (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
             of a preset file, or a `Preset`.
+        policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
             `warm_up()`; until proved it counts as unable), `"none"`, or a `Continuation`.
         device_profile: the device's profile, or its name or path; by default what `disco profile` saved for this
@@ -64,8 +71,8 @@ class AsyncDisco(AsyncOpenAI):
         server_profile: the server's profile, or its name or path: its TTFT distribution before any was seen.
         price: USD per million (input, output) tokens of the server's model; by default the price table's.
         backups: further servers, each with its own URL, key, model and price (`disco.Backup`). They answer where
-            the first one does not: while it fails, rests or refuses, by the policy as if they were it, the cheapest
-            first. Never asked for what must stay on this machine, nor for what passes through.
+            the first one does not: while it fails, cools down or refuses, the cheapest of them takes its place in
+            the preset's policy. Never asked for what must stay on this machine, nor for what passes through.
         budget: what may be spent within a sliding window, never more: `{"server_usd": 0.50, "window_s": 86_400}`.
             Keys as in the preset's `[limits]`, in place of those there: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
@@ -90,7 +97,8 @@ class AsyncDisco(AsyncOpenAI):
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | None = None,
         isolation: Literal["thread", "process"] = "thread",
-        policy: str | os.PathLike[str] | Preset = "balanced",
+        preset: str | os.PathLike[str] | Preset = "balanced",
+        policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
@@ -150,7 +158,7 @@ class AsyncDisco(AsyncOpenAI):
         self.router = _router or Router(
             local=Path(local) if isinstance(local, os.PathLike) else local,
             isolation=isolation,
-            policy=policy,
+            preset=chosen_preset(preset, policy),
             device_profile=device_profile,
             server_profile=server_profile,
             price=price,
@@ -213,7 +221,7 @@ class AsyncDisco(AsyncOpenAI):
         """Load the local model, open the connection and find out how the server continues, all at once.
 
         Does not raise when the server is unreachable: the first request will say so, or do without it. Does not
-        ask it at all where the policy or `default_options` keep everything on this machine.
+        ask it at all where the preset or `default_options` keep everything on this machine.
 
         Args:
             model: the server's model to probe under `continuation="auto"` (one short request); None probes
@@ -261,7 +269,7 @@ class AsyncDisco(AsyncOpenAI):
         same; what only the server can do fails closed: what must stay on this machine, stays.
 
         Raises:
-            NoEndpointError: no server is configured, or the policy or the request keeps everything here.
+            NoEndpointError: no server is configured, or the preset or the request keeps everything here.
         """
         if is_model_list(options) and not self.may_ask_server(options):
             return await self._process_response(
@@ -292,7 +300,7 @@ class AsyncDisco(AsyncOpenAI):
         return answer
 
     def may_ask_server(self, options: FinalRequestOptions) -> bool:
-        """Whether there is a server, and policy and request let this go there."""
+        """Whether there is a server, and preset and request let this go there."""
         own, _ = take_options(options.extra_json, self.default_options)
         return self.server is not None and not self.router.is_local_only(own)
 
@@ -329,9 +337,9 @@ class AsyncDisco(AsyncOpenAI):
             )
         if self.router.is_local_only(own):
             raise NoEndpointError(
-                f"{options.method.upper()} {options.url} would leave this machine, which the policy "
+                f"{options.method.upper()} {options.url} would leave this machine, which the preset "
                 f"{self.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
-                "model answers, or another policy (and the server's model)."
+                "model answers, or another preset (and the server's model)."
             )
         return None
 

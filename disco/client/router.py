@@ -52,7 +52,7 @@ class Router:
         *,
         local: str | Path | Endpoint | LocalServer | None,
         isolation: Literal["thread", "process"] = "thread",
-        policy: str | os.PathLike[str] | Preset,
+        preset: str | os.PathLike[str] | Preset,
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
@@ -62,7 +62,7 @@ class Router:
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
-        self.preset = with_limits(load_preset(policy), budget)
+        self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
         self._owns_local = not isinstance(local, Endpoint)
         self.local = None if local is None else _local_endpoint(local, isolation)
@@ -115,7 +115,7 @@ class Router:
         policy = preset.dispatch.policy
         device = self.local is not None and self.local.reach == "device"
         if not device and (self.is_local_only(defaults) or policy == "device_only"):
-            chosen = "local_only = True" if defaults.local_only else f"The policy {preset.name!r}"
+            chosen = "local_only = True" if defaults.local_only else f"The preset {preset.name!r}"
             if self.local is not None:
                 raise ConfigurationError(
                     f"{chosen} has answers written on this machine, but the local model is on another one "
@@ -127,8 +127,8 @@ class Router:
             )
         if server is None and policy in ("server_only", "race"):
             raise ConfigurationError(
-                f"The policy {preset.name!r} needs a server, but none is configured: pass api_key=... "
-                "(and base_url=...), or choose another policy."
+                f"The preset {preset.name!r} needs a server, but none is configured: pass api_key=... "
+                "(and base_url=...), or choose another preset."
             )
 
     @property
@@ -196,7 +196,7 @@ class Router:
             now=now,
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
-        log_plan(planned.plan, policy=preset.name, model=model, prompt_tokens=features.prompt_tokens)
+        log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
         report = self._reporter.begin(
             RequestFacts(
                 model=model,
@@ -214,7 +214,7 @@ class Router:
             statistics=self.statistics,
             endpoints=known,
             refused=self._refused,
-            policy=preset.name,
+            preset=preset.name,
             created_s=created_s,
             on_refit=self._refit,
         )
@@ -267,7 +267,7 @@ class Router:
     ) -> BudgetReservation | None:
         """The request's way to its budgets; None where there are none.
 
-        The client's own hold for every request, whatever policy it names; that policy's come on top.
+        The client's own hold for every request, whatever preset it names; that preset's come on top.
 
         Raises:
             ConfigurationError: a budget is in money, and a server's price is not known.
@@ -295,11 +295,11 @@ class Router:
         )
 
     def _preset(self, options: RequestOptions) -> Preset:
-        if options.policy is None:
+        if options.preset is None:
             return self.preset
-        if options.policy not in self._presets:
-            self._presets[options.policy] = load_preset(options.policy)
-        return self._presets[options.policy]
+        if options.preset not in self._presets:
+            self._presets[options.preset] = load_preset(options.preset)
+        return self._presets[options.preset]
 
     def _dispatcher(
         self,

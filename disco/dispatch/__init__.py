@@ -1,5 +1,8 @@
 """Which endpoints may serve a request, which start when, and where its answer may go."""
 
+from typing import TYPE_CHECKING
+
+from disco._moved import former_names
 from disco.dispatch.arranging import Arrangement, Arranging, BudgetClass
 from disco.dispatch.dispatcher import Dispatcher
 from disco.dispatch.eligibility import eligible
@@ -75,3 +78,6 @@ __all__ = [
     "plan_waits_samples",
     "regime",
 ]
+
+if not TYPE_CHECKING:  # a type checker finds the former names
+    __getattr__ = former_names("dispatch")

@@ -90,7 +90,7 @@ class Dispatcher:
                 these still stand by should the others fail; "urgent" starts at once all that the policy chooses
                 among. Neither is counted in the policy's budget.
             resting: by name, endpoints that rest, with the reason.
-            probing: names of endpoints that have rested and may be tried again by this request.
+            probing: names of endpoints that have deprioritised and may be tried again by this request.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
@@ -102,18 +102,18 @@ class Dispatcher:
             answer_tokens = _TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _rank(c, features.prompt_tokens, answer_tokens))
         # Whatever rests, the request is tried: none is refused because of that.
-        rested = [c for c in able if c.name in resting] if resting else []
-        if rested and len(rested) < len(able):
+        deprioritised = [c for c in able if c.name in resting] if resting else []
+        if deprioritised and len(deprioritised) < len(able):
             able = [c for c in able if c.name not in resting]
         else:
-            rested = []
+            deprioritised = []
         arranged = self._arranging.arrange(features, able, budget_class)
         starts = arranged.starts
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         starting = [start.endpoint for start in starts]
         migration = self._preset.migration
-        moves: dict[str, Migration] = {}
+        migrations: dict[str, Migration] = {}
         if migration.enabled and features.may_migrate:
             firm = [
                 c
@@ -124,13 +124,13 @@ class Dispatcher:
                 # One on standby is there for need only, not to save money.
                 and (not c.standby or c.name in arranged.chosen)
             ]
-            moves = _moves(able, firm)
+            migrations = _migrations(able, firm)
         return Plan(
             starts=starts,
-            fallbacks=tuple([c.name for c in (*able, *rested) if c.name not in starting]),
-            migrations=moves,
+            fallbacks=tuple([c.name for c in (*able, *deprioritised) if c.name not in starting]),
+            migrations=migrations,
             order=migration.order,
-            deprioritised=tuple([resting[c.name] for c in rested]),
+            deprioritised=tuple([resting[c.name] for c in deprioritised]),
         )
 
 
@@ -162,7 +162,7 @@ def _backed(
     return starts
 
 
-def _moves(able: list[Candidate], targets: list[Candidate]) -> dict[str, Migration]:
+def _migrations(able: list[Candidate], targets: list[Candidate]) -> dict[str, Migration]:
     """Every more expensive writer may hand over to the one of `targets` that continues answers most cheaply."""
     target: Candidate | None = None
     for c in targets:

@@ -33,7 +33,7 @@ def within_budget(
     prompt_tokens: int,
     urgent: bool = False,
 ) -> Plan:
-    """Take out of a plan what its budget is too dear for.
+    """Remove from a plan the starts and migrations that its budget does not cover.
 
     Args:
         plan: as dispatch made it.
@@ -46,7 +46,7 @@ def within_budget(
         urgent: spend what is there, down to the last of it; never more.
 
     Returns:
-        The plan, with what was taken out in `withheld`; the same object where nothing was.
+        The plan, with what was taken out in `budget_cuts`; the same object where nothing was.
 
     Raises:
         BudgetExceededError: only limited endpoints may serve the request, and too little is left.
@@ -61,11 +61,12 @@ def within_budget(
         return plan
     affordable = {name for name in names if reservation.allowance(name, Prefix(), now)}
     share = {name: 1.0 if urgent else reservation.left_share(name, now) for name in limited}
-    rested = {rest.endpoint for rest in plan.deprioritised}
+    deprioritised = {rest.endpoint for rest in plan.deprioritised}
     others = any(
-        n not in limited and n not in rested for n in (*(s.endpoint for s in plan.starts), *plan.fallbacks)
+        n not in limited and n not in deprioritised
+        for n in (*(s.endpoint for s in plan.starts), *plan.fallbacks)
     )
-    withheld: list[BudgetCut] = []
+    cuts: list[BudgetCut] = []
     starts: list[Start] = []
     # Of those that start together the limited one is the hedge.
     for start in sorted(plan.starts, key=lambda s: (s.after_s, s.endpoint in limited)):
@@ -73,11 +74,11 @@ def within_budget(
         if name not in limited:
             starts.append(start)
         elif name not in affordable:
-            withheld.append(BudgetCut(name, "start", "spent"))
+            cuts.append(BudgetCut(name, "start", "spent"))
         elif is_hedge and share[name] < FOR_HEDGES:
-            withheld.append(BudgetCut(name, "hedge", "low"))
+            cuts.append(BudgetCut(name, "hedge", "low"))
         elif is_hedge and name not in known:
-            withheld.append(BudgetCut(name, "hedge", "unknown"))
+            cuts.append(BudgetCut(name, "hedge", "unknown"))
             if start.after_s <= starts[0].after_s:
                 wait_s = candidates[name].time_to_first_token_s(prompt_tokens)
                 starts = [
@@ -85,11 +86,11 @@ def within_budget(
                     *(replace(s, after_s=max(s.after_s, start.after_s + wait_s)) for s in starts),
                 ]
         elif others and share[name] < FOR_ANSWERS:
-            withheld.append(BudgetCut(name, "start", "low"))
+            cuts.append(BudgetCut(name, "start", "low"))
         else:
             starts.append(start)
     if not starts:
-        starts = [Start(_stand_in(plan, limited, affordable, rested, reservation, now))]
+        starts = [Start(_stand_in(plan, limited, affordable, deprioritised, reservation, now))]
     early_s = min(s.after_s for s in starts)
     if early_s > min(s.after_s for s in plan.starts):  # whoever it waited for does not start any more
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]
@@ -98,18 +99,18 @@ def within_budget(
         if move.target not in limited or (move.target in affordable and share[move.target] >= FOR_HEDGES):
             moves[source] = move
         else:
-            withheld.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
-    if not withheld:
+            cuts.append(BudgetCut(move.target, "move", "low" if move.target in affordable else "spent"))
+    if not cuts:
         return plan
     starting = {s.endpoint for s in starts}
-    last = [n for n in plan.fallbacks if n in rested]
-    rest = [n for n in (*plan.fallbacks, *(s.endpoint for s in plan.starts)) if n not in rested]
+    last = [n for n in plan.fallbacks if n in deprioritised]
+    rest = [n for n in (*plan.fallbacks, *(s.endpoint for s in plan.starts)) if n not in deprioritised]
     return replace(
         plan,
         starts=tuple(starts),
         fallbacks=tuple(n for n in dict.fromkeys([*rest, *last]) if n not in starting),
         migrations=moves,
-        budget_cuts=tuple(dict.fromkeys(withheld)),
+        budget_cuts=tuple(dict.fromkeys(cuts)),
     )
 
 
@@ -117,7 +118,7 @@ def _stand_in(
     plan: Plan,
     limited: set[str],
     affordable: set[str],
-    rested: set[str],
+    deprioritised: set[str],
     reservation: BudgetReservation,
     now: float,
 ) -> str:
@@ -125,7 +126,7 @@ def _stand_in(
     names = [*plan.fallbacks, *(s.endpoint for s in plan.starts)]
     free = [n for n in names if n not in limited]
     paid = [n for n in names if n in limited and n in affordable]
-    ranked = [*(n for n in free if n not in rested), *paid, *free]
+    ranked = [*(n for n in free if n not in deprioritised), *paid, *free]
     if ranked:
         return ranked[0]
     raise reservation.refusal(plan.starts[0].endpoint, now)

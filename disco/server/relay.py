@@ -79,7 +79,7 @@ class Relay:
             )
         disco = asked.disco
         if self._client.router.is_local_only(self._client.default_options) and isinstance(disco, Mapping):
-            # What the owner keeps on this machine, no caller's choice of a policy sends away.
+            # What the owner keeps on this machine, no caller's choice of a preset sends away.
             disco = {**disco, "local_only": True}
         options: Any = {} if disco is None else {"extra_json": {"disco": disco}}
         response: httpx2.Response = await self._client.post(

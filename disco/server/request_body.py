@@ -95,7 +95,7 @@ def parse(path: str, data: bytes) -> ParsedBody:
         raise Refusal(400, "The body of the request must be a JSON object.", code="invalid_json")
     disco = body.pop("disco", None)
     if isinstance(disco, Mapping):
-        _check_policy(disco.get("policy"))
+        _check_preset(disco.get("preset", disco.get("policy")))
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _wrong("stream", "a boolean")
@@ -123,11 +123,11 @@ def _check_messages(messages: object) -> None:
         raise Refusal(400, message, param="messages", code="empty_array")
 
 
-def _check_policy(policy: object) -> None:
+def _check_preset(preset: object) -> None:
     """Only shipped presets by name: a path would let whoever may ask read files of this machine."""
     presets = available_presets()
-    if isinstance(policy, str) and policy not in presets:
-        name = policy[:80]
+    if isinstance(preset, str) and preset not in presets:
+        name = preset[:80]
         message = f"No preset is called {name!r}. {nearest(name, presets)} Paths are for the server's owner."
         raise Refusal(400, message, param="disco", code="invalid_disco_option")
 

@@ -17,52 +17,52 @@ __all__ = ["Writing"]
 class Writing:
     """Takes what attempts write and how they end. No state of its own."""
 
-    def __init__(self, parts: SessionParts, succession: FailoverControl, ending: Ending) -> None:
+    def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
         self._max_tokens = parts.config.max_tokens
         self._attempts, self._transcript = parts.attempts, parts.transcript
         self._migration, self._race = parts.migration, parts.race
-        self._succession, self._ending = succession, ending
+        self._failover, self._ending = failover, ending
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """An active attempt wrote something."""
-        mover = self._migration
+        migration = self._migration
         if state is self._transcript.writer:
             self._add(state, deltas, now)
         elif not is_content(deltas):
-            if not mover.is_target(state):
+            if not migration.is_target(state):
                 state.held.extend(deltas)
             return
-        elif mover.is_target(state):
+        elif migration.is_target(state):
             self._arrived(state, deltas, now, out)
         elif self._transcript.writer is None:
             self._race.commit(state, now, out)
             self._add(state, [*state.held, *deltas], now)
             state.held.clear()
         if state.allowance is not None and state.active and has_used_up(state, deltas, self._max_tokens):
-            self._ending.unless(self._succession.cut_off(state, now, out), now, out)
-        elif mover.move is not None and mover.moving is None:
-            mover.consider(now, out)
+            self._ending.unless(self._failover.cut_off(state, now, out), now, out)
+        elif migration.move is not None and migration.moving is None:
+            migration.consider(now, out)
 
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
         """An active attempt finished properly."""
-        mover, writer = self._migration, self._transcript.writer
+        migration, writer = self._migration, self._transcript.writer
         state.usage = ended.usage or state.usage
         self._attempts.answered_empty(state, now)
         if was_told_to_stop(state, ended, self._max_tokens):
-            self._ending.unless(self._succession.cut_off(state, now, out), now, out)
-        elif mover.is_target(state):
+            self._ending.unless(self._failover.cut_off(state, now, out), now, out)
+        elif migration.is_target(state):
             # The target has nothing to add at the cut; the source knows better while it still writes.
             state.ended_at = now
-            if mover.source.active:
-                mover.abandon("target_empty", now, out)
+            if migration.source.active:
+                migration.abandon("target_empty", now, out)
             else:
                 self._ending.finish(state, ended.finish_reason, now, out)
         elif writer is None and self._attempts.others_active(state):
             # Nothing said is not an answer while another attempt may still speak.
             self._attempts.leave(state, AttemptOutcome.LOST, now)
         elif state is writer or writer is None:
-            if mover.moving is not None:
-                mover.abandon("source_finished", now, out)
+            if migration.moving is not None:
+                migration.abandon("source_finished", now, out)
             if writer is None:  # an empty answer is an answer
                 self._race.commit(state, now, out)
                 self._add(state, state.held, now)
@@ -72,7 +72,7 @@ class Writing:
         """The writer's deltas, into the answer or behind the cut of a move."""
         if state.first_content_at is None and is_content(deltas):
             self._attempts.spoke(state, now)
-            self._succession.made_up_for = True
+            self._failover.made_up_for = True
         moving = self._migration.moving
         self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
@@ -84,10 +84,10 @@ class Writing:
             self._race.hand_to(target)
             self._add(target, deltas, now)
         elif self._migration.source.active:
-            self._succession.failures.failed.add(name)
+            self._failover.failures.failed.add(name)
             self._migration.has_failed(name)
             self._migration.abandon("not_text", now, out)
         else:  # its source was stopped at the cut: there is no attempt to go back to
             error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
             failure = EndpointFailure(FailureKind.SEAM, error)
-            self._ending.unless(self._succession.fail(target, failure, now, out), now, out)
+            self._ending.unless(self._failover.fail(target, failure, now, out), now, out)

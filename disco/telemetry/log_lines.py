@@ -26,7 +26,7 @@ def is_logged() -> bool:
     return _ROUTE.isEnabledFor(logging.INFO)
 
 
-def log_plan(plan: Plan, *, policy: str, model: str, prompt_tokens: int) -> None:
+def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None:
     """DEBUG: what dispatch decided."""
     if not _ROUTE.isEnabledFor(logging.DEBUG):
         return
@@ -40,7 +40,7 @@ def log_plan(plan: Plan, *, policy: str, model: str, prompt_tokens: int) -> None
         ", ".join(plan.fallbacks) or "nobody",
         extra=_fields(
             {
-                "policy": policy,
+                "preset": preset,
                 "model": model,
                 "input_tokens": prompt_tokens,
                 "starts": starts,

@@ -46,7 +46,7 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
     usage = billed(route)
     row: dict[str, Fact | None] = {
         "model": asked.model,
-        "policy": route.policy,
+        "preset": route.preset,
         "stream": asked.stream,
         "outcome": outcome(route),
         "finish_reason": route.finish_reason,

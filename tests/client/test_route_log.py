@@ -30,7 +30,7 @@ def record(created_s: float = 1.0, *, tokens: int = 5) -> RouteRecord:
     timeline = tuple((i / 100, 1) for i in range(tokens))
     return RouteRecord(
         created_s=created_s,
-        policy="test",
+        preset="test",
         finish_reason="stop",
         prompt_tokens=3,
         answer_tokens=tokens,

@@ -123,7 +123,7 @@ def record_of(run: Run, costs: Mapping[str, float] | None = None) -> RouteRecord
         ledger = settle_accounts(run.session, rates)
     else:
         ledger = settle_accounts(run.session)
-    return make_record(run.session, ledger, policy="test")
+    return make_record(run.session, ledger, preset="test")
 
 
 class CustomAttempt(Attempt):

@@ -28,7 +28,7 @@ MOVING = Plan((Start("device"),), ("server",), {"device": Migration("server")})
 def trimmed(plan: Plan, left: int, *, known=("server", "backup", "device"), urgent=False) -> Plan:
     limiter = BudgetLimiter()
     if left < LIMIT.amount:
-        limiter.meter(LIMIT).reserve(int(LIMIT.amount) - left, 0.0)
+        limiter.counter(LIMIT).reserve(int(LIMIT.amount) - left, 0.0)
     reservation = BudgetReservation(limiter, (LIMIT,), PAYERS, 100)
     return within_budget(plan, CANDIDATES, reservation, 0.0, known=known, prompt_tokens=50, urgent=urgent)
 

@@ -32,6 +32,7 @@ from disco.request import Request, Timeouts
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RENAMED
 from disco.session.switching.answer_lengths import AnswerLengths
 
 # The fields of record schema 2, and of the parts of a record: those that are added later change no digest.
@@ -65,7 +66,9 @@ PLAIN = (
 
 
 def projected(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's `to_dict(timelines=True)` with the fields above and no others."""
+    """A record's `to_dict(timelines=True)` with the fields above, under the names of schema 2, and no others."""
+    now = {**{name: name for name in (*PARTS, *PLAIN.split())}, **RENAMED}
+    record = {name: record[now[name]] for name in (*PARTS, *PLAIN.split())} | {"ledger": record["ledger"]}
     out = {name: record[name] for name in PLAIN.split()}
     for part, names in PARTS.items():
         out[part] = _only(record[part], names.split())
@@ -257,7 +260,7 @@ class Episode:
             watch.close()
             if reservation is not None:
                 reservation.close(now)
-            record = make_record(session, settle_accounts(session), policy=preset.name)
+            record = make_record(session, settle_accounts(session), preset=preset.name)
             self.kept[ask.row] = {
                 "record": projected(record.to_dict(timelines=True)),
                 "text_crc32": zlib.crc32(session.transcript.text.encode()),

@@ -10,6 +10,8 @@ import golden_adapter
 import pytest
 import replays
 
+from disco.session.records.route_record import RENAMED
+
 SLICE = 400
 FEW = 200
 HOW = (
@@ -69,7 +71,8 @@ def test_another_process_finds_the_same():
 def test_a_record_is_projected_on_the_fields_of_schema_2():
     """A field that is added to records later changes no digest; one that is taken away cannot go unnoticed."""
     found = next(r for r in replays.results("cheap", 100) if r.get("record", {}).get("transfers"))["record"]
-    later = {**found, "new": 1, "tries": [{**t, "new": 2} for t in found["tries"]]}
+    record = {RENAMED.get(name, name): value for name, value in found.items()}
+    later = {**record, "new": 1, "attempts": [{**t, "new": 2} for t in record["attempts"]]}
     assert golden_adapter.projected(later) == found
     with pytest.raises(KeyError):
-        golden_adapter.projected({name: value for name, value in found.items() if name != "pieces"})
+        golden_adapter.projected({name: value for name, value in record.items() if name != "segments"})

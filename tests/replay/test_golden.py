@@ -129,7 +129,7 @@ def situation(seed: int) -> Run:
 def told(run: Run, number: str) -> str:
     """All that happened, as text; times written with the format `number`."""
     session = run.session
-    record = make_record(session, settle_accounts(session), policy="test")
+    record = make_record(session, settle_accounts(session), preset="test")
 
     def times(pairs) -> str:
         return " ".join(f"{number % at}:{tokens}" for at, tokens in pairs)

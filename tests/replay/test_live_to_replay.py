@@ -49,7 +49,7 @@ class Recording:
             n for name, n in RECORDED.items() if list(RECORDED).index(name) < list(RECORDED).index(policy)
         )
         stop = start + RECORDED[policy]
-        assert {r.policy for r in self.routes[start:stop]} == {policy}
+        assert {r.preset for r in self.routes[start:stop]} == {policy}
         return self.trace.take(start, stop), self.routes[start:stop]
 
 
@@ -128,7 +128,7 @@ def assert_costs_match(outcome: Outcome, trace: Trace, routes: list[RouteRecord]
 def test_the_trace_is_what_was_recorded(recording):
     trace, routes = recording.trace, recording.routes
     assert len(trace) == len(routes) == sum(RECORDED.values())
-    assert trace.features["policy"].tolist() == [r.policy for r in routes]
+    assert trace.features["preset"].tolist() == [r.preset for r in routes]
     assert trace.features["winner"].tolist() == [r.winner for r in routes]
     assert trace.features["cost_usd"] == pytest.approx([r.cost for r in routes], rel=1e-12)
     assert (trace.output_tokens == [r.answer_tokens for r in routes]).all()
@@ -185,7 +185,7 @@ def test_the_scenario_is_what_it_was_recorded_on(recording):
     assert scenario.device_rates.cost_in == rates["device"].cost_in
     assert scenario.server_rates.cost_out == pytest.approx(0.6e-6)
     assert scenario.pace_tps == routes[-1].pace.pace_tps
-    seen = [r.pace.ttft_raw_s for r in routes if r.policy == "server_only"]
+    seen = [r.pace.ttft_raw_s for r in routes if r.preset == "server_only"]
     assert scenario.ttft.quantile(0.0) <= min(seen) * 1.03
     assert isinstance(scenario.device, DeviceProfile)
     assert scenario.device.n >= 8

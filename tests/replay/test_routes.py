@@ -73,7 +73,7 @@ def played(
         AnswerLengths.geometric(150.0),
     )
     run_session(session, profiles, REQUEST, np.random.default_rng(0), cancel_at=cancel_at)
-    return make_record(session, settle_accounts(session), policy="test", created_s=created_s)
+    return make_record(session, settle_accounts(session), preset="test", created_s=created_s)
 
 
 def file_of(path: Path, *records: RouteRecord, timelines: bool = True) -> Path:

@@ -116,7 +116,7 @@ def test_a_dispatcher_with_a_preset_plans_for_three():
     assert out.names[out.winner[0]] == "cloud"
     ((writers, record),) = out.examples.items()
     assert writers == ("cloud", "phone")
-    assert record.policy == "mine"
+    assert record.preset == "mine"
     assert out.failures[0].tolist() == [0, 0, 1]
     assert ("phone", Phase.FAILOVER) in out.cost_by
 

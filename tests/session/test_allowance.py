@@ -49,7 +49,7 @@ class Watched(BudgetReservation):
     def open(self, attempt, endpoint, prefix, now):
         allowed = BudgetReservation.open(self, attempt, endpoint, prefix, now)
         if allowed is not None:
-            (_, _, _, units), *_ = self._tabs[attempt].held
+            (_, _, _, units), *_ = self._held[attempt].held
             self.seen[attempt] = [now, math.inf, units, 0]
         return allowed
 
@@ -150,7 +150,7 @@ def test_who_cannot_reserve_does_not_start():
     assert server.usage.prompt_tokens == 0
     assert device.outcome is AttemptOutcome.FINISHED
     assert result.finished == "stop"
-    record = make_record(result.session, settle_accounts(result.session), policy="test")
+    record = make_record(result.session, settle_accounts(result.session), preset="test")
     assert record.budget == {
         "server_tokens": {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
     }
@@ -270,4 +270,4 @@ def test_many_sessions_together_never_overspend(data):
     for right, *_ in jobs:
         held = [(cost, over) for start, end, cost, over in jobs if start <= right and end > right - window_s]
         assert sum(cost - over for cost, over in held) <= limit.amount
-    assert not limiter.meter(limit)._open, "a reservation was never given back"
+    assert not limiter.counter(limit)._open, "a reservation was never given back"

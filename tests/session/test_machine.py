@@ -82,7 +82,7 @@ def test_whatever_happens_every_token_comes_once_in_order_and_is_charged(situati
     assert all(a.stopped for a in session.attempts)
 
     # The reader's text is, piece by piece, what the writers wrote: nothing twice, nothing missing.
-    record = make_record(session, settle_accounts(session), policy="test")
+    record = make_record(session, settle_accounts(session), preset="test")
     assert record.seamless
     assert result.text == session.transcript.text
     if record.segments:
@@ -162,7 +162,7 @@ def test_an_answer_moves_to_the_cheaper_endpoint_and_nobody_is_late(order):
     session = result.session
     assert [h.outcome for h in session.migrations_run] == ["switched"]
     assert [s.writer.candidate.name for s in session.transcript.segments] == ["server", "device"]
-    record = make_record(session, settle_accounts(session), policy="test")
+    record = make_record(session, settle_accounts(session), preset="test")
     assert record.migrations[0].late_tokens == 0
     assert record.seamless
     # Both endpoints hold the same canonical text here, so the moved answer is that very text.
@@ -188,7 +188,7 @@ def test_a_target_that_is_late_is_given_up_and_nobody_notices():
     assert result.text == run({"server": FAST}, Plan((Start("server"),))).text
     assert session.migrations_run
     assert all(h.outcome != "switched" for h in session.migrations_run)
-    record = make_record(session, settle_accounts(session), policy="test")
+    record = make_record(session, settle_accounts(session), preset="test")
     assert record.pace.late_tokens == 0
 
 

@@ -43,11 +43,11 @@ def record_of_a_race(
         "device": Candidate("device", "device", Rates(4e-9, 5e-9, 0.0), load_s=load_s, continues=True),
         "server": Candidate("server", "any", Rates(1.5e-7, 6e-7), rank=1),
     }
-    plan = Plan((Start("device"), Start("server", 0.05)), deprioritised=rested)
+    plan = Plan((Start("device"), Start("server", 0.05)), deprioritised=deprioritised)
     config = SessionConfig(prompt_tokens=20, max_tokens=30, pace_tps=pace.tps if pace else None)
     session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0))
-    return make_record(session, settle_accounts(session), policy="test", created_s=created_s)
+    return make_record(session, settle_accounts(session), preset="test", created_s=created_s)
 
 
 def test_it_knows_when_where_and_at_what_price():
@@ -152,7 +152,7 @@ def test_whatever_happens_it_is_json_and_holds_numbers_and_names_only(situation)
     session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
-    record = make_record(session, settle_accounts(session), policy="test", created_s=1.0)
+    record = make_record(session, settle_accounts(session), preset="test", created_s=1.0)
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(situation["profiles"])
     assert [t["place"] == "device" for t in written["attempts"]] == [

@@ -61,7 +61,7 @@ def answer(
     """One answer, read to its end, or left after so many deltas. What it fails with stays in `error`."""
 
     async def main() -> LiveSession:
-        router = Router(local=device, policy=policy, seed=0, **more)
+        router = Router(local=device, preset=policy, seed=0, **more)
         live = await router.open(
             request or ask(), server, stream=stream, options=RequestOptions(), max_retries=max_retries
         )

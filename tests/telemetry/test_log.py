@@ -40,7 +40,7 @@ def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
     route, said = live.record, fields(line)
     assert json.loads(json.dumps(said)) == {
         "model": "gpt-4o-mini",
-        "policy": "watched",
+        "preset": "watched",
         "stream": True,
         "outcome": "finished",
         "finish_reason": "stop",

@@ -353,7 +353,7 @@ def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situat
     session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
     result = run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
-    route = make_record(session, settle_accounts(session), policy="test", created_s=1e9)
+    route = make_record(session, settle_accounts(session), preset="test", created_s=1e9)
     asked = RequestFacts(model="m", stream=situation["streams"], params={}, created_s=1e9)
 
     otel.exporter.clear()

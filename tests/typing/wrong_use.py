@@ -9,7 +9,7 @@ from disco.session.records.route_record import RouteRecord
 
 def rename(route: RouteRecord) -> None:
     """Records, requests and settings do not change."""
-    route.policy = "x"  # wrong
+    route.preset = "x"  # wrong
     Timeouts().gap_s = 3.0  # wrong
 
 

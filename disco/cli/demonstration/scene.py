@@ -275,7 +275,7 @@ def make_client(
     """A client as the scene wants it; `policy` is another one than the scene's, to compare with."""
     return AsyncDisco(
         local=device.endpoint,
-        policy=_preset(scene, policy),
+        preset=_preset(scene, policy),
         base_url=remote.base_url,
         api_key=remote.api_key,
         continuation=remote.continuation,

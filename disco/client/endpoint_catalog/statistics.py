@@ -135,7 +135,7 @@ class Statistics:
     _lengths: AnswerLengths | None = None
 
     def learn(self, session: Session, endpoints: Mapping[str, EndpointStatistics]) -> bool:
-        """Take in a finished session; True when enough is new for the policy to be planned again.
+        """Take in a finished session; True when enough is new for a preset to be planned again.
 
         `endpoints` are those its candidates were made from, by endpoint name.
         """

@@ -44,8 +44,8 @@ class Disco(OpenAI):
     at once, inside notebooks too. Close it (or use `with`) to stop them and free the local model.
 
     Args:
-        local, isolation, policy, continuation, device_profile, server_profile, price, backups, budget, timeouts,
-            default_options: as for `AsyncDisco`.
+        local, isolation, preset, policy, continuation, device_profile, server_profile, price, backups, budget,
+            timeouts, default_options: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the background thread.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -60,7 +60,8 @@ class Disco(OpenAI):
         *,
         local: str | os.PathLike[str] | Endpoint | LocalServer | None = None,
         isolation: Literal["thread", "process"] = "thread",
-        policy: str | os.PathLike[str] | Preset = "balanced",
+        preset: str | os.PathLike[str] | Preset = "balanced",
+        policy: str | os.PathLike[str] | Preset | None = None,
         continuation: str | Continuation = "auto",
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
@@ -98,6 +99,7 @@ class Disco(OpenAI):
         self.routed = _routed or AsyncDisco(
             local=local,
             isolation=isolation,
+            preset=preset,
             policy=policy,
             continuation=continuation,
             device_profile=device_profile,

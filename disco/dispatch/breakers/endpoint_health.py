@@ -1,7 +1,8 @@
 """How the endpoints of a client stand: one breaker for each, and one for each model's rate limit.
 
-`Health` outlives requests. Each request takes a `HealthWatch` of it, which says who rests and who may be probed, and which
-its session tells what comes of every attempt. The live client and replay use the same two.
+`Health` outlives requests. Each request takes a `HealthWatch` of it. The watch says which endpoints cool down
+and which may be probed, and the session tells it what comes of every attempt. The live client and replay use
+the same two.
 """
 
 from __future__ import annotations

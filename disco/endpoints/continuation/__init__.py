@@ -1,5 +1,8 @@
 """Making a server continue a half-written answer: methods, rendering, the seam, and the probe."""
 
+from typing import TYPE_CHECKING
+
+from disco._moved import former_names
 from disco.endpoints.continuation.methods import LADDER, Call, Continuation, Method
 from disco.endpoints.continuation.probe import Outcome, ProbeVerdict, probe
 from disco.endpoints.continuation.rendering import CannotContinueError
@@ -17,3 +20,6 @@ __all__ = [
     "SeamMismatchError",
     "probe",
 ]
+
+if not TYPE_CHECKING:  # a type checker finds the former names
+    __getattr__ = former_names("endpoints.continuation")

@@ -257,7 +257,7 @@ def _labels(transfer: MigrationRecord | None) -> list[dict[str, Any]]:
 
 
 def _caption(record: RouteRecord, transfer: MigrationRecord | None) -> str:
-    who = f"Policy {record.policy}: {record.answer_tokens} tokens"
+    who = f"Preset {record.preset}: {record.answer_tokens} tokens"
     if transfer is None or transfer.took_s is None:
         return f"{who}, written by {record.winner}."
     late = "no token was late" if transfer.late_tokens == 0 else f"{transfer.late_tokens} tokens were late"

@@ -191,7 +191,7 @@ def take_stretch(
     Returns:
         How many.
     """
-    transcript, mover = session.transcript, session.migration
+    transcript, migration = session.transcript, session.migration
     playback = transcript.playback
     if (
         playback.pace is None
@@ -201,7 +201,7 @@ def take_stretch(
         or not only_moves(session)
     ):
         return 0
-    if mover.moving is not None:
+    if migration.moving is not None:
         return _take_beyond(session, state, known, started_at, until)
     times = known.coming(started_at, until)
     if not times:
@@ -228,7 +228,7 @@ def take_stretch(
     )
     session.wake_at = played.next_at
     if asking is not None:
-        mover.was_asked(asking.next_at)
+        migration.was_asked(asking.next_at)
     return taken
 
 

@@ -36,7 +36,7 @@ class Planner(Protocol):
             features: its lengths.
             candidates: all stations as they stand when it comes.
             resting: stations whose breaker is open, by name.
-            probing: stations that have rested and may be tried by this request.
+            probing: stations whose cool-down is over and may be tried by this request.
 
         Raises:
             NoEndpointError: no station may serve it; it counts as failed.
@@ -94,11 +94,13 @@ class _ByFunction:
             *(m.target for m in plan.migrations.values()),
         ]
         _check_names(named, [c.name for c in candidates])
-        rested = [c.name for c in able if c not in awake and c.name not in named]
-        if not rested:
+        deprioritised = [c.name for c in able if c not in awake and c.name not in named]
+        if not deprioritised:
             return plan
         return replace(
-            plan, fallbacks=(*plan.fallbacks, *rested), deprioritised=tuple(resting[name] for name in rested)
+            plan,
+            fallbacks=(*plan.fallbacks, *deprioritised),
+            deprioritised=tuple(resting[name] for name in deprioritised),
         )
 
 

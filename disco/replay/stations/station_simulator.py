@@ -329,7 +329,7 @@ class _Replay:
         if kind in self.examples or len(self.examples) >= _MOST_EXAMPLES:
             kind = None
         if kind is not None or on_record is not None:
-            record = make_record(session, ledger, policy=self.policy)
+            record = make_record(session, ledger, preset=self.policy)
             if kind is not None:
                 self.examples[kind] = record
             if on_record is not None:

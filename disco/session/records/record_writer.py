@@ -31,14 +31,14 @@ def _word(reason: str | None) -> str | None:
 
 
 def make_record(
-    session: Session, ledger: Ledger, *, policy: str, created_s: float | None = None
+    session: Session, ledger: Ledger, *, preset: str, created_s: float | None = None
 ) -> RouteRecord:
     """Write down a closed session.
 
     Args:
         session: closed.
         ledger: what was charged for it, with the rates of all its candidates.
-        policy: name of the preset.
+        preset: its name.
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
     """
     t0 = session.started_at
@@ -47,16 +47,16 @@ def make_record(
     pace_tps = session.config.pace_tps
     return RouteRecord(
         created_s=None if created_s is None else round(created_s, 6),
-        policy=policy,
+        preset=preset,
         finish_reason=_word(session.finish_reason),
         prompt_tokens=session.config.prompt_tokens,
         answer_tokens=session.transcript.tokens,
         max_tokens=session.config.max_tokens,
         endpoints=_contenders(session),
         starts=tuple((s.endpoint, s.after_s) for s in session.plan.starts),
-        attempts=tuple(_try(session, state, ledger) for state in session.attempts),
-        segments=(pieces := _pieces(session)),
-        migrations=_transfers(session),
+        attempts=tuple(_attempt(session, state, ledger) for state in session.attempts),
+        segments=(segments := _segments(session)),
+        migrations=_migrations(session),
         pace=_pace(generated, released, pace_tps),
         ledger=ledger,
         duration_s=(session.ending.closed_at or t0) - t0,
@@ -67,7 +67,7 @@ def make_record(
         budget={}
         if session.reservation is None
         else session.reservation.report(session.ending.closed_at or t0),
-        winner=_winner(session, pieces),
+        winner=_winner(session, segments),
     )
 
 
@@ -87,7 +87,7 @@ def _contenders(session: Session) -> tuple[CandidateRecord, ...]:
     )
 
 
-def _try(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRecord:
+def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRecord:
     t0 = session.started_at
     usage = state.usage
     return AttemptRecord(
@@ -128,19 +128,19 @@ def _seam(state: AttemptState) -> dict[str, Any]:
     }
 
 
-def _pieces(session: Session) -> tuple[SegmentRecord, ...]:
+def _segments(session: Session) -> tuple[SegmentRecord, ...]:
     delivered = session.transcript.text
-    pieces = []
-    segments = session.transcript.segments
-    ends = [*(s.start for s in segments[1:]), math.inf]
-    for segment, next_start in zip(segments, ends, strict=False):
+    out = []
+    parts = session.transcript.segments
+    ends = [*(s.start for s in parts[1:]), math.inf]
+    for segment, next_start in zip(parts, ends, strict=False):
         start, state = segment.start, segment.writer
-        # A cancelled answer may not have reached its last piece.
+        # A cancelled answer may not have reached its last segment.
         end = int(min(next_start, len(delivered)))
         if end <= start:
             continue
         written = "".join(state.parts)[start - len(state.prefix.text) :][: end - start]
-        pieces.append(
+        out.append(
             SegmentRecord(
                 attempt=state.number,
                 endpoint=state.candidate.name,
@@ -150,18 +150,18 @@ def _pieces(session: Session) -> tuple[SegmentRecord, ...]:
                 delivered_crc32=zlib.crc32(delivered[start:end].encode()),
             )
         )
-    return tuple(pieces)
+    return tuple(out)
 
 
-def _winner(session: Session, pieces: tuple[SegmentRecord, ...]) -> str | None:
+def _winner(session: Session, segments: tuple[SegmentRecord, ...]) -> str | None:
     """The endpoint that the reader heard first; text comes before tool calls and reasoning."""
-    if pieces:
-        return pieces[0].endpoint
+    if segments:
+        return segments[0].endpoint
     first = session.transcript.first_writer
     return first.candidate.name if first is not None and session.transcript.released else None
 
 
-def _transfers(session: Session) -> tuple[MigrationRecord, ...]:
+def _migrations(session: Session) -> tuple[MigrationRecord, ...]:
     t0, pace, released = session.started_at, session.config.pace_tps, session.transcript.released
     out = []
     for h in session.migrations_run:

@@ -1,7 +1,7 @@
 """The route record: what happened to one answer, in numbers and endpoint names only.
 
 Enough to bill it, to explain it and to replay it; never text. That a moved answer is exactly what the source
-wrote up to the cut followed by what the target wrote is shown by two independent checksums per piece: one of
+wrote up to the cut followed by what the target wrote is shown by two independent checksums per segment: one of
 what the attempt wrote, one of what the reader was given at that place.
 
 docs/recording.md says how records are kept and replayed.
@@ -10,9 +10,10 @@ docs/recording.md says how records are kept and replayed.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disco.cost import Ledger
 from disco.plan import BudgetCut, CoolDown
@@ -27,7 +28,16 @@ __all__ = [
     "SegmentRecord",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
+RENAMED = {
+    "policy": "preset",
+    "tries": "attempts",
+    "pieces": "segments",
+    "transfers": "migrations",
+    "rested": "deprioritised",
+    "withheld": "budget_cuts",
+}
+"""Names of record schema 3, as attributes and in JSON, with those of today: the old ones go with the next version."""
 TIMELINE_DIGITS = 4  # of a timeline's seconds as written down: 0.1 ms, finer than any clock a reader has
 
 
@@ -36,7 +46,7 @@ class CandidateRecord:
     """An endpoint that was there for the answer, whether or not it was started, as it was known at that moment.
 
     Attributes:
-        name: what tries and charges call it.
+        name: the name that attempts and charges use.
         place: "device" or "server".
         reach: how far a prompt travels to it: "device", "own" or "any".
         rank: its place in the user's order of endpoints.
@@ -179,11 +189,11 @@ class RouteRecord:
 
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.
-        policy: name of the preset.
+        preset: its name.
         finish_reason: the API's ("length" where the limit cut the answer short), "other" where a server gave something
             that is no word, "cancelled", or None when the answer failed.
         prompt_tokens, answer_tokens: of the request, as dispatch estimated it, and of the answer. What an endpoint
-            counted stands in its try.
+            counted stands in its attempt.
         max_tokens: the answer's limit; None for none.
         endpoints: every endpoint there was, with its place and rates.
         starts: endpoint and delay in seconds of each planned start.
@@ -191,8 +201,8 @@ class RouteRecord:
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
-        deprioritised: endpoints that could have served the request and were left as the last resort, each with its reason;
-            see `CoolDown`.
+        deprioritised: endpoints that could have served the request and were left as the last resort, each
+            with its reason; see `CoolDown`.
         budget_cuts: what a budget took out of the plan; see `BudgetCut`.
         budget: by limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent` of it, and what
             was `left` at its end; empty without absolute budgets.
@@ -200,7 +210,7 @@ class RouteRecord:
     """
 
     created_s: float | None
-    policy: str
+    preset: str
     finish_reason: str | None
     prompt_tokens: int
     answer_tokens: int
@@ -220,6 +230,14 @@ class RouteRecord:
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     winner: str | None = None
 
+    if not TYPE_CHECKING:  # so that a type checker finds the old names
+
+        def __getattr__(self, name: str) -> Any:
+            if (new := RENAMED.get(name)) is None:
+                raise AttributeError(f"a RouteRecord has no {name!r}", name=name, obj=self)
+            warnings.warn(f"RouteRecord.{name} is now RouteRecord.{new}", DeprecationWarning, stacklevel=2)
+            return getattr(self, new)
+
     @property
     def cost(self) -> float:
         """Everything that was charged, in unified money (USD)."""
@@ -227,10 +245,10 @@ class RouteRecord:
 
     @property
     def seamless(self) -> bool:
-        """True when every piece reached the reader exactly as its attempt wrote it, without gap or overlap.
+        """True when every segment reached the reader exactly as its attempt wrote it, without gap or overlap.
 
-        Every seam between two pieces has to be proved (`AttemptRecord.joins`): False says that text may stand there twice or be
-        missing, not that it does.
+        Every seam between two segments has to be proved (`AttemptRecord.joins`): False says that text may stand there
+        twice or be missing, not that it does.
         """
         ends = [0, *(p.end_char for p in self.segments)]
         return all(
@@ -247,7 +265,7 @@ class RouteRecord:
         record: dict[str, Any] = {
             "schema": SCHEMA,
             "created_s": self.created_s,
-            "policy": self.policy,
+            "preset": self.preset,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
             "answer_tokens": self.answer_tokens,
@@ -257,13 +275,13 @@ class RouteRecord:
             "duration_s": _round(self.duration_s),
             "endpoints": [asdict(e) for e in self.endpoints],
             "starts": [{"endpoint": name, "after_s": _round(after_s)} for name, after_s in self.starts],
-            "deprioritised": [_plain(r) for r in self.deprioritised],
-            "budget_cuts": [_plain(w) for w in self.budget_cuts],
+            "deprioritised": [_to_json_types(r) for r in self.deprioritised],
+            "budget_cuts": [_to_json_types(w) for w in self.budget_cuts],
             "budget": {name: dict(facts) for name, facts in self.budget.items()},
-            "attempts": [_plain(t) for t in self.attempts],
-            "segments": [_plain(p) for p in self.segments],
-            "migrations": [_plain(t) for t in self.migrations],
-            "pace": _plain(self.pace),
+            "attempts": [_to_json_types(t) for t in self.attempts],
+            "segments": [_to_json_types(p) for p in self.segments],
+            "migrations": [_to_json_types(t) for t in self.migrations],
+            "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
         }
         if timelines:
@@ -284,7 +302,7 @@ def _round(value: float) -> float:
     return round(value, 6)
 
 
-def _plain(item: Any) -> dict[str, Any]:
+def _to_json_types(item: Any) -> dict[str, Any]:
     out = {}
     for name in item.__slots__:
         value = getattr(item, name)

@@ -45,7 +45,7 @@ class FailoverControl:
 
     def fail(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
         """An attempt has failed. False where the answer ends there, because no endpoint can go on."""
-        name, mover = state.candidate.name, self._migration
+        name, migration = state.candidate.name, self._migration
         self._attempts.failed(state, failure, now)
         self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
         # A target that does not write the last word again may still go on behind that word.
@@ -56,19 +56,19 @@ class FailoverControl:
         )
         if not is_about_withheld:
             self.failures.note(name, failure, now)
-            mover.has_failed(name)
+            migration.has_failed(name)
         if self.error is None or isinstance(self.error, BudgetExceededError):
             self.error = failure.error
         self.made_up_for = False
         writer = self._transcript.writer
-        if mover.is_target(state):
-            if mover.source.active:
-                mover.abandon("target_failed", now, out)
+        if migration.is_target(state):
+            if migration.source.active:
+                migration.abandon("target_failed", now, out)
                 return True
-            mover.close("target_failed")
+            migration.close("target_failed")
             return self._take_over(failure, now, out)
-        if mover.is_source(state):
-            mover.drop_beyond()  # the replacement is already on its way, from the same cut
+        if migration.is_source(state):
+            migration.drop_beyond()  # the replacement is already on its way, from the same cut
         elif is_about_withheld:
             prefix = self._transcript.prefix_for(state.candidate, state.candidate, len(state.prefix.text))
             self._race.open(name, Role.TAKEOVER, prefix, now, out)

@@ -11,31 +11,33 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
+from disco.session.records.route_record import RENAMED
 
 __all__ = ["ROUTES"]
 
 RESOLUTION_S = 1e-6
 """Records are rounded to microseconds: a loser took longer than was written down by at least that."""
 
-_FIRST = frozenset(("starter", "takeover"))  # roles of tries that may have begun the answer
+_FIRST = frozenset(("starter", "takeover"))  # roles of attempts that may have begun the answer
 _CUT_OFF = frozenset(("lost", "parked", "cancelled"))  # outcomes that say: longer than it was given
 _FEWEST_TOKENS = 8  # a rate from fewer says little
 
 
 def _row(record: Row) -> Row | None:
+    record = {RENAMED.get(name, name): value for name, value in record.items()}  # schema 3 had other names
     if record.get("created_s") is None:
         remedy = "records made in virtual time have none; record a live client with disco.RouteLog"
         raise BadCellError("created_s", None, "missing value", remedy)
     if record["finish_reason"] is None:
         return None
-    pace, pieces, tries = record["pace"], record["segments"], record["attempts"]
-    first = tries[pieces[0]["attempt"]] if pieces else None
+    pace, segments, attempts = record["pace"], record["segments"], record["attempts"]
+    first = attempts[segments[0]["attempt"]] if segments else None
     charges = record["ledger"]["charges"]
     output_tokens = sum(whole(c, "completion_tokens") for c in charges if c["phase"] == "answer")
     device, server = (_Side(record, place) for place in ("device", "server"))
     # The bill's own count comes first, then the device's, which may not have got to the end; dispatch only estimates.
     prompt_tokens = server.prompt_tokens or device.prompt_tokens or whole(record, "prompt_tokens")
-    writers = {piece["attempt"] for piece in pieces}
+    writers = {segment["attempt"] for segment in segments}
     if len(writers) == 1 and first is not None:
         (device if first["place"] == "device" else server).take_timeline(record, output_tokens)
     spoke_at = pace["ttft_raw_s"]
@@ -55,7 +57,7 @@ def _row(record: Row) -> Row | None:
         "ttft_recorded_s": spoke_at,
         "cost_usd": number(record["ledger"], "total_cost"),
         "replay_cost_usd": _replay_cost(record, prompt_tokens, device.cached_tokens(prompt_tokens) or 0),
-        "policy": record["policy"],
+        "preset": record["preset"],
         "winner": record["winner"],
         "finish_reason": record["finish_reason"],
         "moved": any(move["outcome"] == "switched" for move in record["migrations"]),
@@ -72,37 +74,37 @@ class _Side:
     """What a record says about the endpoint of one place. Where there are several, about the one that was used."""
 
     def __init__(self, record: Row, place: str) -> None:
-        tries = [t for t in record["attempts"] if t["place"] == place]
-        first = [t for t in tries if t["role"] in _FIRST and not t["prefix_chars"]]
-        # A try that failed is no start of a replay, where nothing fails unless it is told to.
+        attempts = [t for t in record["attempts"] if t["place"] == place]
+        first = [t for t in attempts if t["role"] in _FIRST and not t["prefix_chars"]]
+        # An attempt that failed is no start of a replay, where nothing fails unless it is told to.
         alive = [t for t in first if t["failure"] is None]
-        self._try: Row | None = next((t for t in alive if t["first_content_s"] is not None), None)
-        if self._try is None and alive:
-            self._try = alive[0]
+        self._attempt: Row | None = next((t for t in alive if t["first_content_s"] is not None), None)
+        if self._attempt is None and alive:
+            self._attempt = alive[0]
         self._failed = bool(first) and not alive
         self.ttft_s = self.tpot_s = self.read_tokens = self.prompt_tokens = None
         self.gaps_s: list[float] = []
         self.cold = False
-        if self._try is not None:
-            self.cold = bool(self._try["cold"])
-            self.read_tokens = whole(self._try, "prompt_tokens") - whole(self._try, "cached_tokens")
-            if place == "server" or self._try["first_content_s"] is not None:
-                self.prompt_tokens = whole(self._try, "prompt_tokens")
-            if self._try["first_content_s"] is not None:
-                self.ttft_s = _span(self._try, "started_s", "first_content_s")
-        self.tpot_s = next((pace for pace in map(_tpot, tries) if pace is not None), None)
+        if self._attempt is not None:
+            self.cold = bool(self._attempt["cold"])
+            self.read_tokens = whole(self._attempt, "prompt_tokens") - whole(self._attempt, "cached_tokens")
+            if place == "server" or self._attempt["first_content_s"] is not None:
+                self.prompt_tokens = whole(self._attempt, "prompt_tokens")
+            if self._attempt["first_content_s"] is not None:
+                self.ttft_s = _span(self._attempt, "started_s", "first_content_s")
+        self.tpot_s = next((pace for pace in map(_tpot, attempts) if pace is not None), None)
         self._endpoint = self._of(record, place)
         self.start_s = self._start(record)
 
     def _of(self, record: Row, place: str) -> Row | None:
         there = [e for e in record["endpoints"] if e["place"] == place]
-        used = None if self._try is None else self._try["endpoint"]
+        used = None if self._attempt is None else self._attempt["endpoint"]
         return next((e for e in there if e["name"] == used), there[0] if there else None)
 
     def _start(self, record: Row) -> float | None:
-        """When it was started, or would have been if nobody had spoken before; None where it was not to start."""
-        if self._try is not None:
-            return number(self._try, "started_s")
+        """When it was started, or would have been if no endpoint had spoken before; None where it was not to start."""
+        if self._attempt is not None:
+            return number(self._attempt, "started_s")
         if self._endpoint is None or self._failed:
             return None
         planned = (s for s in record["starts"] if s["endpoint"] == self._endpoint["name"])
@@ -110,10 +112,10 @@ class _Side:
 
     def over_s(self, spoke_at: float | None) -> float | None:
         """How long its first token at least took, where that is all there is to know; s."""
-        if self._try is None or self.ttft_s is not None or self._try["outcome"] not in _CUT_OFF:
+        if self._attempt is None or self.ttft_s is not None or self._attempt["outcome"] not in _CUT_OFF:
             return None
-        until = self._try["ended_s"] if spoke_at is None else spoke_at
-        return None if until is None else max(until - self._try["started_s"], 0.0) + RESOLUTION_S
+        until = self._attempt["ended_s"] if spoke_at is None else spoke_at
+        return None if until is None else max(until - self._attempt["started_s"], 0.0) + RESOLUTION_S
 
     def cached_tokens(self, prompt_tokens: int) -> int | None:
         """Of so many, what it did not have to read; None where it was stopped before that was known."""
@@ -166,7 +168,7 @@ def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
 
 
 def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> float:
-    """The cost as a replay charges it: whoever was started reads the whole prompt, but for what a winner had cached."""
+    """The cost as a replay charges it: an endpoint that was started reads the prompt, less what a winner had cached."""
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
     for attempt in record["attempts"]:
@@ -184,7 +186,7 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
 ROUTES = Adapter(
     name="routes",
     about="disco's route records (disco.RouteLog), one JSON object per answer",
-    needs=frozenset(("schema", "created_s", "attempts", "endpoints", "ledger")),
+    needs=frozenset(("schema", "created_s", "endpoints", "ledger")),
     row=_row,
     sorts=True,  # records are written when answers end
     note="times as a live client saw them; one that lost a race is known only to have taken longer than it was given",
