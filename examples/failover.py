@@ -21,7 +21,7 @@ SERVER_FIRST = load_preset(
 async def main(server: DemoServer) -> None:
     async with AsyncDisco(
         local="smollm2-135m",
-        policy=SERVER_FIRST,
+        preset=SERVER_FIRST,
         base_url=server.base_url,
         api_key="none",  # this server checks none
         price=(0.15, 0.60),  # USD per million tokens in and out; without it disco warns that it has to guess

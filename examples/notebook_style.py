@@ -14,7 +14,7 @@ import os
 
 from disco import Disco
 
-client = Disco(local="smollm2-135m", policy="balanced")
+client = Disco(local="smollm2-135m", preset="balanced")
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 client.warm_up()
 

@@ -23,7 +23,7 @@ async def record(server: DemoServer) -> None:
     with RouteLog("routes.jsonl") as routes:
         async with AsyncDisco(
             local="smollm2-135m",
-            policy="fast",  # both start at once
+            preset="fast",  # both start at once
             base_url=server.base_url,
             api_key="none",  # this server checks none
             price=(0.15, 0.60),  # USD per million tokens in and out

@@ -2,7 +2,7 @@
 
     python examples/route_record.py
 
-Device and server race (policy "fast"); the record shows who won, what the loser cost, and how long it took.
+Device and server race (preset "fast"); the record shows who won, what the loser cost, and how long it took.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -16,7 +16,7 @@ from disco.cli.demonstration.demo_server import DemoServer
 async def main(server: DemoServer) -> None:
     async with AsyncDisco(
         local="smollm2-135m",
-        policy="fast",
+        preset="fast",
         base_url=server.base_url,
         api_key="none",  # this server checks none
         price=(0.15, 0.60),  # USD per million tokens in and out
@@ -31,7 +31,7 @@ async def main(server: DemoServer) -> None:
 
     record = answer.route.to_dict()  # `to_json()` gives all of it as text, for a log or a database
     summary = {
-        key: record[key] for key in ("policy", "winner", "finish_reason", "answer_tokens", "duration_s")
+        key: record[key] for key in ("preset", "winner", "finish_reason", "answer_tokens", "duration_s")
     }
     summary["attempts"] = [
         {key: attempt[key] for key in ("endpoint", "outcome", "first_content_s", "completion_tokens", "cost")}

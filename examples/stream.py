@@ -14,7 +14,7 @@ from disco import AsyncDisco
 
 
 async def main() -> None:
-    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+    async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         stream = await client.chat.completions.create(
             model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
             messages=[{"role": "user", "content": "Why is the sea salty?"}],

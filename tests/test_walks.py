@@ -35,10 +35,10 @@ def test_every_hop_is_a_function_and_none_goes_back(title):
     assert len(files) == len(set(files)), "a hop goes back to a file that was left"
 
 
-def test_no_rule_takes_more_than_two_files():
-    rows = PAGE.split("### Where a rule is\n")[1].split("\n## ")[0].splitlines()
-    rules = [re.findall(r"`(disco/[\w/]+\.py)`", row) for row in rows if "`disco/" in row]
-    assert len(rules) == 5
-    for files in rules:
-        assert 1 <= len(files) <= 2
-        assert all((ROOT / file).is_file() for file in files)
+def test_each_rule_is_changed_in_one_file():
+    """And in the functions that the page names."""
+    rules = walk("Where do I change …")
+    assert len(rules) >= 10
+    for path, names in rules:
+        assert set(names) <= functions_of(path), path
+    assert len({path for path, _ in rules}) == len(rules), "two rules in one file"

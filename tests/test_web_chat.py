@@ -116,9 +116,9 @@ def page() -> Iterator[Page]:
         yield opened
 
 
-def ask(app: Running, policy: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def ask(app: Running, preset: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", app.port, timeout=20)
-    body = {"messages": [{"role": "user", "content": "Tell me."}], "policy": policy}
+    body = {"messages": [{"role": "user", "content": "Tell me."}], "preset": preset}
     connection.request("POST", "/chat", json.dumps(body), {"Content-Type": "application/json"})
     return connection, connection.getresponse()
 
@@ -162,8 +162,8 @@ def test_the_words_come_with_their_writers_and_the_route_at_the_end():
 
 def test_the_local_model_alone():
     with running() as app:
-        for policy in ("private", "balanced", "battery-saver"):
-            connection, response = ask(app, policy)
+        for preset in ("private", "balanced", "battery-saver"):
+            connection, response = ask(app, preset)
             *words, last = events(response)
             connection.close()
             assert "".join(event["text"] for event in words) == WHOLE
@@ -187,15 +187,15 @@ def test_a_reader_who_goes_away_stops_the_work():
 # ---------------------------------------------------------------------- in the browser
 
 
-def submit(page: Page, text: str, policy: str) -> None:
-    assert page.evaluate(f"$('policy').value = {policy!r}") == page.evaluate("$('policy').value")
+def submit(page: Page, text: str, preset: str) -> None:
+    assert page.evaluate(f"$('preset').value = {preset!r}") == page.evaluate("$('preset').value")
     page.evaluate(f"$('ask').value = {text!r}; $('form').requestSubmit()")
 
 
 def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
     with with_server(DIES) as (app, _, _):
         page.goto(app.url)
-        page.wait("$('policy').value == 'balanced'")
+        page.wait("$('preset').value == 'balanced'")
         assert set(page.evaluate("Object.keys(presets)")) == set(available_presets())
         page.evaluate("window.peaks = []; new MutationObserver(() => peaks.push(parseInt($('buffered').textContent)))"
                       ".observe($('buffered'), {childList: true})")  # fmt: skip
@@ -235,7 +235,7 @@ def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
 def test_the_stop_button_stops_the_models(page):
     with with_server(HANGS) as (app, server, portal):
         page.goto(app.url)
-        page.wait("$('policy').value == 'balanced'")
+        page.wait("$('preset').value == 'balanced'")
         submit(page, "Tell me.", SERVER_FIRST)
         page.wait("document.querySelector('.words .server')")
         page.evaluate("$('stop').click()")
@@ -248,7 +248,7 @@ def test_the_stop_button_stops_the_models(page):
 def test_without_a_server_the_page_says_so(page):
     with running() as app:
         page.goto(app.url)
-        page.wait("$('policy').value == 'private'")
+        page.wait("$('preset').value == 'private'")
         assert "no server" in page.evaluate("document.querySelector('.legend').textContent")
         submit(page, "Tell me.", "private")
         page.wait("document.querySelector('.facts')")

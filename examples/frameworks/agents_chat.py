@@ -31,7 +31,7 @@ def get_weather(city: str) -> str:
 async def main() -> None:
     set_tracing_disabled(disabled=True)  # traces hold prompts and go to OpenAI by a way of their own
     name = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
-    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+    async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         for api in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
             model = api(model=name, openai_client=client)
             guide = Agent(name="guide", model=model, model_settings=ModelSettings(temperature=0.0))

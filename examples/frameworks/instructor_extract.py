@@ -33,7 +33,7 @@ def asked(text: str) -> dict[str, Any]:
 
 async def main() -> None:
     text = "We met in Lisbon, the capital of Portugal."
-    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+    async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         filling = instructor.from_openai(client)  # the object is the argument of a tool call
         async for place in filling.create_partial(response_model=Place, **asked(text)):
             print(place)
@@ -46,7 +46,7 @@ async def main() -> None:
 
 
 def in_a_script() -> None:
-    with Disco(local="smollm2-135m", policy="balanced") as client:
+    with Disco(local="smollm2-135m", preset="balanced") as client:
         filling = instructor.from_openai(client)
         print(filling.create(response_model=Place, **asked("I live in Rome, the capital of Italy.")))
 

@@ -21,7 +21,7 @@ def get_weather(city: str) -> str:
 
 
 async def main() -> None:
-    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+    async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         model = ChatOpenAI(
             model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
             async_client=client.chat.completions,

@@ -23,7 +23,7 @@ def get_weather(city: str) -> str:
 
 
 async def main() -> None:
-    async with AsyncDisco(local="smollm2-135m", policy="balanced") as client:
+    async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         name = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
         model = OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
         settings = ModelSettings(temperature=0.0, max_tokens=60)

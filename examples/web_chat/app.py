@@ -36,7 +36,7 @@ class Question(BaseModel):
     """What the page sends: the conversation so far, and the preset to answer it with."""
 
     messages: list[dict[str, str]]
-    policy: str = "balanced"
+    preset: str = "balanced"
 
 
 def create_app(client: AsyncDisco, model: str) -> FastAPI:
@@ -75,7 +75,7 @@ async def answer(client: AsyncDisco, model: str, question: Question) -> AsyncIte
             messages=question.messages,
             max_tokens=400,
             stream=True,
-            extra_body={"disco": {"policy": question.policy}},
+            extra_body={"disco": {"preset": question.preset}},
         )
         async with stream:
             async for chunk in stream:
