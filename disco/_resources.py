@@ -18,7 +18,7 @@ def resource_dir(kind: Literal["profiles", "policies"]) -> Path:
     """
     package = Path(__file__).resolve().parent
     for folder in (package / "_data" / kind, package.parent / kind):
-        # A folder of that name without data is somebody else's (site-packages/policies, say).
+        # A folder of that name without data belongs to another package (site-packages/policies, say).
         if folder.is_dir() and any(folder.glob("*.toml")):
             return folder
     raise ConfigurationError(

@@ -70,7 +70,7 @@ class Candidate:
         vocabulary: tokenizer fingerprint, None when unknown.
         standby: it serves only where no other endpoint of its place may, however cheap it is.
         rank: its place in the user's order of endpoints, from the smallest model (0) to the best.
-        parts: who pays, where it is made of several endpoints; empty: it pays itself.
+        parts: the payers, where it is made of several endpoints; empty: it is its own payer.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Candidate:
 
     @property
     def payers(self) -> tuple[Payer, ...]:
-        """Who is charged for its work."""
+        """The parties that its work is charged to."""
         return self.parts or (Payer(self.name, self.place, self.rates),)
 
     def time_to_first_token_s(self, tokens: int) -> float:
@@ -129,15 +129,15 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class CoolDown:
-    """Why an endpoint that may serve a request is left alone as long as another one may serve it, too.
+    """Why an endpoint is deprioritised: it serves the request only where no other endpoint may.
 
     Attributes:
         endpoint: its name.
-        reason: "failures" (its breaker is open), "rate_limit" (it asked to be left alone), "probed" (the rest is
+        reason: "failures" (its breaker is open), "rate_limit" (it asked to be left alone), "probed" (the cool-down is
             over, and another request is trying it), "offline" (this machine has no route to it).
         failure: class of the last failure that counted; None when offline.
-        failures: how many of them led to this rest.
-        for_s: how much longer it rests, seconds; None where that is not known.
+        failures: how many of them led to this cool-down.
+        for_s: how much longer the cool-down takes, seconds; None where that is not known.
     """
 
     endpoint: str
@@ -149,11 +149,11 @@ class CoolDown:
 
 @dataclass(frozen=True, slots=True)
 class BudgetCut:
-    """What an absolute budget took out of a plan (`dispatch/within_budget.py`).
+    """What an absolute budget removed from a plan (`dispatch/within_budget.py`).
 
     Attributes:
-        endpoint: whose work is limited.
-        what: "hedge" (a start in addition to another one), "start" (of an answer), "move" (there).
+        endpoint: the one that a budget limits.
+        what: "hedge" (a start in addition to another one), "start" (of an answer), "move" (a migration there).
         why: "low" (what is left is kept for what needs it), "spent" (too little is left), "unknown" (nothing is known
             yet of how soon it writes).
     """
@@ -174,8 +174,8 @@ class Plan:
         migrations: by the name of the endpoint that is writing; absent means it keeps the answer.
         order: "make_before_break" keeps the source writing until the target's first token is here;
             "break_before_make" stops it at the cut (cheaper, and the reader may notice).
-        deprioritised: endpoints that stand last among the fallbacks only because they rest.
-        budget_cuts: what a budget took out of it.
+        deprioritised: endpoints that stand last among the fallbacks only because they cool down.
+        budget_cuts: what a budget removed from it.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
     """
 

@@ -1,4 +1,4 @@
-"""What answers cost, and to whom they are charged."""
+"""What answers cost, and which endpoint is charged."""
 
 from disco.cost.ledger import Charge, Ledger, Phase, Totals
 from disco.cost.unified_cost import (

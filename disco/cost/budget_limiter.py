@@ -126,7 +126,7 @@ class WindowCounter:
         self._spent.append((end, units))
 
     def frees_at(self, units: int, now: float) -> float | None:
-        """When that much can be had, if nobody takes anything until then.
+        """When that much is free, if no request takes anything until then.
 
         Returns:
             A time; None where it depends on answers that are still running; infinity where it never can.

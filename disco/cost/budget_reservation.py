@@ -1,4 +1,4 @@
-"""One request's way to the limits: every attempt reserves before it starts and settles when it has stopped."""
+"""The budget of one request: every attempt reserves its cost before it starts and settles it when it has stopped."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a targe
 
 @dataclass(slots=True)
 class _Held:
-    """What one attempt holds."""
+    """What one attempt has reserved."""
 
     endpoint: str
-    held: list[tuple[Payer, WindowCounter, int, int]]  # whose share, counter, ticket, units
+    held: list[tuple[Payer, WindowCounter, int, int]]  # payer, counter, ticket, units
 
 
 @dataclass(slots=True)
 class _Account:
-    """What one request has had of one limit, in units."""
+    """What one request has reserved and spent of one limit, in units."""
 
     reserved: int = 0
     spent: int = 0
@@ -140,7 +140,7 @@ class BudgetReservation:
             self._accounts[counter.limit].spent += units
 
     def close(self, now: float) -> None:
-        """The answer is over. What has never been settled, nobody knows: it counts as reserved. Idempotent."""
+        """The answer is over. An attempt that was never settled counts as reserved. Idempotent."""
         for held_by in self._held.values():
             for _, counter, ticket, reserved in held_by.held:
                 counter.settle(ticket, reserved, now + self.offset_s)
@@ -187,7 +187,7 @@ class BudgetReservation:
         return out
 
     def _counters(self, endpoint: str) -> list[tuple[Payer, WindowCounter]]:
-        """The limits that count an endpoint's work, with the party whose share each of them counts."""
+        """The limits that count an endpoint's work, with the payer that each of them counts."""
         return [
             (payer, self.limiter.counter(limit))
             for payer in self.payers[endpoint]

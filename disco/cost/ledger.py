@@ -1,4 +1,4 @@
-"""Who was charged for what in one answer, losers and repeated prefills included."""
+"""What each endpoint was charged for in one answer, losers and repeated prefills included."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Charge(NamedTuple):
 
     Attributes:
         attempt: its number within the answer, from 0.
-        endpoint: who worked.
+        endpoint: its name.
         phase: what for.
         prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
         completion_tokens: tokens generated.
@@ -124,7 +124,7 @@ class Ledger:
         return math.fsum(charge.cost for charge in self._charges)
 
     def tokens(self) -> Totals:
-        """Everything that was processed, whoever did it and whatever for."""
+        """All tokens that were processed, by any endpoint and in any phase."""
         return _sum(self._charges)
 
     def by_endpoint(self) -> dict[str, Totals]:

@@ -51,7 +51,7 @@ class Arranging(Protocol):
         ...
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
-        """Names of the endpoints whose tokens its budget counts: none of them joins another one unasked."""
+        """Names of the endpoints whose tokens its budget counts. They join no race unless the policy asks for it."""
         ...
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:

@@ -50,7 +50,7 @@ class _Section(BaseModel):
 
 
 class DispatchSection(_Section):
-    """[dispatch]: who starts when.
+    """[dispatch]: which endpoints start when.
 
     Attributes:
         policy: "auto" (the regime decides between the next two), "wait_time", "length_threshold",

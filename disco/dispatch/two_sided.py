@@ -24,7 +24,7 @@ from disco.rates import Rates
 __all__ = ["TwoSided"]
 
 _RACE = Race()
-# Whose share of the tokens the fitted policies' budget limits; the others have none, or it depends on prices.
+# The side whose share of the tokens a fitted policy's budget limits; other policies have none, or prices decide.
 _LIMITED: Mapping[str, Place] = {
     "length_threshold": "server",
     "optimal_wait": "device",

@@ -1,8 +1,9 @@
 """What is left of a plan where an absolute budget counts an endpoint: the one place where that is decided.
 
-As a budget runs low, money is kept for what needs it most. With less than `FOR_HEDGES` of a limit left, nobody starts
-there in addition to somebody else, and no answer moves there to save anything. With less than `FOR_ANSWERS`, answers
-start there only where nobody else may serve them. What is left then is for those, and for answers whose writer died.
+As a budget runs low, money is kept for what needs it most. With less than `FOR_HEDGES` of a limit left, no attempt
+starts there in addition to another one, and no answer moves there to save anything. With less than `FOR_ANSWERS`,
+answers start there only where no other endpoint may serve them. What is left then is for those, and for answers whose
+writer died.
 
 Whether an attempt may start is not decided here but when it does (`cost.budget_reservation`): a plan may come
 too late, a reservation cannot.
@@ -92,7 +93,7 @@ def within_budget(
     if not starts:
         starts = [Start(_stand_in(plan, limited, affordable, deprioritised, reservation, now))]
     early_s = min(s.after_s for s in starts)
-    if early_s > min(s.after_s for s in plan.starts):  # whoever it waited for does not start any more
+    if early_s > min(s.after_s for s in plan.starts):  # the start that it waited for was removed
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]
     moves: dict[str, Migration] = {}
     for source, move in plan.migrations.items():
@@ -122,7 +123,7 @@ def _stand_in(
     reservation: BudgetReservation,
     now: float,
 ) -> str:
-    """Who answers instead of those that the plan would have started."""
+    """The endpoint that answers instead of those that the plan would have started."""
     names = [*plan.fallbacks, *(s.endpoint for s in plan.starts)]
     free = [n for n in names if n not in limited]
     paid = [n for n in names if n in limited and n in affordable]

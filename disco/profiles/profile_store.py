@@ -147,7 +147,7 @@ def save_profile(
 
 
 def _own() -> tuple[Path, ...]:
-    # Whoever has no home has no profiles of their own, and can still use the shipped ones.
+    # Without a home folder there are no user profiles; the shipped ones still work.
     try:
         return (user_profile_dir(),)
     except ConfigurationError:

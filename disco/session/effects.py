@@ -72,7 +72,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Nobody can go on: raise `error` to the reader. The last effect of a session."""
+    """No endpoint can go on: raise `error` to the reader. The last effect of a session."""
 
     error: Exception
 

@@ -4,9 +4,9 @@ A driver calls one method per event with the time `now` (seconds on one clock th
 what the returned effects say, and calls `woken` no later than `wake_at`. Every attempt that was started is
 reported `stopped` exactly once, whatever became of it; the last effect of a session is `Finish` or `Fail`.
 
-The rules are those of docs/architecture.md, each in a part of its own: `race` has the starts, `writing` whose words
-count, `transcript` the text, `attempts` and `deadlines` what runs and for how long, `handover` the moves, `takeover`
-the failures, `ending` the end. This file only routes events to them.
+The rules are those of docs/architecture.md, each in a part of its own: `race` has the starts, `writing` decides
+which attempt writes, `transcript` holds the text, `attempt/` and `deadlines` hold what runs and for how long,
+`switching/` has migration and failover, `ending` the end. This file only routes events to them.
 """
 
 from __future__ import annotations

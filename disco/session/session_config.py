@@ -17,13 +17,13 @@ class Role(StrEnum):
     """Why an attempt was started."""
 
     STARTER = "starter"  # by the plan, from the beginning of the answer
-    TARGET = "target"  # of a voluntary move
+    TARGET = "target"  # of a migration
     TAKEOVER = "takeover"  # in place of one that failed
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What a session must know of its request, in numbers.
+    """What a session knows of its request: numbers only.
 
     Attributes:
         prompt_tokens: of the request, estimated or counted.
@@ -51,7 +51,7 @@ class SessionConfig:
 
 @dataclass(slots=True)
 class RunningMigration:
-    """A move under way: where the cut is and what the source wrote after it meanwhile."""
+    """A migration under way: where the cut is, and what the source has written behind it."""
 
     source: int
     target: int
@@ -86,7 +86,7 @@ class EndpointWatch(Protocol):
         ...
 
     def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
-        """An attempt was stopped before it wrote anything: it lost its race, or nobody waits any more.
+        """An attempt was stopped before it wrote anything: it lost its race, or the reader has left.
 
         `overdue`: it had taken longer than such an endpoint nearly always does.
         """

@@ -1,4 +1,4 @@
-"""Whose words become the answer: the writer's, the winner's of the race, the target's of a move (rules 1 to 3)."""
+"""Which attempt's text becomes the answer: the writer's, the race winner's or a migration target's (rules 1 to 3)."""
 
 from __future__ import annotations
 

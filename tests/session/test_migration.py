@@ -326,7 +326,7 @@ def test_later_where_a_long_answer_promises_a_longer_one() -> None:
         SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=mostly_short, written_tokens=1
     )
     first = decide(dear)
-    assert (first.verdict, first.reason) == (MigrationVerdict.LATER, Reason.NOT_WORTH_IT)
+    assert (first.verdict, first.reason) == (MigrationVerdict.RETRY, Reason.NOT_WORTH_IT)
     assert decide(replace(dear, written_tokens=6)).verdict is MigrationVerdict.GO
 
 
@@ -336,7 +336,7 @@ def test_later_where_the_answer_is_likely_to_end_now() -> None:
         SNAPSHOT, target=replace(DEVICE, rates=Rates(2e-6, 1e-8)), lengths=lengths, written_tokens=19
     )
     decision = decide(snapshot)
-    assert (decision.verdict, decision.reason) == (MigrationVerdict.LATER, Reason.ENDS_SOON)
+    assert (decision.verdict, decision.reason) == (MigrationVerdict.RETRY, Reason.ENDS_SOON)
     assert decide(replace(snapshot, written_tokens=20)).verdict is MigrationVerdict.GO
 
 

@@ -22,7 +22,8 @@ __all__ = ["Breaker", "BreakerConfig", "State"]
 
 State = Literal["closed", "open", "half_open"]
 
-# How much of `BreakerConfig.failures` one failure is. Nobody there at all is a clearer word than a bad answer.
+# How much of `BreakerConfig.failures` one failure is. An endpoint that cannot be reached at all counts more than one
+# that answers badly.
 _WEIGHTS = {
     FailureKind.CONNECTION: 1.5,
     FailureKind.TIMEOUT: 1.5,
@@ -34,7 +35,7 @@ _WEIGHTS = {
     FailureKind.RATE_LIMIT: inf,  # it said itself that it wants to be left alone
 }
 _ABSENT = frozenset({FailureKind.CONNECTION, FailureKind.TIMEOUT})
-# Refusals of one request: whoever says no is there and works.
+# Refusals of one request: an endpoint that refuses is there and works.
 _ANSWERS = frozenset(
     {
         FailureKind.AUTHENTICATION,
@@ -55,8 +56,8 @@ class BreakerConfig:
             connections and time-outs count one and a half times, a rate limit opens it at once.
         window_s: how long an outcome counts.
         cool_down_s: the first rest; each further one is twice as long.
-        absent_s: the first rest where nobody was there, which is over sooner (a network that comes back, a
-            server that restarts).
+        absent_s: the first cool-down of an endpoint that could not be reached, which is over sooner (a network that
+            comes back, a server that restarts).
         longest_s: no rest is longer, except one that the server asked for.
         shortest_s: no rest is shorter, whatever the server asks for.
         healthy_s: after so long without a failure the next rest is a first one again.
@@ -124,7 +125,7 @@ class Breaker:
         """Become the probe of a half-open breaker.
 
         Returns:
-            A number to `withdraw` it with; None where none is needed: anybody may start it, or nobody.
+            A number to `withdraw` it with; None where none is needed: every request may start it, or none.
         """
         if self.state(now) != "half_open":
             return None
@@ -133,7 +134,7 @@ class Breaker:
         return self._probe
 
     def withdraw(self, probe: int) -> None:
-        """A probe is over, and perhaps was never started (somebody else spoke before its time): next, please."""
+        """A probe is over, or was never started (another endpoint spoke first): the next request may probe."""
         if probe == self._probe:
             self._probe_until = -inf
 

@@ -66,7 +66,7 @@ class HealthWatch:
     claimed: list[tuple[Breaker, int]] = field(default_factory=list)
 
     def look(self, now: float, offline: Collection[str] = ()) -> tuple[dict[str, CoolDown], set[str]]:
-        """Who rests, and who may be probed by this request.
+        """Which endpoints cool down, and which may be probed by this request.
 
         Args:
             now: the time.

@@ -5,7 +5,7 @@ whatever the server does. An empirical `F` has steps, and atoms where a time occ
 server that answers from a cache), so a single wait can in general only use the device a little too much or
 too little. A wait is therefore a pair: the latest one with `u ≥ s` and the earliest with `u ≤ s`, and the
 share of requests that get the earlier one, so that the mean is `s` exactly. With 1,000 different samples
-the two are neighbours and nobody could tell them apart.
+the two are neighbours, and no measurement could tell them apart.
 
 Where a pair is to serve prompts of all lengths, the shorter prompts get the earlier wait and the longer ones
 the later (`WaitByLength`). Then only prompts of one length are divided by turns, and decisions on a million

@@ -37,11 +37,11 @@ _DIVISIONS = 4
 
 
 class _Decisions:
-    """A plan made ready for single decisions and for many; whose turn it is stands in the diffusions."""
+    """A plan made ready for single decisions and for many; the error diffusions hold the state between decisions."""
 
     # Mutable: _dense, None until needed. _waits_s holds the commonest wait of each length, _lengths_at and _wait_at
     # are views that give Python numbers at a fraction of numpy's cost. _divided has the lengths with several waits:
-    # for each but the last the share of what is left, the wait, and whose turn it is; then the last wait.
+    # for each but the last the share of what is left, the wait, and its error diffusion; then the last wait.
     __slots__ = ("_dense", "_divided", "_lengths", "_lengths_at", "_wait_at", "_waits_s")
 
     def __init__(self, plan: OptimalPlan, diffusions: Sequence[ErrorDiffusion]) -> None:
@@ -127,7 +127,7 @@ class OptimalWait:
             ttft: the server's time to first token, s.
             device: how fast it is.
             budget: share b in [0, 1] of all prompt tokens that the device may process.
-            rng: decides whose turn it is among prompts of a length that is divided.
+            rng: starts the error diffusions of lengths that are divided among several waits.
             tail: 0, or α of the paper's plan whose P99 is not to be exceeded.
         """
         self._lengths, self._ttft, self._device = lengths, ttft, device

@@ -70,7 +70,7 @@ def build_policy(
         server_constrained: which side the budget of "random" limits.
 
     Raises:
-        ConfigurationError: nobody knows the name, or the package that does cannot be loaded.
+        ConfigurationError: no policy has that name, or the package that has it cannot be loaded.
     """
     match name:
         case "device_only":

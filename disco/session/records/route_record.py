@@ -69,8 +69,8 @@ class AttemptRecord:
     """One attempt. Times are seconds since the request; None where it did not happen.
 
     Attributes:
-        endpoint, place: who, and whether that is this machine ("device") or not ("server").
-        role, outcome, failure: why, what became of it, and the class of failure.
+        endpoint, place: its name, and whether it is this machine ("device") or not ("server").
+        role, outcome, failure: why it was started, what became of it, and the class of its failure.
         cold: its model had to be loaded first, as far as was known; such a start says nothing about warm ones.
         started_s, first_content_s, ended_s: its life.
         began_s: when its turn came; None where it did not wait, or that is not known.
@@ -144,7 +144,7 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRecord:
-    """A move, taken or given up.
+    """A migration, completed or given up.
 
     Attributes:
         source, target: endpoint names.
@@ -152,7 +152,7 @@ class MigrationRecord:
         decided_s, switched_s: seconds since the request.
         cut_char, cut_tokens: where the answer was cut.
         expected_s, took_s: predicted and real time to the target's first token.
-        slack_s: how long the reader could still read at the moment of decision; None when nobody waits.
+        slack_s: how long the reader could still read at the moment of decision; None when there is no reader yet.
         late_tokens: released tokens behind the cut that came after the reader's deadline.
     """
 

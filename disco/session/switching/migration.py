@@ -1,6 +1,6 @@
-"""Moving an answer on purpose: bank, cut, start the target, switch or give up (design rule 3).
+"""A migration under way: bank, cut, start the target, switch or give up (design rule 3).
 
-Whether and when is `migration.decide`; here is what is done about it.
+`migration_rule` decides whether and when; this module carries it out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WHILE_BANKING = frozenset({MigrationVerdict.BANK})
 _WHILE_THE_TARGET_READS = frozenset(
     {MigrationVerdict.BANK, MigrationVerdict.GO}
 )  # it still prefills the prompt for this answer
-_NOT_YET = frozenset({MigrationVerdict.LATER})
+_NOT_YET = frozenset({MigrationVerdict.RETRY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class MigrationControl:
         self.move = None if move is None or move.target in self._failed else move
 
     def has_failed(self, endpoint: str) -> None:
-        """No answer moves there any more."""
+        """Remember that the endpoint failed: this answer does not move there any more."""
         self._failed.add(endpoint)
         if self.move is not None and self.move.target == endpoint and self.moving is None:
             self.move = None
 
     def stay(self) -> None:
-        """The answer moves no more."""
+        """Forbid any further migration of this answer."""
         self.move = None
 
     def keeps(self, now: float) -> str | None:

@@ -45,7 +45,7 @@ class MigrationVerdict(StrEnum):
 
     GO = "go"  # start the hand-over
     BANK = "bank"  # worth it; bank text until the slack is there, then ask again
-    LATER = "later"  # not now, but may become worth it: ask again at the next batch, do not bank for it
+    RETRY = "later"  # not now, but may become worth it: ask again at the next batch, do not bank for it
     NEVER = "never"  # drop the move for this answer
 
 
@@ -67,13 +67,13 @@ class Snapshot:
     """All that the rule looks at, at one moment.
 
     Attributes:
-        source: who writes.
-        target: who would take over.
+        source: the endpoint that writes.
+        target: the endpoint that would write on.
         prompt_tokens: p.
         written_tokens: n, what the source has written so far.
         max_tokens: the answer's length limit, None for none.
         target_has_prompt: the target's prefill of the prompt was kept, so p costs neither time nor money.
-        slack_s: S from `Playback.slack_s`; inf when nobody reads along (not streaming).
+        slack_s: S from `Playback.slack_s`; inf when there is no reader yet (not streaming).
         pace_tps: r_c; None when text is passed on unpaced.
         lengths: distribution of answer lengths.
         margin: safety factor on t_m, at least 1; double it after a failed try.
@@ -141,17 +141,17 @@ _Fields = tuple[MigrationVerdict, Reason | None, float, float, float]
 """Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
 
 # Looking a member up on its enum class runs Python code (3.11).
-_GO, _BANK, _LATER, _NEVER = (
+_GO, _BANK, _RETRY, _NEVER = (
     MigrationVerdict.GO,
     MigrationVerdict.BANK,
-    MigrationVerdict.LATER,
+    MigrationVerdict.RETRY,
     MigrationVerdict.NEVER,
 )
 _SLACK = Reason.SLACK
 
 
 class Rule:
-    """`decide` for one source and one target, for whoever asks again and again while the source writes.
+    """`decide` for one source and one target, for callers that ask again and again while the source writes.
 
     Args:
         snapshot: its `written_tokens` and `slack_s` are not looked at.
@@ -203,10 +203,10 @@ class Rule:
             # Where a long answer promises an even longer one, the same move may pay further on.
             most = lengths.most_remaining(n)
             may_pay = saving > 0 and expected > 0 and most * saving >= self._price(n, most, wasted_tokens)
-            return _LATER if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
+            return _RETRY if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
         h = lengths.hazard(n, window=_HAZARD_WINDOW_TOKENS)
         if h * price - (1 - h) * self._cost_in > saving:
-            return _LATER, Reason.ENDS_SOON, 0.0, 0.0, now
+            return _RETRY, Reason.ENDS_SOON, 0.0, 0.0, now
         if math.isinf(slack_s):
             return _GO, None, 0.0, t_m_s, now
         r_s, r_t, r_c = source.decode_tps, target.decode_tps, snapshot.pace_tps
