@@ -8,12 +8,13 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 # Tests start many processes: what Python has compiled is kept, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo chaos chat test test-slow test-frameworks lint format bench build clean
+.PHONY: help demo chaos chat test test-fast test-slow test-frameworks lint format bench build clean
 
 help:
 	@echo "make demo       watch two real models give one answer together"
 	@echo "make chaos      watch answers survive kill -9 of the server and of the model"
 	@echo "make chat       talk to them in the terminal"
+	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
 	@echo "make test-frameworks   LangChain, pydantic-ai, instructor and the Agents SDK on disco"
 	@echo "make lint       ruff and mypy, as CI runs them"
@@ -32,6 +33,9 @@ chat: $(VENV)/.demo
 # Two processes, for two cores. One file's tests share a process, and its server.
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
+
+test-fast: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not real"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow

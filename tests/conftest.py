@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,18 @@ from servers import LlamaServer, llama_cpp_server, native_llama_server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    use_quick_model(config.cache.mkdir("models"))
+    if "not real" in config.option.markexpr:
+        sys.addaudithook(_refuse_what_is_real)
+    else:
+        use_quick_model(config.cache.mkdir("models"))
+
+
+def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
+    """In `make test-fast` a test that connects, listens or loads llama.cpp fails: it lacks the mark `real`."""
+    if event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes):
+        raise RuntimeError("this test uses a socket: mark its module with `pytestmark = pytest.mark.real`")
+    if event == "import" and arguments[0] == "llama_cpp":
+        raise RuntimeError("this test loads llama.cpp: mark its module with `pytestmark = pytest.mark.real`")
 
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
