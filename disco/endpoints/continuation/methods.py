@@ -203,6 +203,7 @@ def completions_call(
             prefix.sent,
             bos_token=continuation.bos_token,
             eos_token=continuation.eos_token,
+            tools=request.params.get("tools") or None,
             extra=_template_variables(request),
         )
         prompt, end_of_turn = rendered.text, rendered.end_of_turn
@@ -279,9 +280,6 @@ def _stops(stop: object) -> list[str]:
     return [s for s in stop if isinstance(s, str)] if isinstance(stop, Sequence) else []
 
 
-def _template_variables(request: Request) -> dict[str, Any]:
+def _template_variables(request: Request) -> Mapping[str, Any]:
     extra = request.params.get("chat_template_kwargs")
-    variables = dict(extra) if isinstance(extra, Mapping) else {}
-    if request.params.get("tools"):
-        variables["tools"] = request.params["tools"]
-    return variables
+    return extra if isinstance(extra, Mapping) else {}

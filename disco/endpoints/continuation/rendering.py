@@ -11,12 +11,13 @@ The rendered prompt is proved, not hoped: it must end with exactly the text that
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+from disco.endpoints.chat_template import ChatTemplate, TemplateLimitError
 
 __all__ = ["CannotContinueError", "RenderedPrompt", "marker_in", "render_prefix"]
 
@@ -50,6 +51,7 @@ def render_prefix(
     *,
     bos_token: str = "",
     eos_token: str = "",
+    tools: Sequence[Any] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> RenderedPrompt:
     """Render `messages` and the beginning `sent` of the answer to them.
@@ -60,38 +62,32 @@ def render_prefix(
         sent: the answer so far; not empty.
         bos_token: what the template's variable of this name stands for.
         eos_token: likewise.
-        extra: further template variables (`tools`, `chat_template_kwargs`).
+        tools: the request's.
+        extra: further variables of the template (`chat_template_kwargs`).
 
     Raises:
-        CannotContinueError: the template is not valid, refuses the conversation, trims or rewrites the
-            answer, or the answer contains one of its markers.
+        CannotContinueError: the template is not valid, refuses the conversation, takes too much time or memory,
+            trims or rewrites the answer, or the answer contains one of its markers.
     """
     found = marker_in(template, sent)
     if found is not None:
         raise CannotContinueError(
             f"the answer contains {found!r}, which the model would read as control token"
         )
-    variables = {**(extra or {}), "bos_token": bos_token, "eos_token": eos_token}
-    conversation = [dict(message) for message in messages]
-    head = _render(template, conversation, variables, add_generation_prompt=True)
-    closed = _render(
-        template,
-        [*conversation, {"role": "assistant", "content": _SENTINEL}],
-        variables,
-        add_generation_prompt=False,
-    )
+    compiled = _compiled(template, bos_token, eos_token)
+
+    def written(answer: str) -> str:
+        turn = {"role": "assistant", "content": answer}
+        return _render(compiled, [*messages, turn], tools, extra, opens_turn=False)
+
+    head = _render(compiled, messages, tools, extra, opens_turn=True)
+    closed = written(_SENTINEL)
     if closed.startswith(head + _SENTINEL):
         # The turn opens the same way in both: nothing lies between the header and the answer.
         return RenderedPrompt(head + sent, closed[len(head) + len(_SENTINEL) :].strip())
     # The header of a new turn differs from that of a past one (thinking templates): take the past one.
     before, _, after = closed.partition(_SENTINEL)
-    written = _render(
-        template,
-        [*conversation, {"role": "assistant", "content": sent}],
-        variables,
-        add_generation_prompt=False,
-    )
-    if written != before + sent + after:
+    if written(sent) != before + sent + after:
         raise CannotContinueError("the chat template trims or rewrites the assistant's text")
     return RenderedPrompt(before + sent, after.strip())
 
@@ -107,24 +103,18 @@ def _markers(template: str) -> tuple[str, ...]:
 
 
 def _render(
-    template: str,
-    messages: list[dict[str, Any]],
-    variables: Mapping[str, Any],
+    compiled: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None,
+    extra: Mapping[str, Any] | None,
     *,
-    add_generation_prompt: bool,
+    opens_turn: bool,
 ) -> str:
-    import jinja2  # noqa: PLC0415 - only needed by those who render
-
     try:
-        compiled = _compiled(template)
-        return str(
-            compiled.render(
-                {**variables, "messages": messages, "add_generation_prompt": add_generation_prompt}
-            )
-        )
-    except jinja2.TemplateSyntaxError as error:
-        raise CannotContinueError(f"the chat template is not valid Jinja (line {error.lineno})") from error
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return compiled.render(messages, tools, opens_turn=opens_turn, extra=extra)
+    except TemplateLimitError as error:
+        raise CannotContinueError(f"the chat template was stopped: {error}") from error
+    except Exception as error:  # noqa: BLE001 - a template can raise anything
         # The message may quote the conversation; its type does not.
         raise CannotContinueError(
             f"the chat template refused the conversation ({type(error).__name__})"
@@ -132,21 +122,10 @@ def _render(
 
 
 @lru_cache(maxsize=32)
-def _compiled(template: str) -> Any:
-    import jinja2  # noqa: PLC0415
-    from jinja2.ext import loopcontrols  # noqa: PLC0415
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+def _compiled(template: str, bos_token: str, eos_token: str) -> ChatTemplate:
+    import jinja2  # noqa: PLC0415 - needed only where a prompt is rendered here
 
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def now(pattern: str) -> str:
-        return dt.datetime.now().astimezone().strftime(pattern)
-
-    # The settings chat templates are written for (transformers, llama.cpp).
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.globals.update(raise_exception=refuse, strftime_now=now)
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": False}
-    return environment.from_string(template)
+    try:
+        return ChatTemplate(template, eos_text=eos_token, bos_text=bos_token)
+    except jinja2.TemplateSyntaxError as error:
+        raise CannotContinueError(f"the chat template is not valid Jinja (line {error.lineno})") from error
