@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
+from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
+from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.chunk_template import TemplateChunk
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from scripted_server import chunk, usage
 
-from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
-from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import DeltaKind, ToolCallDelta, Usage
 
@@ -75,6 +79,7 @@ CALL = {"index": 1, "id": "call_1", "type": "function", "function": {"name": "lo
         ({"tool_calls": [{"function": {"arguments": "{"}}]}, [ToolCallDelta(0, "{")]),  # no index given
         ({"tool_calls": [{"index": 0, "function": {"name": 5, "arguments": 7}}]}, [ToolCallDelta(0)]),
         ({"function_call": {"name": "look_up", "arguments": "{"}}, [ToolCallDelta(0, "{", None, "look_up")]),
+        ({"tool_calls": [{"index": [1], "function": {"arguments": "\ud83d"}}]}, [ToolCallDelta(0)]),
         ({"tool_calls": "look_up"}, []),
         ({"tool_calls": [5]}, []),
         ({"audio": {"data": "AA"}}, []),
@@ -262,12 +267,92 @@ def test_null_delta_is_no_content():
     assert delta.kind is DeltaKind.ROLE
 
 
-def test_lone_surrogates_do_not_get_through():
-    reader = ChatReader()
-    raw = json.dumps(chunk("a\ud83db")).encode()
-    (delta,) = reader.read([raw])
-    delta.text.encode()
-    assert delta.text[0] + delta.text[-1] == "ab"
+# ---------------------------------------------------------------- characters beyond 16 bits
+
+
+# Where a server may cut a text: how it is sent, and how it is read from the deltas, and from the vendor's chunks.
+CUT_FIELDS = {
+    "content": (lambda text: {"content": text}, lambda d: d.text, lambda d: d.content),
+    "refusal": (lambda text: {"refusal": text}, lambda d: d.text, lambda d: d.refusal),
+    "reasoning": (lambda text: {"reasoning": text}, lambda d: d.reasoning, lambda d: d.reasoning),
+    "arguments": (
+        lambda text: {"tool_calls": [{"index": 1, "function": {"arguments": text}}]},
+        lambda d: "".join(call.arguments for call in d.tool_calls),
+        lambda d: d.tool_calls[0].function.arguments,
+    ),
+}
+
+
+def utf16_pieces(text: str, cuts: list[int]) -> list[str]:
+    """`text` as a server cuts it that counts in units of 16 bits, as JavaScript does."""
+    data = text.encode("utf-16-le")
+    at = sorted({0, len(data), *(2 * (cut % (len(data) // 2 + 1)) for cut in cuts)})
+    return [data[a:b].decode("utf-16-le", "surrogatepass") for a, b in itertools.pairwise(at)]
+
+
+@pytest.mark.parametrize("field", CUT_FIELDS)
+@given(
+    text=st.text(alphabet="a\u20ac\U0001f600\U0001f469\u200d", max_size=9), cuts=st.lists(st.integers(0, 30))
+)
+def test_a_character_cut_in_two_is_whole_again(field, text, cuts):
+    send, read_delta, read_raw = CUT_FIELDS[field]
+    pieces = utf16_pieces(text, cuts)
+    reader, deltas = read(*(chunk(**send(one)) for one in pieces), chunk(finish="stop"))
+    assert "".join(map(read_delta, deltas)) == text
+    raws = [delta.raw.made() if isinstance(delta.raw, TemplateChunk) else delta.raw for delta in deltas]
+    assert "".join(read_raw(raw.choices[0].delta) or "" for raw in raws) == text
+    assert reader.finish_reason == "stop"
+
+
+@given(text=st.text(alphabet="a\u20ac\U0001f600", max_size=9), cuts=st.lists(st.integers(0, 30)))
+def test_a_character_cut_in_two_is_whole_again_in_a_completion(text, cuts):
+    choices = [{"index": 0, "text": one, "finish_reason": None} for one in utf16_pieces(text, cuts)]
+    deltas = CompletionReader().read(data(*({"choices": [choice]} for choice in choices)))
+    assert "".join(delta.text for delta in deltas) == text
+
+
+@pytest.mark.parametrize(
+    ("segments", "shown"),
+    [
+        (["a\ud83db"], ["a\ufffdb"]),
+        (["a\ud83d", "b"], ["a", "\ufffdb"]),
+        (["\ude00a"], ["\ufffda"]),
+        (["a\ud83d", "\ud83d", "\ude00"], ["a", "\ufffd", "\U0001f600"]),
+        (["a\ud83d"], ["a", "\ufffd"]),  # the answer ends there
+    ],
+)
+def test_half_a_character_is_replaced_where_its_other_half_does_not_come(pieces, shown):
+    _, deltas = read(*map(chunk, pieces), chunk(finish="stop"))
+    assert [delta.text for delta in deltas] == shown
+    assert [delta.raw.choices[0].delta.content for delta in deltas] == shown
+    ends = [{"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}]
+    written = [{"choices": [{"index": 0, "text": one, "finish_reason": None}]} for one in pieces]
+    assert [delta.text for delta in CompletionReader().read(data(*written, *ends))] == shown
+
+
+def test_halves_of_different_texts_are_not_joined():
+    """Of another field, of another call, of another choice."""
+    _, deltas = read(
+        chunk("\ud83d", reasoning="\ud83d"),
+        chunk(reasoning="\ude00"),
+        chunk("\ude00"),
+        chunk(tool_calls=[{"index": n, "function": {"arguments": "\ud83d"}} for n in range(2)]),
+        chunk(tool_calls=[{"index": 1, "function": {"arguments": "\ude00"}}]),
+    )
+    assert [d.reasoning for d in deltas if d.reasoning] == ["\U0001f600"]
+    assert [d.text for d in deltas if d.text] == ["\U0001f600"]
+    assert deltas[-1].tool_calls == (ToolCallDelta(1, "\U0001f600"),)
+    first, second = chunk("\ud83d"), chunk("\ude00")
+    second["choices"][0]["index"] = 1
+    _, deltas = read(first, second, chunk("\ude00"), choices=2)
+    assert [d.raw.choices[0].delta.content for d in deltas] == ["", "\ufffd", "\U0001f600"]
+
+
+def test_no_other_text_of_a_chunk_holds_half_a_character():
+    body = with_logprobs("a", -1.0)
+    body["choices"][0]["logprobs"]["content"][0]["token"] = "a\ud83d"
+    _, (delta,) = read(body)
+    assert delta.logprobs["content"][0]["token"] == "a\ufffd"
 
 
 def test_events_that_are_no_chunks_are_ignored():

@@ -8,12 +8,14 @@ null `created`, a missing index, ...) is mended and built without validation, as
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 from pydantic import ValidationError
 
 from disco.endpoints.openai_api.chunk_repair import (
+    Halves,
     MalformedChunkError,
     ServerReportedError,
     finish_only,
@@ -25,7 +27,6 @@ from disco.endpoints.openai_api.chunk_repair import (
     only,
     parts_of,
     usage_from,
-    well_formed,
     without_finish,
 )
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
@@ -51,9 +52,10 @@ class ChunkReader:
     """
 
     # Mutable: all of it, by `read`.
-    __slots__ = ("broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
+    __slots__ = ("_halves", "broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
 
     def __init__(self) -> None:
+        self._halves = Halves()
         self.done = False
         self.finish_reason: str | None = None
         self.finish_raw: Any = None
@@ -113,21 +115,22 @@ class ChatReader(ChunkReader):
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
+        halves = self._halves  # of a character, which go before the next text
         for data in events:
             template = self._template
-            if template is not None and (text := template.text(data)) is not None:
+            if template is not None and not halves and (text := template.text(data)) is not None:
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, TemplateChunk(template, data, text)))
                 continue
-            try:
-                chunk = validate(data)
-            except ValidationError:
-                lenient = self._mended(data)
-                if lenient is None:
-                    if self.done:
-                        break
-                    continue
-                chunk = lenient
+            chunk: ChatCompletionChunk | None = None
+            if not halves:
+                with contextlib.suppress(ValidationError):
+                    chunk = validate(data)
+            chunk = chunk or self._mended(data)
+            if chunk is None:
+                if self.done:
+                    break
+                continue
             if chunk.usage is not None:
                 self._note_usage(chunk)
             choices = chunk.choices
@@ -229,7 +232,7 @@ class ChatReader(ChunkReader):
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
             return None  # some other event of the server's, such as a ping
         body["choices"] = [
-            mended_choice(choice, index)
+            mended_choice(choice, index, self._halves)
             for index, choice in enumerate(choices or [])
             if isinstance(choice, dict)
         ]
@@ -261,14 +264,16 @@ class CompletionReader(ChunkReader):
             choices = body.get("choices")
             if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
                 continue
-            text = choices[0].get("text")
-            if isinstance(text, str) and text:
+            text, reason = choices[0].get("text"), choices[0].get("finish_reason")
+            given = {"text": text} if isinstance(text, str) else {}
+            whole = self._halves.joined(given, 0, ends=reason is not None).get("text")
+            if text or whole:
                 logp = log_probabilities(_token_logprobs(choices[0].get("logprobs")))
                 tokens = len(logp) if logp else 1
                 self.tokens += tokens
-                deltas.append(Delta(well_formed(text), tokens, logp=logp))
-            if choices[0].get("finish_reason") is not None:
-                self.finish_reason = str(choices[0]["finish_reason"])
+                deltas.append(Delta(whole or "", tokens, _TEXT if whole else DeltaKind.ROLE, logp=logp))
+            if reason is not None:
+                self.finish_reason = str(reason)
 
 
 def _token_logprobs(logprobs: object) -> list[Any]:

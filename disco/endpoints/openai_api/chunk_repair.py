@@ -13,6 +13,7 @@ from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import Delta, DeltaKind, ToolCallDelta, Usage
 
 __all__ = [
+    "Halves",
     "MalformedChunkError",
     "ServerReportedError",
     "finish_only",
@@ -24,7 +25,6 @@ __all__ = [
     "only",
     "parts_of",
     "usage_from",
-    "well_formed",
     "without_finish",
 ]
 
@@ -70,22 +70,87 @@ def _integer(digits: str) -> int | float:
 _MOST_DIGITS = 640  # the least that `sys.set_int_max_str_digits` takes
 
 
-def mended_choice(choice: dict[str, Any], index: int) -> dict[str, Any]:
-    """A choice with everything a `Choice` needs, whatever the server left out."""
+def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[str, Any]:
+    """A choice with everything a `Choice` needs, whatever the server left out, and with whole characters only.
+
+    Args:
+        choice: as the server wrote it.
+        index: where it stands in the chunk.
+        halves: of the characters that earlier chunks began.
+    """
+    where = choice.get("index")
+    where = where if isinstance(where, int) else index
+    reason = choice.get("finish_reason")
     delta = choice.get("delta")
     delta = dict(delta) if isinstance(delta, dict) else {}
     content = delta.get("content")
     if isinstance(content, list):  # typed parts, as in messages
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    delta["content"] = well_formed(content) if isinstance(content, str) else None
-    where = choice.get("index")
-    reason = choice.get("finish_reason")
+    delta["content"] = content if isinstance(content, str) else None
     return {
-        **choice,
-        "delta": delta,
-        "index": where if isinstance(where, int) else index,
+        **Halves().joined({name: value for name, value in choice.items() if name != "delta"}, 0, ends=True),
+        "delta": halves.joined(delta, where, ends=reason is not None),
+        "index": where,
         "finish_reason": str(reason) if reason is not None else None,
     }
+
+
+class Halves:
+    """First halves of characters whose other halves are still to come.
+
+    Servers that count text in units of 16 bits (JavaScript does) may cut a character beyond those in two, each half
+    in a chunk of its own. Mutable: `_held`, the half that each text ended with, by its place in the answer.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Any, ...], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def joined(self, delta: dict[str, Any], choice: int, *, ends: bool) -> dict[str, Any]:
+        """A delta with each of its texts behind the half that was held back, and with the half at its end held back.
+
+        Args:
+            delta: JSON.
+            choice: which answer it continues.
+            ends: it is that answer's last. Nothing is held back any longer: a half that is left is replaced.
+        """
+        if ends and self._held:
+            left = {place[1]: "" for place in self._held if place[0] == choice and len(place) == 2}
+            delta = {**left, **{name: value for name, value in delta.items() if value is not None}}
+        joined = {name: self._walk(value, (choice, name), ends=ends) for name, value in delta.items()}
+        if ends:
+            self._held = {place: half for place, half in self._held.items() if place[0] != choice}
+        return joined
+
+    def _walk(self, value: Any, place: tuple[Any, ...], *, ends: bool) -> Any:
+        if isinstance(value, str):
+            text = self._held.pop(place, "") + value
+            if not ends and "\ud800" <= text[-1:] <= "\udbff":
+                self._held[place] = text[-1]
+                text = text[:-1]
+            return well_formed(text)
+        if len(place) > _DEPTH:
+            return value
+        if isinstance(value, dict):
+            return {name: self._walk(item, (*place, name), ends=ends) for name, item in value.items()}
+        if isinstance(value, list):
+            return [
+                self._walk(item, (*place, _number_of(item, at)), ends=ends) for at, item in enumerate(value)
+            ]
+        return value
+
+
+_DEPTH = 8  # of a choice's JSON; the API's goes to half of it
+
+
+def _number_of(item: object, at: int) -> int:
+    """Which of several things of a kind, such as calls, this piece belongs to."""
+    number = item.get("index") if isinstance(item, dict) else None
+    return number if isinstance(number, int) else at
 
 
 def well_formed(text: str) -> str:
