@@ -17,57 +17,38 @@ from scripted_server import (
     answer,
     chunk,
     piece,
-    scripted_server,
     sse,
     stream,
     usage,
 )
 from servers import free_port
+from tests.endpoints.openai_api.asking import KEY, ask, collect, served
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure
-from disco.events import Ended, Traffic
-from disco.request import Prefix, Request, Timeouts
+from disco.events import Traffic
+from disco.request import Prefix
 
 pytestmark = pytest.mark.anyio
 
-KEY = "sk-test-0123456789abcdef"
 NORMAL = stream(
     *(sse(chunk(text), done=False) for text in ("Hel", "lo")), sse(chunk(finish="stop"), usage(9, 2))
 )
 LOGP = frozenset({"logp"})
-
-
-@contextlib.asynccontextmanager
-async def served(*scripts, kind=PlainClient, **settings):
-    """A scripted server and an endpoint on it."""
-    async with scripted_server(*scripts) as server, kind(base_url=server.base_url, api_key=KEY) as client:
-        yield server, OpenAIEndpoint(client=client, **settings)
-
-
-def ask(**params) -> Request:
-    messages = [{"role": "user", "content": "Grüß Gott. " * 20}]
-    return Request(messages=messages, model="m", params=params, timeouts=Timeouts(connect_s=20.0))
-
-
-async def collect(attempt):
-    deltas, ended = [], None
-    async with attempt:
-        async for event in attempt:
-            if isinstance(event, Ended):
-                ended = event
-            else:
-                deltas += event
-    return deltas, ended
-
+SO_FAR = Prefix(text="The answer so far is long enough", tokens=7)
 
 # ------------------------------------------------------------------------------------------ bytes
 
 
 def seen_by(server) -> Traffic:
     return Traffic(server.bytes_in, server.bytes_out)
+
+
+async def end(attempt) -> None:
+    with contextlib.suppress(EndpointFailure):
+        await collect(attempt)
 
 
 @pytest.mark.parametrize("kind", [PlainClient, openai.AsyncOpenAI])
@@ -77,15 +58,29 @@ async def test_the_bytes_of_an_answer_are_those_that_the_server_saw(kind):
             before = seen_by(server)
             attempt = endpoint.open(ask(max_tokens=7))
             await collect(attempt)
-            traffic = attempt.traffic
-            assert traffic.bytes_up == server.bytes_in - before.bytes_up
-            assert traffic.bytes_down == server.bytes_out - before.bytes_down
+            assert attempt.traffic.bytes_up == server.bytes_in - before.bytes_up
+            assert attempt.traffic.bytes_down == server.bytes_out - before.bytes_down
         assert server.connections == 1
 
 
+FIFTY = sse(*(chunk("word ") for _ in range(50)), chunk(finish="stop"))
+MOVED = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
+ZIPPED = answer(gzip.compress(FIFTY), content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")
+BOOM = answer(b'{"error": {"message": "boom"}}', status="500 Internal Server Error")
+
+
+@pytest.mark.parametrize("scripts", [[ZIPPED], [MOVED, NORMAL], [BOOM], [[RESET]]], ids=repr)
+async def test_whatever_comes_of_it_both_ways_are_counted(scripts):
+    """Compressed bytes as they came, a redirect's, an error's body, and what was dropped without a word."""
+    async with served(*scripts) as (server, endpoint):
+        attempt = endpoint.open(ask())
+        await end(attempt)
+        assert attempt.traffic == seen_by(server)
+        assert server.bytes_in > 0
+
+
 async def test_bytes_that_differ_with_the_pieces_are_few():
-    text = sse(*(chunk("word ") for _ in range(50)), chunk(finish="stop"))
-    whole = piece(text)
+    whole = piece(FIFTY)
     cuts = [whole[start : start + 1000] for start in range(0, len(whole), 1000)]
     slowly = [step for part in cuts for step in (part, 0.01)]
     async with served([STREAM_HEAD, *slowly, STREAM_END]) as (server, endpoint):
@@ -93,41 +88,6 @@ async def test_bytes_that_differ_with_the_pieces_are_few():
         await collect(attempt)
         assert attempt.traffic.bytes_up == server.bytes_in
         assert 0 <= attempt.traffic.bytes_down - server.bytes_out <= 8 * len(cuts)
-
-
-async def test_compressed_bytes_count_as_they_came():
-    body = gzip.compress(sse(*(chunk("word ") for _ in range(50)), chunk(finish="stop")))
-    script = answer(body, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")
-    async with served(script) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        await collect(attempt)
-        assert attempt.traffic == seen_by(server)
-
-
-async def test_a_redirect_counts_on_both_its_ways():
-    moved = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
-    async with served(moved, NORMAL) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        deltas, _ = await collect(attempt)
-        assert "".join(delta.text for delta in deltas) == "Hello"
-        assert attempt.traffic == seen_by(server)
-
-
-async def test_an_error_answer_counts_with_its_body():
-    script = answer(b'{"error": {"message": "boom"}}', status="500 Internal Server Error")
-    async with served(script) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        with pytest.raises(EndpointFailure):
-            await collect(attempt)
-        assert attempt.traffic == seen_by(server)
-
-
-async def test_a_request_that_is_dropped_without_a_word_was_sent():
-    async with served([RESET]) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        with pytest.raises(EndpointFailure):
-            await collect(attempt)
-        assert attempt.traffic == Traffic(server.bytes_in, 0)
 
 
 async def test_a_request_that_is_cancelled_before_its_response_was_sent():
@@ -152,19 +112,16 @@ async def test_a_stream_that_is_left_counts_what_was_read():
 async def test_a_server_that_is_not_there_got_nothing():
     async with PlainClient(base_url=f"http://127.0.0.1:{free_port()}/v1", api_key=KEY) as client:
         attempt = OpenAIEndpoint(client=client).open(ask())
-        assert attempt.traffic == Traffic()
-        with pytest.raises(EndpointFailure):
-            await collect(attempt)
+        await end(attempt)
         assert attempt.traffic == Traffic()
 
 
 async def test_the_request_that_has_a_prompt_rendered_counts_too():
-    prefix = Prefix(text="The answer so far is long enough", tokens=7)
     rendered = answer(json.dumps({"prompt": "<user>Hi<assistant>"}).encode())
     written = {"choices": [{"index": 0, "text": " on", "finish_reason": "stop"}]}
     way = Continuation("completions", template="apply-template")
     async with served(rendered, stream(sse(written)), continuation=way) as (server, endpoint):
-        attempt = endpoint.open(ask(), prefix)
+        attempt = endpoint.open(ask(), SO_FAR)
         await collect(attempt)
         assert [line.split()[1] for line, _, _ in server.requests] == ["/apply-template", "/v1/completions"]
         assert attempt.traffic == seen_by(server)
@@ -183,27 +140,28 @@ async def test_what_others_send_meanwhile_is_not_counted():
 # ------------------------------------------------------------------------------------------ usage
 
 
-@pytest.mark.parametrize("count", [-5, "x", 1.5, 10**12, None])
-async def test_counts_that_make_no_sense_are_replaced_by_our_own(count):
-    counts = {"prompt_tokens": count, "completion_tokens": count, "total_tokens": count}
+async def counted(*said: str, **counts):
+    """The end of an answer that the server counts so, and the attempt's own usage."""
     last = {**chunk(), "choices": [], "usage": counts}
-    async with served(stream(sse(*map(chunk, "abc"), chunk(finish="stop"), last))) as (_, endpoint):
+    async with served(stream(sse(*map(chunk, said), chunk(finish="stop"), last))) as (_, endpoint):
         attempt = endpoint.open(ask())
         _, ended = await collect(attempt)
-    assert ended.usage is None
-    assert attempt.usage.prompt_tokens > 50
-    assert attempt.usage.completion_tokens == 3
+    return ended.usage, attempt.usage
+
+
+@pytest.mark.parametrize("count", [-5, "x", None])
+async def test_counts_that_make_no_sense_are_replaced_by_our_own(count):
+    ended, used = await counted(*"abc", prompt_tokens=count, completion_tokens=count, total_tokens=count)
+    assert ended is None
+    assert (used.prompt_tokens > 50, used.completion_tokens) == (True, 3)
 
 
 async def test_one_count_that_makes_no_sense_leaves_the_others_as_they_are():
-    counts = {"prompt_tokens": -7, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 10**6}}
-    last = {**chunk(), "choices": [], "usage": counts}
-    async with served(stream(sse(chunk("abc"), chunk(finish="stop"), last))) as (_, endpoint):
-        attempt = endpoint.open(ask())
-        _, ended = await collect(attempt)
-    assert ended.usage == attempt.usage
-    assert ended.usage.completion_tokens == 12
-    assert 50 < ended.usage.prompt_tokens == ended.usage.cached_tokens  # never more cached than there is
+    cached = {"cached_tokens": 10**6}
+    ended, used = await counted("abc", prompt_tokens=-7, completion_tokens=12, prompt_tokens_details=cached)
+    assert ended == used
+    assert ended.completion_tokens == 12
+    assert 50 < ended.prompt_tokens == ended.cached_tokens  # never more cached than there is
 
 
 # ------------------------------------------------------------------------------------------ log probabilities
@@ -230,12 +188,16 @@ async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown():
     assert all(delta.raw.choices[0].logprobs is None for delta in deltas)
 
 
-@pytest.mark.parametrize(("logp", "wants"), [(False, LOGP), (True, frozenset()), (False, frozenset())])
-async def test_log_probabilities_are_asked_for_only_where_they_are_known_and_wanted(logp, wants):
+@pytest.mark.parametrize(
+    ("logp", "wants", "n"), [(False, LOGP, None), (True, frozenset(), None), (True, LOGP, 2)]
+)
+async def test_log_probabilities_are_asked_for_only_where_they_are_known_and_wanted_of_one_answer(
+    logp, wants, n
+):
     async with served(NORMAL, logp=logp) as (server, endpoint):
-        await collect(endpoint.open(ask(), wants=wants))
-        assert "logprobs" not in server.requests[0][2]
         assert endpoint.capabilities("m").logp is logp
+        await end(endpoint.open(ask(**({} if n is None else {"n": n})), wants=wants))
+        assert "logprobs" not in server.requests[0][2]
 
 
 @pytest.mark.parametrize("wants", [LOGP, frozenset()])
@@ -248,20 +210,12 @@ async def test_what_the_application_asked_for_is_left_as_it_is(wants):
     assert [len(delta.logprobs["content"]) for delta in deltas] == [2, 1]
 
 
-async def test_several_answers_at_once_are_not_asked_for_log_probabilities():
-    async with served(stream(sse(chunk("a", finish="stop"))), logp=True) as (server, endpoint):
-        with contextlib.suppress(EndpointFailure):  # one of two answers came
-            await collect(endpoint.open(ask(n=2), wants=LOGP))
-        assert "logprobs" not in server.requests[0][2]
-
-
 async def test_log_probabilities_of_a_completion():
     written = {"choices": [{"index": 0, "text": " on", "logprobs": {"token_logprobs": [-0.5]}}]}
-    end = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
     way = Continuation("completions", template=template)
-    prefix = Prefix(text="The answer so far is long enough", tokens=7)
-    async with served(stream(sse(written, end)), logp=True, continuation=way) as (server, endpoint):
-        (delta,), ended = await collect(endpoint.open(ask(), prefix, wants=LOGP))
+    async with served(stream(sse(written, last)), logp=True, continuation=way) as (server, endpoint):
+        (delta,), ended = await collect(endpoint.open(ask(), SO_FAR, wants=LOGP))
         assert server.requests[0][2]["logprobs"] == 1
     assert (delta.text, delta.logp, ended.usage) == (" on", (-0.5,), None)
