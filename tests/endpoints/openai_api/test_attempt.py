@@ -22,16 +22,7 @@ from scripted_server import (
     usage,
 )
 from servers import free_port
-from tests.endpoints.openai_api.asking import (
-    KEY,
-    QUESTION,
-    answer_of,
-    ask,
-    collect,
-    failing,
-    served,
-    text_of,
-)
+from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -176,18 +167,6 @@ async def closed(server) -> None:
         await server.closed.wait()
 
 
-async def test_cancelling_the_reader_closes_the_connection():
-    async with served([*BEGUN, WAIT_FOR_CLOSE]) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        with anyio.CancelScope() as scope:
-            async for _ in attempt:
-                scope.cancel()
-        assert scope.cancelled_caught
-        await closed(server)
-        assert attempt.usage.completion_tokens == 1
-        assert attempt.usage.prompt_tokens > 0
-
-
 @pytest.mark.parametrize("head", [[], [STREAM_HEAD], BEGUN])
 async def test_closing_from_another_task_closes_the_connection_whatever_is_awaited(head):
     async with served([*head, WAIT_FOR_CLOSE]) as (server, endpoint):
@@ -207,25 +186,15 @@ async def test_closing_from_another_task_closes_the_connection_whatever_is_await
         await attempt.aclose()
 
 
-@pytest.mark.parametrize("by", ["attempt", "endpoint"])
-async def test_closing_without_reading_to_the_end_does_not_drain(by):
+async def test_closing_without_reading_to_the_end_does_not_drain():
     async with served([*BEGUN, WAIT_FOR_CLOSE]) as (server, endpoint):
         attempt = endpoint.open(ask())
         await anext(attempt)
-        for _ in range(2):
-            await (attempt if by == "attempt" else endpoint).aclose()
+        await attempt.aclose()
         await closed(server)
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
-
-
-async def test_an_attempt_that_never_started_is_closed_without_asking():
-    async with served(NORMAL) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        await attempt.aclose()
-        with pytest.raises(StopAsyncIteration):
-            await anext(attempt)
-        assert server.requests == []
+        assert (attempt.usage.prompt_tokens > 50, attempt.usage.completion_tokens) == (True, 1)
 
 
 VIRTUAL = pytest.mark.parametrize(

@@ -20,46 +20,41 @@ def status_error(status: int, body: object = None, **headers: str) -> openai.API
     return client._make_status_error_from_response(response)
 
 
-def caused(error: openai.OpenAIError, cause: Exception) -> openai.OpenAIError:
-    error.__cause__ = cause
-    return error
-
-
 def body(message: str = "m", code: str | None = None, type_: str | None = None) -> dict:
     return {"error": {"message": message, "code": code, "type": type_}}
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (status_error(401), FailureKind.AUTHENTICATION),
-        (status_error(403), FailureKind.AUTHENTICATION),
-        (status_error(400), FailureKind.BAD_REQUEST),
-        (status_error(404), FailureKind.BAD_REQUEST),
-        (status_error(422), FailureKind.BAD_REQUEST),
-        (status_error(408), FailureKind.SERVER),
-        (status_error(409), FailureKind.SERVER),
-        (status_error(429), FailureKind.RATE_LIMIT),
-        (status_error(500), FailureKind.SERVER),
-        (status_error(503), FailureKind.SERVER),
-        (status_error(400, body(code="context_length_exceeded")), FailureKind.CONTEXT_LENGTH),
-        (
-            status_error(400, body("This model's maximum context length is 8 tokens.")),
-            FailureKind.CONTEXT_LENGTH,
-        ),
-        (status_error(400, body("prompt is too long: 9 > 8")), FailureKind.CONTEXT_LENGTH),
-        (status_error(400, body(code="content_filter")), FailureKind.CONTENT_FILTER),
-        (status_error(400, body("unknown parameter")), FailureKind.BAD_REQUEST),
-        (openai.APITimeoutError(request=REQUEST), FailureKind.TIMEOUT),
-        (openai.APIConnectionError(request=REQUEST), FailureKind.CONNECTION),
-        (caused(openai.APIConnectionError(request=REQUEST), httpx2.ReadError("x")), FailureKind.CONNECTION),
-        (IncompleteAnswerError("x"), FailureKind.INCOMPLETE),
-        (stream_error({"message": "x", "code": "server_error"}, REQUEST), FailureKind.SERVER),
-        (stream_error({"message": "x", "code": "rate_limit_exceeded"}, REQUEST), FailureKind.RATE_LIMIT),
-        (stream_error("no object at all", REQUEST), FailureKind.SERVER),
+KINDS = {
+    FailureKind.AUTHENTICATION: [status_error(401), status_error(403)],
+    FailureKind.BAD_REQUEST: [
+        *map(status_error, (400, 404, 422)),
+        status_error(400, body("unknown parameter")),
     ],
-)
-def test_kind(error, kind):
+    FailureKind.RATE_LIMIT: [
+        status_error(429),
+        stream_error({"message": "x", "code": "rate_limit_exceeded"}, REQUEST),
+    ],
+    FailureKind.SERVER: [
+        *map(status_error, (408, 409, 425, 500, 503)),
+        stream_error({"message": "x", "code": "server_error"}, REQUEST),
+        stream_error("no object at all", REQUEST),
+    ],
+    FailureKind.CONTEXT_LENGTH: [
+        status_error(413),
+        status_error(400, body(code="context_length_exceeded")),
+        status_error(400, body("This model's maximum context length is 8 tokens.")),
+        status_error(400, body("prompt is too long: 9 > 8")),
+        stream_error({"message": "prompt is too long: 9 > 8"}, REQUEST),
+    ],
+    FailureKind.CONTENT_FILTER: [status_error(400, body(code="content_filter"))],
+    FailureKind.TIMEOUT: [openai.APITimeoutError(request=REQUEST)],
+    FailureKind.CONNECTION: [openai.APIConnectionError(request=REQUEST)],
+    FailureKind.INCOMPLETE: [IncompleteAnswerError("x")],
+}
+
+
+@pytest.mark.parametrize(("kind", "error"), [(k, error) for k, errors in KINDS.items() for error in errors])
+def test_kind(kind, error):
     failure = failure_from(error, name="server")
     assert failure.kind is kind
     assert failure.error is error
@@ -69,8 +64,6 @@ def test_kind(error, kind):
     ("error", "type_", "kind"),
     [
         (httpx2.ConnectError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
-        (httpx2.ReadError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
-        (httpx2.RemoteProtocolError("x"), openai.APIConnectionError, FailureKind.CONNECTION),
         (httpx2.ConnectTimeout("x"), openai.APITimeoutError, FailureKind.TIMEOUT),
         (OSError("tls"), openai.APIConnectionError, FailureKind.CONNECTION),
     ],
@@ -101,17 +94,11 @@ def test_retry_after(headers, expected):
     assert retry_after_s(headers, now=40.0) == expected
 
 
-def test_retry_after_is_on_the_failure():
-    assert failure_from(status_error(429, retry_after="3"), name="server").retry_after_s == 3.0
-
-
 def test_keys_do_not_stay_in_errors():
     key = "sk-secret-0123456789"
     error = status_error(401, body(f"Incorrect API key provided: {key}."))
     failure = failure_from(error, name="server", secrets=(key,))
-    assert key not in str(failure.error)
-    assert key not in repr(failure.error)
-    assert key not in str(failure.error.body)
+    assert key not in f"{failure.error} {failure.error!r} {failure.error.body}"
     assert isinstance(failure.error, openai.AuthenticationError)
 
 
