@@ -153,9 +153,12 @@ def test_the_last_of_several_choices_may_end_beside_its_content():
 # ---------------------------------------------------------------------- log probabilities
 
 
+def entries(*values):
+    return [{"token": "a", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
+
+
 def with_logprobs(text: str, *values, **delta):
-    entries = [{"token": "a", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
-    return with_choice(chunk(text, **delta), logprobs={"content": entries, "refusal": None})
+    return with_choice(chunk(text, **delta), logprobs={"content": entries(*values), "refusal": None})
 
 
 def test_log_probabilities_that_the_application_asked_for_count_tokens_and_stay():
@@ -181,14 +184,11 @@ def test_log_probabilities_for_our_own_use_are_not_in_the_chunk():
     assert reader.finish_raw.choices[0].logprobs is None
 
 
-@pytest.mark.parametrize("values", [["x"], [None], [-1.0, float("nan")], [float("-inf")], []])
-def test_log_probabilities_that_are_no_numbers_are_none(values):
-    _, (delta,) = read(with_logprobs("a", *values))
-    assert (delta.logp, delta.text) == (None, "a")
+NO_NUMBERS = [{"content": entries(*v)} for v in (["x"], [None], [-1.0, float("nan")], [float("-inf")], [])]
 
 
-@pytest.mark.parametrize("logprobs", ["x", [1], {"content": 5}, {"content": [5]}])
-def test_log_probabilities_of_another_shape_harm_nothing(logprobs):
+@pytest.mark.parametrize("logprobs", [*NO_NUMBERS, "x", [1], {"content": 5}, {"content": [5]}], ids=repr)
+def test_log_probabilities_that_make_no_sense_are_none_and_harm_nothing(logprobs):
     _, (delta,) = read(with_choice(chunk("a"), logprobs=logprobs))
     assert (delta.text, delta.logp, raw_delta(delta).content) == ("a", None, "a")
 
@@ -269,6 +269,9 @@ def test_done_ends_the_reading():
     assert reader.done
 
 
+BOOM = b'{"error": {"message": "boom"}}'
+
+
 @pytest.mark.parametrize("event", [b"<html>", b"[1, 2]", b'{"choices": [', b"\xff\xfe"])
 @READERS
 def test_data_that_is_no_json_object_is_malformed(event, reader):
@@ -276,7 +279,7 @@ def test_data_that_is_no_json_object_is_malformed(event, reader):
         reader().read([event])
 
 
-@pytest.mark.parametrize("event", [b'{"error": {"message": "boom"}}', ErrorData(b'{"message": "boom"}')])
+@pytest.mark.parametrize("event", [BOOM, ErrorData(b'{"message": "boom"}')])
 @READERS
 def test_error_objects_are_reported(event, reader):
     with pytest.raises(ServerReportedError) as caught:
@@ -284,7 +287,7 @@ def test_error_objects_are_reported(event, reader):
     assert caught.value.body == {"message": "boom"}
 
 
-@pytest.mark.parametrize("wrong", [b"<html>", b'{"error": {"message": "boom"}}'])
+@pytest.mark.parametrize("wrong", [b"<html>", BOOM])
 def test_what_is_wrong_behind_something_right_takes_nothing_away(wrong):
     reader = ChatReader()
     (delta,) = reader.read([*data(chunk("a")), wrong])

@@ -47,28 +47,17 @@ async def test_same_text_as_the_sdk(llama_server, client):
 
 @mostly("trio")
 async def test_auto_finds_that_only_a_rendered_prompt_continues(llama_server, client):
-    endpoint = OpenAIEndpoint(
-        client=client, continuation=Continuation("auto", template=str(llama_server.gguf))
-    )
+    endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
+    verdict = await endpoint.probe(llama_server.model)
+    restarts = dict.fromkeys(("flags", "prefix", "trailing"), "restarts")
+    assert (verdict.method, verdict.outcomes) == ("none", {**restarts, "completions": "refuses"})
     assert not endpoint.capabilities(llama_server.model).continues
+    with_template = Continuation("auto", template=str(llama_server.gguf))
+    endpoint = OpenAIEndpoint(client=client, continuation=with_template)
     await endpoint.warm_up()
     (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
     assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
     assert endpoint.capabilities("another name for it").continues
-
-
-@mostly("asyncio")
-async def test_chat_of_this_server_is_found_not_to_continue(llama_server, client):
-    endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
-    verdict = await endpoint.probe(llama_server.model)
-    assert verdict.method == "none"
-    assert verdict.outcomes == {
-        "flags": "restarts",
-        "completions": "refuses",
-        "prefix": "restarts",
-        "trailing": "restarts",
-    }
-    assert not endpoint.capabilities(llama_server.model).continues
 
 
 @mostly("trio")

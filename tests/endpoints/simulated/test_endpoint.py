@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
 
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Started, Usage
+from disco.events import Started, Usage
 from disco.request import Prefix
 
 SECONDS = SimulatedProfile(ttft_s=1.0, decode_tps=10, answer_tokens=11)  # an answer takes two
@@ -127,27 +127,6 @@ def test_usage_of_a_cancelled_prefill_is_what_was_done_and_is_kept():
     assert second.cached_tokens == 150
 
 
-def test_a_parked_device_ends_after_its_prefill_and_keeps_it():
-    endpoint = device(SimulatedProfile(prefill_tps=100, role_at_s=0.1))
-    request = ask("word " * 100)
-
-    async def main():
-        attempt = endpoint.open(request)
-        assert attempt.park()
-        seen = await collect(attempt)
-        assert not attempt.park()
-        warm = endpoint.open(request)
-        await next_event(warm)
-        await next_event(warm)
-        await warm.aclose()
-        return seen, warm.usage
-
-    ([(at, ended)], warm), _ = run(main)
-    assert ended == Ended("parked", Usage(ended.usage.prompt_tokens, 0, 0))
-    assert at == pytest.approx(ended.usage.prompt_tokens / 100)
-    assert warm.cached_tokens == ended.usage.prompt_tokens - 1
-
-
 def test_parking_while_it_writes_stops_it_at_once():
     endpoint = device(SimulatedProfile(decode_tps=0.1))
 
@@ -177,10 +156,3 @@ def test_the_profile_can_be_replaced_for_attempts_to_come():
         return (await collect(before))[0][0], (await collect(endpoint.open(ask())))[0][0]
 
     assert run(main)[0] == pytest.approx((1.0, 5.0))
-
-
-def test_role_chunks_are_not_content():
-    endpoint = SimulatedEndpoint("s", SimulatedProfile(ttft_s=2, role_at_s=0.5))
-    seen, _ = run(lambda: collect(endpoint.open(ask())))
-    assert [at for at, _ in seen[:2]] == pytest.approx([0.5, 2.0])
-    assert seen[0][1] == [Delta("", tokens=0, kind=DeltaKind.ROLE)]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
 
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Ended, SeamReport, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
 from disco.request import Prefix
 
 
@@ -42,6 +42,8 @@ def test_times_follow_the_profile():
     assert [at for at, _ in events] == pytest.approx([3.6, 3.7, 3.8, 3.8])
     assert [len(e) for _, e in events[:-1]] == [2, 2, 1]
     assert events[-1][1] == Ended("stop", Usage(40, 5, 10))
+    role, first = play(SimulatedProfile(ttft_s=2, role_at_s=0.5))[:2]
+    assert (role, first[0]) == ((0.5, [Delta("", tokens=0, kind=DeltaKind.ROLE)]), 2.0)
     # A trace can say how long prompt and answer are.
     assert play(SimulatedProfile(), prompt_tokens=1234, answer_tokens=7)[-1][1].usage == Usage(1234, 7, 0)
 
