@@ -151,7 +151,7 @@ def test_sending_a_request():
 @pins(
     *("_custom_headers", "_custom_query", "_api_key_provider", "_version"),
     of="openai",
-    used_by="disco.client.async_client, disco.client.sync.sync_client, disco.endpoints.openai_api.sdk_client",
+    used_by="disco.client.async_client, disco.client.sync.sync_client",
     to="make the client of the server endpoint with the same settings, and to name the SDK in its User-Agent",
     remedy="find where `AsyncOpenAI.copy` takes its default headers, default query and key from",
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx2
-from openai import AsyncOpenAI, NotGiven
+from openai import AsyncOpenAI, NotGiven, __version__
 
 from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust
 
@@ -36,7 +36,7 @@ class PlainClient(AsyncOpenAI):
     @property
     def user_agent(self) -> str:
         """The SDK's own, which it makes of the class's name."""
-        return f"AsyncOpenAI/Python {self._version}"
+        return f"AsyncOpenAI/Python {__version__}"
 
     def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> httpx2.Request:
         key = self._sameness(options, retries_taken)
