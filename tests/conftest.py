@@ -7,31 +7,27 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import anyio
 import pytest
+
+if TYPE_CHECKING:
+    from disco.endpoints.llamacpp import LlamaCppEndpoint
 
 # Reading the world's certificates costs every client 60 ms; servers here speak plain HTTP, or bring a certificate.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
+# Test helpers (servers.py, scripted_server.py) are imported by name from any room.
+sys.path.insert(0, str(Path(__file__).parent))
 
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if "not real" in config.option.markexpr:
-        sys.addaudithook(_refuse_what_is_real)
-    else:
-        use_quick_model(config.cache.mkdir("models"))
-
-
-def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
-    """In `make test-fast` a test that connects, listens or loads llama.cpp fails: it lacks the mark `real`."""
-    if event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes):
-        raise RuntimeError("this test uses a socket: mark its module with `pytestmark = pytest.mark.real`")
-    if event == "import" and arguments[0] == "llama_cpp":
-        raise RuntimeError("this test loads llama.cpp: mark its module with `pytestmark = pytest.mark.real`")
+    use_quick_model(config.cache.mkdir("models"))
 
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
@@ -62,3 +58,43 @@ def native_server() -> Iterator[LlamaServer]:
     """llama.cpp's own llama-server with SmolLM2-135M, two answers at once, started once per test run."""
     with native_llama_server(slots=2) as server:
         yield server
+
+
+@contextlib.contextmanager
+def _loaded(**options: str) -> Iterator[LlamaCppEndpoint]:
+    from disco.endpoints.llamacpp import LlamaCppEndpoint  # the frameworks' environment has no llama.cpp
+
+    endpoint = LlamaCppEndpoint(name="device", context_tokens=2048, threads=1, **options)
+    anyio.run(endpoint.warm_up)
+    try:
+        yield endpoint
+    finally:
+        anyio.run(endpoint.aclose)
+
+
+@pytest.fixture(scope="session")
+def thread_model() -> Iterator[LlamaCppEndpoint]:
+    """SmolLM2-135M in this process, loaded once per worker. No test closes it."""
+    pytest.importorskip("llama_cpp")
+    with _loaded() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def _process_model() -> Iterator[LlamaCppEndpoint]:
+    pytest.importorskip("llama_cpp")
+    with _loaded(isolation="process") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def process_model(_process_model: LlamaCppEndpoint) -> LlamaCppEndpoint:
+    """The same in a process of its own, started once per worker. Its process may be killed: it comes back."""
+
+    async def come_back() -> None:
+        with anyio.fail_after(60):
+            while not _process_model.capabilities().ready:  # noqa: ASYNC110 - another thread brings it back
+                await anyio.sleep(0.01)
+
+    anyio.run(come_back)
+    return _process_model

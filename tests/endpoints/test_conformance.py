@@ -1,7 +1,7 @@
 """Runs the endpoint contract (`conformance.py`) on every endpoint, under asyncio and under trio.
 
 A real model takes seconds for what a simulated one does in none: it runs each check on one loop, and on the other
-with `make test-slow`.
+with `make test-slow`. So are checks in which nothing of an endpoint's own takes part.
 """
 
 from contextlib import asynccontextmanager
@@ -10,145 +10,165 @@ import anyio
 import moved_clock
 import openai
 import pytest
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from loops import by_turns
 from promptly import cpu_s
+from quirks.ollama import Ollama
+from quirks.server import running
+from quirks.writers import RealModel
 
-from disco.cli.demonstration.demo_server import DemoServer
+from disco import LocalServer
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from tests.endpoints import conformance_following
+from tests.endpoints import conformance_following, conformance_stopping, conformance_writing
 from tests.endpoints.conformance import CHECKS, Subject
 
-assert conformance_following  # it adds its checks
-
-CONTEXT_TOKENS = 2048
-
-
-def simulated(place, **numbers):
-    numbers = {"prefill_tps": 5000.0, "overhead_s": 0.002, "decode_tps": 400.0, **numbers}
-    profile = SimulatedProfile(context_tokens=CONTEXT_TOKENS, answer_tokens=2000, **numbers)
-
-    @asynccontextmanager
-    async def make():
-        endpoint = SimulatedEndpoint(place, profile, place=place)
-        try:
-            yield endpoint
-        finally:
-            await endpoint.aclose()
-
-    return Subject(make, CONTEXT_TOKENS, exact=True, within_s=1.0, work_s=lambda: 0.0)
+assert conformance_writing, conformance_stopping  # they add their checks
+BY_NAME = {check.__name__: check for check in CHECKS}
+# Servers have no followers, and do not say how they come on.
+OF_SERVERS = [check for check in CHECKS if check.__module__ != conformance_following.__name__]
 
 
-SIMULATED = {
-    "simulated-device": simulated("device", mean_logp=-0.7),
-    "simulated-server": simulated("server", packet_tokens=3, role_at_s=0.001),
-    "simulated-echo": simulated("server", seam="echoes", decode_tps=2000.0),
-}
-
-
-def run(subject, check, backend, options=None):
+def run(subject, check, endpoint, backend, options=None):
     async def main():
         with anyio.fail_after(300):
-            async with subject.make() as endpoint:
-                await check(subject, endpoint)
+            async with endpoint as made:
+                await check(subject, made)
 
     anyio.run(main, backend=backend, backend_options=options)
 
 
+@asynccontextmanager
+async def closing(endpoint):
+    try:
+        yield endpoint
+    finally:
+        await endpoint.aclose()
+
+
+# ---------------------------------------------------------------- simulated, in virtual time
+
+
+def simulated(place, **numbers):
+    numbers = {"prefill_tps": 5000.0, "overhead_s": 0.002, "decode_tps": 400.0, **numbers}
+    profile = SimulatedProfile(context_tokens=2048, answer_tokens=2000, **numbers)
+    return lambda: SimulatedEndpoint(place, profile, place=place)
+
+
+SIMULATED = {
+    "device": simulated("device", mean_logp=-0.7),
+    "server": simulated("server", packet_tokens=3, role_at_s=0.001),
+    "echo": simulated("server", seam="echoes", decode_tps=2000.0),
+}
+
+
+def run_simulated(check, make, backend):
+    subject = Subject(exact=True, within_s=1.0, work_s=lambda: 0.0)
+    run(subject, check, closing(make()), *moved_clock.virtual(backend))
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("subject", SIMULATED.values(), ids=SIMULATED)
-def test_simulated(subject, check, backend):
-    run(subject, check, *moved_clock.virtual(backend))
-
-
-@pytest.fixture(scope="module")
-def llama_cpp():
-    """One model, which outlives the event loops; the check that closes it costs a new one."""
-    made = []
-
-    @asynccontextmanager
-    async def make():
-        if not made or not made[-1].capabilities().ready:
-            made.append(LlamaCppEndpoint(name="device", context_tokens=CONTEXT_TOKENS, threads=1))
-        yield made[-1]
-
-    yield Subject(make, CONTEXT_TOKENS)
-    for endpoint in made:
-        anyio.run(endpoint.aclose)
-
-
-@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
-def test_llama_cpp(llama_cpp, check, backend):
-    run(llama_cpp, check, backend)
-
-
-@pytest.fixture(scope="module")
-def apart():
-    """The same in a process of its own, which outlives the event loops; the check that closes it costs a new one."""
-    made = []
-
-    @asynccontextmanager
-    async def make():
-        if not made or made[-1].process_id is None:
-            made.append(
-                LlamaCppEndpoint(name="device", context_tokens=CONTEXT_TOKENS, threads=1, isolation="process")
-            )
-        yield made[-1]
-
-    def work_s():
-        return cpu_s(*(one.process_id for one in made if one.process_id is not None))
-
-    yield Subject(make, CONTEXT_TOKENS, work_s=work_s)
-    for endpoint in made:
-        anyio.run(endpoint.aclose)
-
-
-@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1))
-def test_llama_cpp_apart(apart, check, backend):
-    run(apart, check, backend)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with DemoServer(context_tokens=CONTEXT_TOKENS) as server:
-        yield server
-
-
-@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
-def test_openai_api(check, backend, server):
-    @asynccontextmanager
-    async def make():
-        client = openai.AsyncOpenAI(api_key="none", base_url=server.base_url, max_retries=0)
-        continuation = Continuation(method="completions", template=str(server.model))
-        async with client:
-            endpoint = OpenAIEndpoint(client=client, name="server", continuation=continuation)
-            try:
-                yield endpoint
-            finally:
-                await endpoint.aclose()
-
-    # llama-cpp-python's server notices a hang-up between two chunks only: a prefill goes on to its end.
-    limits = frozenset({"max_completion_tokens", "context"})
-    subject = Subject(
-        make,
-        CONTEXT_TOKENS,
-        prompt_s=15.0,
-        within_s=120.0,
-        work_s=lambda: cpu_s(server.pid),
-        long_tokens=150,
-        limits=limits,
-    )
-    run(subject, check, backend)
-
-
-LEAKY = simulated("server", seam="leaks")
+@pytest.mark.parametrize("check", CHECKS, ids=BY_NAME)
+@pytest.mark.parametrize("kind", SIMULATED)
+def test_simulated(kind, check, backend):
+    run_simulated(check, SIMULATED[kind], backend)
 
 
 def test_the_suite_notices_an_echo():
-    by_name = {check.__name__: check for check in CHECKS}
+    leaky = simulated("server", seam="leaks")
     with pytest.raises(AssertionError, match="an echo"):
-        run(LEAKY, by_name["it_continues_exactly_where_the_prefix_ends"], *moved_clock.virtual("asyncio"))
+        run_simulated(BY_NAME["it_continues_exactly_where_the_prefix_ends"], leaky, "asyncio")
+
+
+# ---------------------------------------------------------------- the model of this machine
+
+
+@asynccontextmanager
+async def shared_unless_closed(check, endpoint, **options):
+    """The endpoint that other tests use, too; one of its own for a check that closes it."""
+    if "closing_the_endpoint" not in check.__name__:
+        yield endpoint
+        return
+    async with closing(LlamaCppEndpoint(name="closing", context_tokens=2048, threads=1, **options)) as own:
+        yield own
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
+def test_llama_cpp(thread_model, check, backend):
+    run(Subject(), check, shared_unless_closed(check, thread_model), backend)
+
+
+# Written and counted by the same code as in the thread; `test_process.py` compares both.
+AS_IN_THE_THREAD = {
+    "text_is_always_complete_utf8",
+    "the_same_request_gives_the_same_answer",
+    "max_tokens_is_respected_under_both_its_names",
+    "what_is_written_already_lowers_max_tokens",
+    "it_continues_exactly_where_the_prefix_ends",
+    "it_goes_on_with_its_own_answer",
+    "two_attempts_at_once_both_complete_unmixed",
+    "log_probabilities_are_given_to_those_who_want_them",
+}
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1, seldom=AS_IN_THE_THREAD))
+def test_llama_cpp_apart(process_model, check, backend):
+    subject = Subject(work_s=lambda: cpu_s(process_model.process_id))
+    run(subject, check, shared_unless_closed(check, process_model, isolation="process"), backend)
+
+
+# ---------------------------------------------------------------- servers
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
+def test_openai_api(check, backend, llama_server):
+    client = openai.AsyncOpenAI(api_key="none", base_url=llama_server.base_url, max_retries=0)
+    continuation = Continuation(method="completions", template=str(llama_server.gguf))
+
+    @asynccontextmanager
+    async def made():
+        async with client, closing(OpenAIEndpoint(client=client, continuation=continuation)) as endpoint:
+            yield endpoint
+
+    # llama-cpp-python's server notices a hang-up between two chunks only: a prefill goes on to its end.
+    subject = Subject(
+        prompt_s=15.0,
+        within_s=120.0,
+        work_s=lambda: cpu_s(llama_server.pid),
+        long_tokens=150,
+        limits=frozenset({"max_completion_tokens", "context"}),
+    )
+    run(subject, check, made(), backend)
+
+
+def run_local(base_url, check, backend):
+    endpoint = LocalServer(base_url=base_url, continuation="flags").endpoint()
+    # It notices between two batches of its prefill that its client has left.
+    run(Subject(prompt_s=10.0, long_tokens=300), check, closing(endpoint), backend)
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(OF_SERVERS, 1))
+def test_llama_server(check, backend, native_server):
+    run_local(native_server.base_url, check, backend)
+
+
+# Ollama cuts off what is too long; its sockets are this process's.
+NOT_OF_OLLAMA = {"a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated"}
+OF_OLLAMA = [check for check in OF_SERVERS if check.__name__ not in NOT_OF_OLLAMA]
+# In these nothing of Ollama's own API takes part: the llama-server behind it, which `test_llama_server` asks, does it.
+AS_BEHIND_IT = {
+    "it_continues_exactly_where_the_prefix_ends",
+    "it_goes_on_with_its_own_answer",
+    "text_is_always_complete_utf8",
+    "the_same_request_gives_the_same_answer",
+    "two_attempts_at_once_both_complete_unmixed",
+    "cancelling_one_of_two_leaves_the_other",
+}
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(OF_OLLAMA, seldom=AS_BEHIND_IT))
+def test_ollama(check, backend, native_server):
+    with running(Ollama(RealModel(native_server.base_url))) as server:
+        run_local(server.base_url, check, backend)

@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from disco import LocalServer
+from disco.endpoints.local_server import LocalServerEndpoint
 from disco.events import Ended
 
-__all__ = ["KINDS", "at_every_desk", "collected"]
+__all__ = ["KINDS", "Desk", "collected", "desks_by_turns", "endpoint_at"]
 
 KINDS = ("ollama", "lmstudio", "llama-cpp-python", "llama-server")
 
 
-def at_every_desk(usual: Any, other: Any, *, at: str) -> list[Any]:
-    """(desk, variant), for `parametrize`: the usual variant with every server, the other one with `at`.
+@dataclass(frozen=True)
+class Desk:
+    """One of the servers.
 
-    Its lines are the same with all of them; the slow run takes the rest.
+    Attributes:
+        kind: which.
+        base_url, model: where it is, and what it calls its model.
+        gguf: the file of its model.
     """
+
+    kind: str
+    base_url: str
+    model: str
+    gguf: str
+
+    @property
+    def address(self) -> str:
+        """For `local=`."""
+        return f"{self.base_url}#{self.model}"
+
+
+def desks_by_turns(variants: Iterable[Any]) -> list[Any]:
+    """(desk, variant), for `parametrize`: each server takes one of the variants; the slow run takes the rest."""
+    variants = list(variants)
     return [
         pytest.param(
-            kind, one, id=f"{kind}-{one}", marks=pytest.mark.slow if one is other and kind != at else ()
+            kind,
+            variant,
+            id=f"{kind}-{number}",
+            marks=pytest.mark.slow if (place - number) % len(variants) else (),
         )
-        for kind in KINDS
-        for one in (usual, other)
+        for place, kind in enumerate(KINDS)
+        for number, variant in enumerate(variants)
     ]
+
+
+@contextlib.asynccontextmanager
+async def endpoint_at(address: str, **more: Any) -> AsyncIterator[LocalServerEndpoint]:
+    """The endpoint of `local=address`."""
+    made = LocalServer.at(address)
+    endpoint = LocalServer(base_url=made.base_url, model=made.model, **more).endpoint()
+    try:
+        yield endpoint
+    finally:
+        await endpoint.aclose()
 
 
 async def collected(attempt: Any) -> tuple[list[Any], str, Ended | None]:

@@ -15,7 +15,7 @@ import pytest
 from faults.fault import Cut, Fault, Kind, Moment
 from faults.lab import get
 from faults.proxy import fault_proxy
-from local_servers.desks import at_every_desk
+from local_servers.desks import desks_by_turns
 from quirks.ollama import Ollama
 from quirks.server import running
 from quirks.writers import KnownText
@@ -42,20 +42,17 @@ def anyio_backend():
     return "asyncio"  # `test_endpoint` runs on both
 
 
-def local_of(desk, base_url=None, *, probed=False):
-    """The desk's server; llama-cpp-python's is given the model's file, without which it cannot continue.
-
-    How the others continue is found out where it is `probed`, which is a second of work, and known elsewhere.
-    """
-    more = {} if probed else {"continuation": "flags"}
-    if desk.kind == "llama-cpp-python":
-        more["continuation"] = Continuation("completions", template=desk.gguf)
-    return LocalServer(base_url=base_url or desk.base_url, model=desk.model, **more)
-
-
 def asking(desk, server, policy, *, base_url=None, at=None, probed=False, **more):
+    """A client with the desk's server as its local side.
+
+    llama-cpp-python's is given the model's file, without which it cannot continue. How the others continue is found
+    out where it is `probed`, which is a second of work, and known elsewhere.
+    """
+    way = {} if probed else {"continuation": "flags"}
+    if desk.kind == "llama-cpp-python":
+        way = {"continuation": Continuation("completions", template=desk.gguf)}
     settings = {
-        "local": local_of(desk, base_url, probed=probed),
+        "local": LocalServer(base_url=base_url or desk.base_url, model=desk.model, **way),
         "policy": policy,
         "api_key": "secret-key-1234",
         "base_url": at or server.base_url,
@@ -72,7 +69,8 @@ def lab(policy, **more):
     return Preset(name="lab", dispatch={"policy": policy}, **fields)
 
 
-def whole(answer):
+def whole(answer, *, attempts=None, segments=None):
+    """It is a seamless answer, of these tries and pieces where they are given."""
     route, at = answer.route, 0
     assert answer.error is None
     assert answer.text.strip()
@@ -84,6 +82,8 @@ def whole(answer):
         text = answer.text[piece.start_char : piece.end_char].encode()
         assert piece.written_crc32 == piece.delivered_crc32 == zlib.crc32(text)
     assert at == len(answer.text)
+    assert tries in (None, [t.endpoint for t in route.attempts])
+    assert pieces in (None, [p.endpoint for p in route.segments])
 
 
 async def test_it_races(desk, native_server):
@@ -95,12 +95,13 @@ async def test_it_races(desk, native_server):
     assert len(answer.route.segments) == 1
 
 
-@pytest.mark.parametrize(
-    ("policy", "exchange_rate", "way"),
-    [("server_only", 0.0, ["server", "device"]), ("device_only", 1e-7, ["device", "server"])],
-    ids=["to it", "from it"],
-)
-async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server, policy, exchange_rate, way):
+TO_IT = ("server_only", 0.0, ["server", "device"])
+FROM_IT = ("device_only", 1e-7, ["device", "server"])
+
+
+@pytest.mark.parametrize(("desk", "move"), desks_by_turns([TO_IT, FROM_IT]), indirect=["desk"])
+async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server, move):
+    policy, exchange_rate, way = move
     paced = lab(
         policy,
         cost={"exchange_rate": exchange_rate},
@@ -108,8 +109,7 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
         migration={"enabled": True},
     )
     near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
-    to_it = way[-1] == "device"
-    async with asking(desk, native_server, paced, server_profile=near, probed=to_it) as client:
+    async with asking(desk, native_server, paced, server_profile=near, probed=move is TO_IT) as client:
         await client.warm_up(model=native_server.model)
         for _ in range(TRIES):
             answer = await get(client, **LONGER)
@@ -122,41 +122,23 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
 IN_A_LINE = Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)
+FAILING = [("device_only", CUT), ("server_only", CUT), ("device_only", IN_A_LINE)]
 
 
-@pytest.mark.parametrize(
-    ("desk", "fault"), at_every_desk(CUT, IN_A_LINE, at="llama-server"), indirect=["desk"]
-)
-async def test_the_other_server_goes_on_where_it_fails(desk, native_server, fault):
-    with fault_proxy(desk.base_url) as proxy:
-        async with asking(desk, native_server, lab("device_only"), base_url=proxy.base_url) as client:
+@pytest.mark.parametrize(("desk", "failing"), desks_by_turns(FAILING), indirect=["desk"])
+async def test_one_goes_on_where_the_other_fails(desk, native_server, failing):
+    policy, fault = failing
+    local = policy == "device_only"
+    with fault_proxy(desk.base_url if local else native_server.base_url) as proxy:
+        through = {"base_url" if local else "at": proxy.base_url}
+        async with asking(desk, native_server, lab(policy), **through) as client:
             await client.warm_up(model=native_server.model)
             proxy.arm([fault])
             answer = await get(client, **ASKED)
-        whole(answer)
-        assert [t.endpoint for t in answer.route.attempts] == ["device", "server"]
+        way = ["device", "server"] if local else ["server", "device"]
+        whole(answer, attempts=way, segments=None if local else way)
         assert answer.route.attempts[0].failure == "connection"
         await anyio.to_thread.run_sync(proxy.wait_idle)
-
-
-async def test_it_goes_on_where_the_other_server_fails(desk, native_server):
-    with fault_proxy(native_server.base_url) as proxy:
-        async with asking(desk, native_server, lab("server_only"), at=proxy.base_url) as client:
-            await client.warm_up(model=native_server.model)
-            proxy.arm([CUT])
-            answer = await get(client, **ASKED)
-        whole(answer)
-        assert [t.endpoint for t in answer.route.attempts] == ["server", "device"]
-        assert [p.endpoint for p in answer.route.segments] == ["server", "device"]
-        await anyio.to_thread.run_sync(proxy.wait_idle)
-
-
-async def test_it_answers_where_there_is_no_other(desk):
-    async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
-        answer = await get(client, **ASKED)
-        assert [m.id for m in (await client.models.list()).data] == [client.router.local_model]
-    whole(answer)
-    assert [t.endpoint for t in answer.route.attempts] == ["device"]
 
 
 class Outside:
@@ -183,13 +165,12 @@ class Outside:
         monkeypatch.setattr(socket, "getaddrinfo", looked_up)
 
 
-@pytest.mark.parametrize(("desk", "how"), at_every_desk("policy", "request", at="ollama"), indirect=["desk"])
+@pytest.mark.parametrize(("desk", "how"), desks_by_turns(["policy", "request"]), indirect=["desk"])
 async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
     """No byte to the other server, no look-up, no connection but to the server on this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
     monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:3128")
     outside = Outside(monkeypatch)
-    own = desk.base_url.removeprefix("http://").removesuffix("/v1")
     with recording() as recorder:
         policy = "private" if how == "policy" else lab("race")
         async with asking(desk, recorder, policy, probed=True) as client:
@@ -197,15 +178,14 @@ async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
                 await client.warm_up()
             more = {} if how == "policy" else {"extra_body": {"disco": {"local_only": True}}}
             for stream in (True, False):
-                answer = await get(client, stream=stream, **ASKED, **more)
-                whole(answer)
-                assert [t.endpoint for t in answer.route.attempts] == ["device"]
+                whole(await get(client, stream=stream, **ASKED, **more), attempts=["device"])
         assert recorder.untouched
-    behind = native_server.base_url.removeprefix("http://").removesuffix(
-        "/v1"
-    )  # the quirks' model, from here
+    own, behind = (
+        url.removeprefix("http://").removesuffix("/v1") for url in (desk.base_url, native_server.base_url)
+    )
     assert own in outside.seen
-    assert outside.seen <= {own, own.partition(":")[0], *([behind] if desk.quirks else [])}
+    of_quirks = desk.kind in ("ollama", "lmstudio")  # their model is asked from here
+    assert outside.seen <= {own, own.partition(":")[0], *([behind] if of_quirks else [])}
 
 
 def as_seen(client):
@@ -215,16 +195,26 @@ def as_seen(client):
     )
 
 
-async def test_it_learns_how_fast_it_is(desk):
-    async with AsyncDisco(local=desk.address, timeouts=PATIENT) as client:
+async def test_it_answers_where_there_is_no_other_and_is_got_to_know(desk, caplog):
+    """How fast it is; its energy, which is what the server tells of its model, or assumed aloud."""
+    async with AsyncDisco(local=desk.address, policy="battery-saver", timeouts=PATIENT) as client:
         before = as_seen(client)
         long = [{"role": "user", "content": "Tell me about the sea. " * 10}]
-        await get(client, messages=long, max_tokens=16, temperature=0)
+        for messages in (long, SEA):
+            whole(await get(client, **{**ASKED, "messages": messages}), attempts=["device"])
         after = as_seen(client)
+        assert [m.id for m in (await client.models.list()).data] == [client.router.local_model]
+        exchange_rate = client.router.preset.cost.exchange_rate
     assert before.prefill_tps != float("inf")
     assert after.prefill_tps != before.prefill_tps
     assert after.decode_tps != before.decode_tps
     assert (after.reach, after.announces, after.parks) == ("device", True, False)
+    warned = [r for r in caplog.records if "energy" in r.message]
+    if desk.kind in ("ollama", "llama-server"):
+        assert after.rates.cost_out == pytest.approx(2 * 134515008 * exchange_rate / 1e6)
+        assert not warned
+    else:
+        assert len(warned) == 1
 
 
 async def test_a_prompt_that_is_cached_is_no_fast_prefill():
@@ -240,17 +230,3 @@ async def test_a_prompt_that_is_cached_is_no_fast_prefill():
     assert seen[0].cached_tokens == 0
     assert seen[1].cached_tokens > 0.8 * seen[1].prompt_tokens
     assert seen[2].cached_tokens < 0.5 * seen[2].prompt_tokens
-
-
-async def test_energy_is_what_the_server_tells_or_assumed_aloud(desk, caplog):
-    async with AsyncDisco(local=desk.address, policy="battery-saver", timeouts=PATIENT) as client:
-        for _ in range(2):
-            await get(client, messages=SEA, max_tokens=2)
-        seen = as_seen(client).rates.cost_out
-    warned = [r for r in caplog.records if "energy" in r.message]
-    if desk.kind in ("ollama", "llama-server"):
-        rate = client.router.preset.cost.exchange_rate
-        assert seen == pytest.approx(2 * 134515008 * rate / 1e6)
-        assert not warned
-    else:
-        assert len(warned) == 1

@@ -7,17 +7,16 @@ import json
 import httpx2
 import openai
 import pytest
+from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
+from disco.endpoints.gguf_header import read_header, read_tokens
 from faults.lab import get
-from local_servers.desks import collected
+from local_servers.desks import collected, endpoint_at
 from scripted_server import answer, scripted_server
 
-from disco import AsyncDisco, LocalServer
+from disco import AsyncDisco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
 from disco.endpoints.continuation.probe import ProbeVerdict
-from disco.endpoints.gguf_header import read_header, read_tokens
-from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.profiles import QuantileTable, ServerProfile
 from disco.request import Prefix, Request, Timeouts
 
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.anyio
 COUNT = [{"role": "user", "content": "Count from 1 to 30."}]
 BEGUN = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
-FIVE = {"max_tokens": 5, "temperature": 0}
 
 
 @pytest.fixture
@@ -74,16 +72,13 @@ def test_a_verdict_keeps_it():
 
 
 async def test_ids_continue_as_the_text_would(native_server):
-    local = LocalServer(base_url=native_server.base_url).endpoint()
-    try:
+    async with endpoint_at(native_server.base_url) as local:
         await local.warm_up()
         vocabulary = local.capabilities().vocabulary
         assert vocabulary == read_header(native_server.gguf).vocabulary
-        async with openai.AsyncOpenAI(base_url=native_server.base_url, api_key="none") as client:
-            root = native_server.base_url.removesuffix("/v1")
-            tokenised = await client.post(f"{root}/tokenize", body={"content": BEGUN}, cast_to=object)
-        ids = tuple(tokenised["tokens"])
-        request = Request(COUNT, model="m", params=FIVE)
+        root = native_server.base_url.removesuffix("/v1")
+        ids = tuple(httpx2.post(f"{root}/tokenize", json={"content": BEGUN}).json()["tokens"])
+        request = Request(COUNT, model="m", params={"max_tokens": 5, "temperature": 0})
         texts = []
         for given in (
             Prefix(BEGUN, 0),
@@ -92,63 +87,47 @@ async def test_ids_continue_as_the_text_would(native_server):
         ):
             _, text, _ = await collected(local.open(request, given))
             texts.append(text)
-    finally:
-        await local.aclose()
     assert texts[0].startswith(", 12")
     assert texts == [texts[0]] * 3
 
 
-async def test_an_answer_of_the_device_moves_as_ids(native_server):
-    """From llama.cpp in this process to a llama-server that has proved the file's vocabulary; else as text."""
-    device = LlamaCppEndpoint(model=str(native_server.gguf), name="device", context_tokens=1024, threads=1)
+async def test_an_answer_of_the_device_moves_as_ids(native_server, thread_model):
+    """From llama.cpp in this process to a llama-server that has proved the file's vocabulary."""
     preset = Preset(
         name="lab",
         dispatch={"policy": "device_only"},
         cost={"exchange_rate": 1e-7},
         playback={"pace_tps": 6.0},
     )
-    ways = {"ids": Continuation("auto", template=str(native_server.gguf)), "text": "flags"}
-    patient = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
-    try:
-        for form, way in ways.items():
-            bodies: list[tuple[str, dict]] = []
-            near = ServerProfile(
-                name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR)
-            )
-            settings = {
-                "server_profile": near,
-                "base_url": native_server.base_url,
-                "api_key": "none",
-                "http_client": watched(bodies),
-            }
-            async with AsyncDisco(
-                local=device, policy=preset, continuation=way, timeouts=patient, price=(0.15, 0.6), **settings
-            ) as client:
-                await client.warm_up(model=native_server.model)
-                for _ in range(4):
-                    bodies.clear()
-                    found = await get(
-                        client, messages=COUNT, max_tokens=40, temperature=0, model="smollm2-135m"
-                    )
-                    if len(found.route.segments) == 2:
-                        break
-            assert [p.endpoint for p in found.route.segments] == ["device", "server"]
-            assert found.route.seamless
-            path, body = bodies[-1]
-            if form == "text":
-                assert path == "/v1/chat/completions"
-                assert found.text.startswith(body["messages"][-1]["content"])
-                continue
-            assert path == "/v1/completions"
-            head, *ids = body["prompt"]
-            assert head.endswith("<|im_start|>assistant\n")
-            tokens = read_tokens(native_server.gguf)
-            spelled = (
-                "".join(tokens[number].decode() for number in ids)
-                .replace("\u0120", " ")
-                .replace("\u010a", "\n")
-            )
-            assert spelled
-            assert found.text.startswith(spelled)
-    finally:
-        await device.aclose()
+    bodies: list[tuple[str, dict]] = []
+    client = AsyncDisco(
+        local=thread_model,
+        policy=preset,
+        continuation=Continuation("auto", template=str(native_server.gguf)),
+        timeouts=Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0),
+        price=(0.15, 0.6),
+        server_profile=ServerProfile(
+            name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR)
+        ),
+        base_url=native_server.base_url,
+        api_key="none",
+        http_client=watched(bodies),
+    )
+    async with client:
+        await client.warm_up(model=native_server.model)
+        for _ in range(4):
+            bodies.clear()
+            found = await get(client, messages=COUNT, max_tokens=40, temperature=0, model="smollm2-135m")
+            if len(found.route.segments) == 2:
+                break
+    assert [p.endpoint for p in found.route.segments] == ["device", "server"]
+    assert found.route.seamless
+    path, body = bodies[-1]
+    assert path == "/v1/completions"
+    head, *ids = body["prompt"]
+    assert head.endswith("<|im_start|>assistant\n")
+    tokens = read_tokens(native_server.gguf)
+    spelled = "".join(tokens[number].decode() for number in ids)
+    spelled = spelled.replace("\u0120", " ").replace("\u010a", "\n")
+    assert spelled
+    assert found.text.startswith(spelled)

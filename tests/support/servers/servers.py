@@ -25,12 +25,14 @@ class LlamaServer:
         base_url: for `openai.AsyncOpenAI`.
         model: the name it serves the model under.
         gguf: the model file.
+        pid: the process that holds the model.
         process: of `native_llama_server`: to kill it.
     """
 
     base_url: str
     model: str
     gguf: Path
+    pid: int | None = None
     process: subprocess.Popen[bytes] | None = None
 
 
@@ -43,7 +45,7 @@ def smollm2_gguf() -> Path:
 def llama_cpp_server(*, context_tokens: int = 2048, api_key: str | None = None) -> Iterator[LlamaServer]:
     """llama-cpp-python's server (the demo's), on one thread; it takes any key when `api_key` is None."""
     with DemoServer(context_tokens=context_tokens, api_key=api_key) as server:
-        yield LlamaServer(server.base_url, server.model_name, server.model)
+        yield LlamaServer(server.base_url, server.model_name, server.model, server.pid)
 
 
 @contextlib.contextmanager
@@ -70,7 +72,7 @@ def native_llama_server(*, context_tokens: int = 2048, slots: int = 1) -> Iterat
                 log.seek(0)
                 tail = log.read().decode(errors="replace")[-1000:]
                 raise RuntimeError(f"llama-server did not come up: {tail}")
-            yield LlamaServer(f"{line}/v1", "smollm2-135m", gguf, process)
+            yield LlamaServer(f"{line}/v1", "smollm2-135m", gguf, process.pid, process)
         finally:
             process.kill()
             process.wait()

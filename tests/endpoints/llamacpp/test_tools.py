@@ -84,8 +84,8 @@ def collect(reader, parts):
     return calls
 
 
-@forms
 @given(
+    st.sampled_from(FORMS),
     st.lists(st.tuples(names, arguments), min_size=1, max_size=3),
     st.lists(st.integers(0, 10_000), max_size=20),
 )
@@ -100,8 +100,7 @@ def test_any_cut_of_an_answer_gives_the_same_calls(form, calls, cuts):
     assert all(identifier.startswith("call_") for _, identifier, _ in found)
 
 
-@forms
-@given(names, arguments, st.data())
+@given(st.sampled_from(FORMS), names, arguments, st.data())
 def test_a_cut_off_answer_is_not_whole_and_its_beginning_is_the_same(form, name, argument, data):
     text = answer(form, [(name, argument)])
     end = text.index(argument, len(form.before) + len(name) + 2) + len(argument)
@@ -209,55 +208,58 @@ def test_tools_as_the_request_has_them():
     assert not Grammar(GENERIC.grammar(bare)).matches(answer(GENERIC, [("now", '{"a":1}')]))
 
 
+def function(**of):
+    return {"tools": [{"type": "function", "function": {"name": "f", **of}}]}
+
+
 @pytest.mark.parametrize(
-    ("params", "kind", "named"),
+    ("params", "named"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, FailureKind.UNSERVED, "custom"),
-        ({"tools": ["x"]}, FailureKind.BAD_REQUEST, "function"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, FailureKind.BAD_REQUEST, "name"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, FailureKind.BAD_REQUEST, "same name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, None, None),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]},
-            FailureKind.BAD_REQUEST,
-            "schema",
-        ),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]},
-            FailureKind.UNSERVED,
-            "'f'",
-        ),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
-            FailureKind.UNSERVED,
-            "types",
-        ),
-        ({"tool_choice": "sometimes"}, FailureKind.BAD_REQUEST, "tool_choice"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "x"}}},
-            FailureKind.BAD_REQUEST,
-            "not among",
-        ),
-        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, FailureKind.UNSERVED, "custom"),
-        ({"tools": None, "tool_choice": "required"}, FailureKind.BAD_REQUEST, "tool_choice"),
+        ({"tools": ["x"]}, "function"),
+        (function(name="a b"), "name"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "same name"),
+        (function(parameters="x"), "schema"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "not among"),
+        ({"tools": None, "tool_choice": "required"}, "tool_choice"),
     ],
 )
-def test_what_is_wrong_with_tools_is_said(params, kind, named):
-    if kind is None:
-        assert read(**params) is not None
-        return
+def test_what_is_wrong_with_tools_is_said(params, named):
+    refused(FailureKind.BAD_REQUEST, named, lambda: read(**params))
+
+
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "custom"),
+        (function(parameters={"not": {}}), "'f'"),
+        (function(parameters={"type": "string"}), "types"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "custom"),
+    ],
+)
+def test_what_another_endpoint_may_serve_is_left_to_it(params, named):
+    refused(FailureKind.UNSERVED, named, lambda: read(**params))
+
+
+def refused(kind, named, what):
     with pytest.raises(EndpointFailure) as caught:
-        read(**params)
+        what()
     assert caught.value.kind is kind
     assert named in str(caught.value.error)
 
 
+def test_no_parameters_are_an_empty_schema():
+    assert read(**function(parameters=[])) is not None
+
+
 def test_a_required_call_cannot_continue_a_text():
-    request = Request([], "m", {"tools": TOOLS, "tool_choice": "required"})
-    with pytest.raises(EndpointFailure) as caught:
-        read_params(request, Prefix("a", tokens=1), endpoint="here")
-    assert caught.value.kind is FailureKind.UNSERVED
-    assert read_params(Request([], "m", {"tools": TOOLS}), Prefix("a", tokens=1), endpoint="here").tools
+    def given(**params):
+        return read_params(
+            Request([], "m", {"tools": TOOLS, **params}), Prefix("a", tokens=1), endpoint="here"
+        )
+
+    refused(FailureKind.UNSERVED, "", lambda: given(tool_choice="required"))
+    assert given().tools
 
 
 # History
@@ -305,29 +307,28 @@ def test_history_for_any_other_template_is_text():
     assert json.loads(example[2])
 
 
+def called(call):
+    return {"role": "assistant", "tool_calls": [call]}
+
+
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
         ({"role": "function", "name": "f", "content": "1"}, FailureKind.UNSERVED),
         ({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, FailureKind.UNSERVED),
-        ({"role": "assistant", "tool_calls": [{}]}, FailureKind.BAD_REQUEST),
-        (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}, "id": "1"}]},
-            None,
-        ),
-        (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
-            FailureKind.BAD_REQUEST,
-        ),
+        (called({}), FailureKind.BAD_REQUEST),
+        (called({"function": {"name": "f", "arguments": {"a": 1}}}), FailureKind.BAD_REQUEST),
     ],
 )
 def test_malformed_history_is_refused(message, kind):
-    if kind is None:
-        assert plain_messages([message], endpoint="here")[0]["tool_calls"][0]["function"]["arguments"] == "{}"
-        return
-    with pytest.raises(EndpointFailure) as caught:
-        plain_messages([message], endpoint="here")
-    assert caught.value.kind is kind
+    refused(kind, "", lambda: plain_messages([message], endpoint="here"))
+
+
+def test_a_call_without_arguments_has_none():
+    (message,) = plain_messages(
+        [called({"function": {"name": "f", "arguments": {}}, "id": "1"})], endpoint="here"
+    )
+    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 # Forms

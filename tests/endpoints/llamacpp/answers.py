@@ -1,0 +1,74 @@
+"""Asking the model of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from disco.endpoints.contract import Attempt
+
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.errors import EndpointFailure
+from disco.events import Delta, Ended, Started
+from disco.request import Prefix, Request
+
+__all__ = ["ask", "complete", "drain", "fails", "fresh", "until"]
+
+NOTHING = Prefix()
+
+
+def ask(
+    content: str = "Write two sentences about Paris.",
+    history: Sequence[Mapping[str, Any]] = (),
+    max_tokens: int | None = 20,
+    **params: Any,
+) -> Request:
+    params = {"temperature": 0, "max_tokens": max_tokens, **params}
+    return Request([*history, {"role": "user", "content": content}], "server-model", params)
+
+
+async def complete(
+    endpoint: LlamaCppEndpoint, request: Request, prefix: Prefix = NOTHING
+) -> tuple[str, list[Delta], Ended]:
+    """Text, deltas and the end of one attempt."""
+    deltas: list[Delta] = []
+    async with endpoint.open(request, prefix) as attempt:
+        async for event in attempt:
+            if isinstance(event, Ended):
+                assert event.usage == attempt.usage
+                return "".join(delta.text for delta in deltas), deltas, event
+            if not isinstance(event, Started):
+                deltas += event
+    raise AssertionError("no Ended")
+
+
+async def drain(attempt: Attempt) -> None:
+    async for _ in attempt:
+        pass
+
+
+async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure:
+    """What it fails with; never with what the request says."""
+    with pytest.raises(EndpointFailure) as caught:
+        await complete(endpoint, request)
+    assert "secret" not in str(caught.value.error)
+    return caught.value
+
+
+@asynccontextmanager
+async def fresh(**options: Any) -> AsyncIterator[LlamaCppEndpoint]:
+    """An endpoint of a test's own."""
+    endpoint = LlamaCppEndpoint(**{"name": "device", "context_tokens": 512, "threads": 1, **options})
+    try:
+        yield endpoint
+    finally:
+        await endpoint.aclose()
+
+
+async def until(what: Callable[[], object]) -> None:
+    with anyio.fail_after(60):
+        while not what():  # noqa: ASYNC110 - it is another thread's or process's state
+            await anyio.sleep(0.01)
