@@ -1,18 +1,17 @@
 """Ollama's API as its documentation and its source have it (ollama/ollama, `main` of August 2026).
 
-Each quirk names the file that it is from. Cloud models are "answered" here, too: what matters to the tests is that
-their prompts count as having left the machine.
+Each quirk names the file that it is from; only what disco asks of it is here. Cloud models are "answered" here, too:
+what matters to the tests is that their prompts count as having left the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from quirks.server import Document, Events, QuirkServer
+from quirks.server import DONE, Document, Events, QuirkServer, chunk, usage
 from quirks.writers import Writer, Written
 
 __all__ = ["Ollama"]
@@ -28,11 +27,9 @@ class Ollama(QuirkServer):
         continues: the model's template leaves a trailing assistant message open. Most do; `template/chatml.gotmpl`,
             which Ollama uses for models that bring none, closes every turn.
         context_tokens: `num_ctx`: 4,096 by default with less than 24 GiB of VRAM (docs/context-length.mdx).
-        parallel: `OLLAMA_NUM_PARALLEL`, 1 by default; queue: `OLLAMA_MAX_QUEUE`, 512 (docs/faq.mdx).
+        parallel: `OLLAMA_NUM_PARALLEL`, 1 by default (docs/faq.mdx).
         load_s: what loading the model takes at the first request.
     """
-
-    flavour = "ollama"
 
     def __init__(
         self,
@@ -43,7 +40,6 @@ class Ollama(QuirkServer):
         continues: bool = True,
         context_tokens: int = 2048,
         parallel: int = 1,
-        queue: int = 512,
         load_s: float = 0.0,
     ) -> None:
         super().__init__()
@@ -52,31 +48,18 @@ class Ollama(QuirkServer):
         self.remote = frozenset(remote)
         self.continues = continues
         self.context_tokens = context_tokens
-        self.queue = queue
         self.load_s = load_s
         self.loaded = load_s == 0.0
-        self.waiting = 0
         self.uploaded: list[dict[str, Any]] = []  # requests that went to ollama.com
         self.dropped: list[list[dict[str, Any]]] = []  # messages that were cut off without a word
         self._turn = asyncio.Semaphore(parallel)
 
     async def answer(self, method: str, path: str, body: dict[str, Any]) -> Document | Events:
-        if method in ("GET", "HEAD"):
-            return self._about(path)
+        """server/routes.go, docs/api.md."""
+        if path == "/v1/chat/completions":
+            return await self._answer(body)
         if path == "/api/show":
             return self._show(str(body.get("model")))
-        if path == "/v1/chat/completions":
-            return await self._answer(body, chat=True)
-        if path == "/v1/completions":
-            if not isinstance(body.get("prompt"), str):  # docs/api/openai-compatibility.mdx: only a string
-                return _error(400, "json: cannot unmarshal array into Go struct field prompt of type string")
-            return await self._answer(body, chat=False)
-        return 404, "404 page not found"
-
-    def _about(self, path: str) -> Document:
-        """server/routes.go, docs/api.md."""
-        if path == "/":
-            return 200, "Ollama is running"
         if path == "/api/version":
             return 200, {"version": "0.15.2"}
         if path == "/v1/models":
@@ -109,40 +92,28 @@ class Ollama(QuirkServer):
         tag = model.rpartition(":")[2].lower()
         return tag == "cloud" or tag.endswith("-cloud") or self._found(model) in self.remote
 
-    async def _answer(self, body: dict[str, Any], *, chat: bool) -> Document | Events:
+    async def _answer(self, body: dict[str, Any]) -> Document | Events:
         model = str(body.get("model"))
         if self._found(model) is None:
             return _error(404, f"model '{model}' not found")  # server/routes.go ChatHandler
         if self._is_remote(model):  # server/cloud_proxy.go: the request is passed on as it is
             self.uploaded.append(body)
-        if self._turn.locked() and self.waiting >= self.queue:  # server/sched.go ErrMaxQueue
-            return _error(503, "server busy, please try again.  maximum pending requests exceeded")
-        self.waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self.waiting -= 1
+        await self._turn.acquire()
+        pieces = None
         try:
             if not self.loaded:
                 await asyncio.sleep(self.load_s)
                 self.loaded = True
-            # server/routes.go GenerateHandler: only /api/generate has "raw"; a prompt for completions is taken for
-            # what a user says, so that one that was rendered already is rendered twice.
-            asked = body["messages"] if chat else [{"role": "user", "content": body["prompt"]}]
-            prompt = await self._fitting(list(asked))
-        except BaseException:
-            self._turn.release()
-            raise
-        pieces = self.writer.write(prompt, _options(body))
-        try:
+            pieces = self.writer.write(await self._fitting(body["messages"]), _options(body))
             first = await anext(pieces)  # an error before it has a status of its own
         except BaseException as error:
             self._turn.release()
-            await pieces.aclose()
+            if pieces is not None:
+                await pieces.aclose()
             if isinstance(error, RuntimeError):
                 return _error(500, str(error))
             raise
-        return self._stream(body, first, pieces, chat=chat)
+        return self._stream(body, first, pieces)
 
     async def _fitting(self, messages: list[dict[str, Any]]) -> str:
         """server/prompt.go chatPrompt: what does not fit is left out from the front, without a word.
@@ -158,11 +129,6 @@ class Ollama(QuirkServer):
                 if cut:
                     self.dropped.append([m for m in messages[:cut] if m["role"] != "system"])
                 break
-        if tokens > self.context_tokens:
-            # llm/llama_server.go contextShiftPromptLimit: of a message that is too long by itself, the end of it is
-            # kept, so that half of the context is free.
-            self.dropped.append(messages[-1:])
-            prompt = prompt[-len(prompt) * self.context_tokens // tokens // 2 :]
         return prompt
 
     def _rendered(self, messages: list[dict[str, Any]]) -> str:
@@ -181,56 +147,33 @@ class Ollama(QuirkServer):
         return f"{text}<|im_start|>assistant\n"
 
     async def _stream(
-        self, body: dict[str, Any], first: Written, pieces: AsyncGenerator[Written, None], *, chat: bool
+        self, body: dict[str, Any], first: Written, pieces: AsyncGenerator[Written, None]
     ) -> Events:
         # middleware/openai.go: ids are one of 999 numbers, so that two answers may share one.
         made = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{random.randrange(999)}",
-            "object": "chat.completion.chunk" if chat else "text_completion",
-            "created": 1,
+            "id": f"chatcmpl-{random.randrange(999)}",
             "model": body["model"],
             "system_fingerprint": "fp_ollama",
         }
-        usage_wanted = (body.get("stream_options") or {}).get("include_usage")
-
-        def chunk(text: str | None, finish: str | None = None, **delta: Any) -> bytes:
-            if not chat:
-                choice: dict[str, Any] = {"text": text or "", "index": 0, "finish_reason": finish}
-            else:
-                content = {} if text is None else {"content": text}
-                choice = {"index": 0, "delta": {**delta, **content}, "finish_reason": finish}
-            # CompleteWriter puts an empty usage into every chunk; ChatWriter none.
-            empty = {"usage": dict.fromkeys(_COUNTS, 0)} if usage_wanted and not chat else {}
-            return _event({**made, "choices": [choice], **empty})
-
         try:
-            piece, opening = first, True
+            piece, role = first, {"role": "assistant"}
             while True:
-                if piece.text or opening:  # the role comes with the first text, not before it
-                    yield chunk(piece.text, **({"role": "assistant"} if opening else {}))
-                    opening = False
+                if piece.text or role:  # the role comes with the first text, not before it
+                    yield chunk(made, {**role, "content": piece.text})
+                    role = {}
                 if piece.finish is not None:
                     break
                 piece = await anext(pieces)
-            yield chunk(None, piece.finish)
-            if usage_wanted:
-                counts = (
-                    piece.prompt_tokens,
-                    piece.completion_tokens,
-                    piece.prompt_tokens + piece.completion_tokens,
-                )
-                yield _event({**made, "choices": [], "usage": dict(zip(_COUNTS, counts, strict=True))})
-            yield b"data: [DONE]\n\n"
+            yield chunk(made, {}, piece.finish)
+            yield usage(made, body, piece)
+            yield DONE
         except RuntimeError:
             # server/routes.go streamResponse writes {"error": ...}; ChatWriter reads that as a response without
             # a message: the stream gets one more empty piece, and ends without finish reason and [DONE].
-            yield chunk("")
+            yield chunk(made, {"content": ""})
         finally:
             self._turn.release()
             await pieces.aclose()
-
-
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,10 +193,6 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     if stop:
         options["stop"] = [stop] if isinstance(stop, str) else stop
     return options
-
-
-def _event(body: Any) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
 
 
 def _error(status: int, message: str) -> Document:

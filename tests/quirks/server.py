@@ -6,19 +6,41 @@ import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator
-from typing import Any, ClassVar, TypeVar
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any, TypeVar
 
 from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, chunked, read_body, read_head
+from quirks.writers import Written
 from stream_server import listening
 
-__all__ = ["Document", "Events", "QuirkServer", "running"]
+__all__ = ["DONE", "Document", "Events", "QuirkServer", "chunk", "event", "running", "usage"]
 
 Document = tuple[int, Any]
 """A status, and the JSON of the body (text, where it is a str)."""
 
 Events = AsyncGenerator[bytes, None]
 """The bytes of an event stream, as they come."""
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(body: Any) -> bytes:
+    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+
+
+def chunk(made: Mapping[str, Any], delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    """A chunk with one choice; `made` is the same in all of an answer, `more` stands beside the delta."""
+    choice = {"index": 0, "delta": delta, **more, "finish_reason": finish}
+    return event({**made, "object": "chat.completion.chunk", "created": 1, "choices": [choice]})
+
+
+def usage(made: Mapping[str, Any], body: Mapping[str, Any], last: Written) -> bytes:
+    """The chunk that says what was used, where the request wants it."""
+    if not (body.get("stream_options") or {}).get("include_usage"):
+        return b""
+    read, wrote = last.prompt_tokens, last.completion_tokens
+    counts = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+    return event({**made, "object": "chat.completion.chunk", "created": 1, "choices": [], "usage": counts})
 
 
 class QuirkServer(ABC):
@@ -31,8 +53,6 @@ class QuirkServer(ABC):
         left: answers whose client went away before they ended.
         now: answers it is writing.
     """
-
-    flavour: ClassVar[str]
 
     def __init__(self) -> None:
         self.base_url = ""
@@ -92,8 +112,9 @@ class QuirkServer(ABC):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED_HEAD + b"\r\n")
             async with contextlib.aclosing(found) as events:
                 async for data in events:
-                    writer.write(chunked(data))
-                    await writer.drain()
+                    if data:
+                        writer.write(chunked(data))
+                        await writer.drain()
             writer.write(LAST_CHUNK)
             await writer.drain()
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx2
@@ -90,19 +90,16 @@ class KnownText:
         answer: to everything.
         fail_at: after so many tokens it stops with an exception.
         token_s: seconds before each token.
-        prompts: what it was given.
     """
 
     answer: str
     fail_at: int | None = None
     token_s: float = 0.0
-    prompts: list[str] = field(default_factory=list)
 
     async def count(self, text: str) -> int:
         return len(tokenise(text))
 
     async def write(self, prompt: str, options: Mapping[str, Any]) -> AsyncGenerator[Written, None]:
-        self.prompts.append(prompt)
         begun = prompt.rpartition("<|im_start|>assistant\n")[2]
         known = self.answer if self.answer.startswith(begun) else f"{begun}, 12, 13, 14, 15, 16, 17, 18"
         pieces: Sequence[str] = tokenise(known[len(begun) :])
