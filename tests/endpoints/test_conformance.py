@@ -1,7 +1,7 @@
 """Runs the endpoint contract (`conformance.py`) on every endpoint, under asyncio and under trio.
 
 A real model takes seconds for what a simulated one does in none: it runs each check on one loop, and on the other
-with `make test-slow`. So are checks in which nothing of an endpoint's own takes part.
+with `make test-slow`, which also runs those checks that test nothing of an endpoint's own.
 """
 
 from contextlib import asynccontextmanager
@@ -154,21 +154,22 @@ def test_llama_server(check, backend, native_server):
     run_local(native_server.base_url, check, backend)
 
 
-# Ollama cuts off what is too long; its sockets are this process's.
-NOT_OF_OLLAMA = {"a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated"}
-OF_OLLAMA = [check for check in OF_SERVERS if check.__name__ not in NOT_OF_OLLAMA]
-# In these nothing of Ollama's own API takes part: the llama-server behind it, which `test_llama_server` asks, does it.
-AS_BEHIND_IT = {
-    "it_continues_exactly_where_the_prefix_ends",
-    "it_goes_on_with_its_own_answer",
-    "text_is_always_complete_utf8",
-    "the_same_request_gives_the_same_answer",
-    "two_attempts_at_once_both_complete_unmixed",
-    "cancelling_one_of_two_leaves_the_other",
+# In these something of Ollama's own API takes part; in the rest the llama-server behind it, which `test_llama_server`
+# asks. It cuts off what is too long, and its sockets are this process's.
+OF_OLLAMA = {
+    "it_yields_batches_then_ended_then_stops",
+    "max_tokens_is_respected_under_both_its_names",
+    "usage_grows_and_is_exact_in_the_end",
+    "stopping_before_the_first_token",
+    "stopping_in_mid_answer",
+    "closing_the_endpoint_stops_its_attempts",
+    "capabilities_are_consistent",
 }
+NOT_OF_OLLAMA = {"a_prompt_over_the_context_fails_as_such", "opening_does_nothing_until_iterated"}
+AT_OLLAMA = [check for check in OF_SERVERS if check.__name__ not in NOT_OF_OLLAMA]
 
 
-@pytest.mark.parametrize(("check", "backend"), by_turns(OF_OLLAMA, seldom=AS_BEHIND_IT))
+@pytest.mark.parametrize(("check", "backend"), by_turns(AT_OLLAMA, seldom=set(BY_NAME) - OF_OLLAMA))
 def test_ollama(check, backend, native_server):
     with running(Ollama(RealModel(native_server.base_url))) as server:
         run_local(server.base_url, check, backend)

@@ -225,14 +225,6 @@ async def test_each_request_has_a_connection_of_its_own():
         assert server.connections == 3
 
 
-async def test_answers_follow_each_other_without_a_pause(native_server):
-    async with endpoint_at(native_server.base_url) as endpoint:
-        request = Request(HELLO.messages, model="x", params={"max_tokens": 2})
-        for _ in range(10):
-            _, text, _ = await collected(endpoint.open(request))
-            assert text
-
-
 # ---------------------------------------------------------------------- what fails
 
 
