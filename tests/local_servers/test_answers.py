@@ -34,7 +34,7 @@ ASKED = {"messages": SEA, "max_tokens": 16, "temperature": 0}
 LONGER = {**ASKED, "max_tokens": 40}  # for what takes its time to move
 PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
 NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
-TRIES = 4  # a busy machine decides some races and some moves the other way
+TRIES = 4  # on a busy machine an answer may be over before a move would be in time
 
 
 @pytest.fixture
@@ -106,7 +106,8 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
         policy,
         cost={"exchange_rate": exchange_rate},
         playback={"pace_tps": 6.0},
-        migration={"enabled": True},
+        # Where the source writes on, a busy machine may be too late with the target's first token.
+        migration={"enabled": True, "order": "break_before_make"},
     )
     near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
     async with asking(desk, native_server, paced, server_profile=near, probed=move is TO_IT) as client:
@@ -117,7 +118,7 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
             if [p.endpoint for p in answer.route.segments] == way:
                 break
     assert [p.endpoint for p in answer.route.segments] == way, answer.route.migrations
-    assert answer.route.migrations[-1].outcome == "switched"  # one before it may have come too late
+    assert [transfer.outcome for transfer in answer.route.migrations] == ["switched"]
 
 
 CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)

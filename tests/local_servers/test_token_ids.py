@@ -94,6 +94,7 @@ async def test_an_answer_of_the_device_moves_as_ids(native_server, thread_model)
         dispatch={"policy": "device_only"},
         cost={"exchange_rate": 1e-7},
         playback={"pace_tps": 6.0},
+        migration={"order": "break_before_make"},
     )
     bodies: list[tuple[str, dict]] = []
     client = AsyncDisco(

@@ -177,10 +177,12 @@ async def test_after_a_crash_the_model_is_loaded_again(monkeypatch):
         raise OSError("secret")
 
     async with fresh() as endpoint:
+        await endpoint.warm_up()
         with monkeypatch.context() as patch:
             patch.setattr(NativeModel, "decode", crash)
             failure = await fails(endpoint, ask())
         assert failure.kind is FailureKind.CRASHED
         assert isinstance(failure.error, LocalModelError)
+        assert "failed while it worked" in str(failure.error)
         assert not endpoint.capabilities().ready
         assert (await complete(endpoint, ask(max_tokens=2)))[0]
