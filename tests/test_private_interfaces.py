@@ -19,7 +19,6 @@ import anyio
 import httpx2
 import openai
 import pytest
-from disco.client.chat.http_encoding import RAW_RESPONSE_HEADER
 from openai import _constants
 from openai._models import FinalRequestOptions
 from openai.lib.streaming.chat import AsyncChatCompletionStream, ChatCompletionStreamState
@@ -27,6 +26,7 @@ from openai.resources.chat.completions.completions import validate_response_form
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import disco
+from disco.client.chat.http_encoding import RAW_RESPONSE_HEADER
 
 PACKAGE = Path(disco.__file__).parent
 PINNED: set[str] = set()
@@ -286,6 +286,7 @@ def test_the_transport_of_an_http_client():
 )
 def test_the_slots_of_a_model():
     import pydantic
+
     from disco.endpoints.openai_api.chunk_template import remade
 
     slots = {"__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"}

@@ -17,9 +17,9 @@ from pathlib import Path
 import anyio
 import pytest
 import sniffio
-from disco.endpoints.contract import Attempt, Endpoint
 from promptly import CPU_S, WITHIN_S, Since, cpu_s
 
+from disco.endpoints.contract import Attempt, Endpoint
 from disco.events import Delta, DeltaKind, Ended, Started
 from disco.request import Prefix, Request
 

@@ -6,13 +6,6 @@ import math
 
 import anyio
 import pytest
-from tests.endpoints.conformance_stopping import (
-    cancelled,
-    closed,
-    closed_twice_by_other_tasks,
-    read_until_closed,
-)
-from tests.endpoints.conformance_writing import same
 
 from disco.events import Parked, Started, Usage
 from disco.request import Prefix
@@ -33,6 +26,13 @@ from tests.endpoints.conformance import (
     text_of,
     used,
 )
+from tests.endpoints.conformance_stopping import (
+    cancelled,
+    closed,
+    closed_twice_by_other_tasks,
+    read_until_closed,
+)
+from tests.endpoints.conformance_writing import same
 
 STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import openai
 import pytest
-from disco.endpoints.contract import Attempt
 
+from disco.endpoints.contract import Attempt
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Started, Usage
 from disco.request import Prefix

@@ -10,8 +10,6 @@ import anyio
 import moved_clock
 import openai
 import pytest
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from loops import by_turns
 from promptly import cpu_s
 from quirks.ollama import Ollama
@@ -22,6 +20,8 @@ from disco import LocalServer
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from tests.endpoints import conformance_following, conformance_stopping, conformance_writing
 from tests.endpoints.conformance import CHECKS, Subject
 

@@ -7,7 +7,6 @@ import contextlib
 import anyio
 import openai
 import pytest
-from disco.endpoints.contract import Endpoint
 from local_servers.desks import KINDS, collected, endpoint_at
 from loops import by_turns, mostly
 from quirks.lmstudio import LMStudio
@@ -20,6 +19,7 @@ from servers import free_port
 from disco import AsyncDisco, ConfigurationError, ContextLengthError, LocalModelError
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.contract import Endpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Started
 from disco.request import Prefix, Request

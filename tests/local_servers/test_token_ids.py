@@ -7,8 +7,6 @@ import json
 import httpx2
 import openai
 import pytest
-from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
-from disco.endpoints.gguf_header import read_header, read_tokens
 from faults.lab import get
 from local_servers.desks import collected, endpoint_at
 from scripted_server import answer, scripted_server
@@ -16,7 +14,9 @@ from scripted_server import answer, scripted_server
 from disco import AsyncDisco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
 from disco.endpoints.continuation.probe import ProbeVerdict
+from disco.endpoints.gguf_header import read_header, read_tokens
 from disco.profiles import QuantileTable, ServerProfile
 from disco.request import Prefix, Request, Timeouts
 

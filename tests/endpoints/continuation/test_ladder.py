@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
-from disco.endpoints.gguf_header import read_chat_template
 from servers import smollm2_gguf
 
 from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation
+from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
+from disco.endpoints.gguf_header import read_chat_template
 from disco.errors import ConfigurationError, ModelFileError
 from disco.request import Prefix, Request
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from disco.endpoints.contract import Attempt
 
+from disco.endpoints.contract import Attempt
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, Started

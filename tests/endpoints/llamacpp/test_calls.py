@@ -6,16 +6,16 @@ import json
 
 import anyio
 import pytest
+from loops import mostly
+
 from disco.endpoints.llamacpp.model.sampler import Sampler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
-from loops import mostly
-from tests.endpoints.llamacpp import answers
-from tests.endpoints.llamacpp.answers import fresh
-
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import DeltaKind
 from disco.request import Prefix, Request
 from tests.endpoints.conformance import next_event
+from tests.endpoints.llamacpp import answers
+from tests.endpoints.llamacpp.answers import fresh
 
 pytestmark = pytest.mark.anyio
 

@@ -11,15 +11,15 @@ import time
 
 import anyio
 import pytest
-from disco.endpoints.llamacpp.runtime import child_process
-from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from servers import smollm2_gguf
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 from disco import AsyncDisco, Disco
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.runtime import child_process
+from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from disco.request import Prefix
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 pytestmark = [
     pytest.mark.anyio,

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from disco.endpoints.llamacpp.runtime import child_process
 from loops import by_turns, mostly
-from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.llamacpp.runtime import child_process
 from disco.errors import EndpointFailure, FailureKind, LocalModelError
 from tests.endpoints.conformance import next_event
+from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,14 +8,14 @@ import time
 import anyio
 import anyio.lowlevel
 import pytest
-from disco.endpoints.llamacpp.model.native import NativeModel
 from loops import mostly
 from promptly import promptly
-from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from tests.endpoints.conformance import next_event
+from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from disco.endpoints.gguf_header import read_header
+from disco.endpoints.llamacpp import resolve_model, unserved_params
 from disco.endpoints.llamacpp.model import model_files
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.prompting.token_healing import Healer, PieceIndex
 from disco.endpoints.llamacpp.request_params import read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from hypothesis import given
-from hypothesis import strategies as st
-
-from disco.endpoints.llamacpp import resolve_model, unserved_params
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, ModelFileError
 from disco.request import Prefix, Request
 

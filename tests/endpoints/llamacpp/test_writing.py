@@ -5,11 +5,11 @@ from __future__ import annotations
 import openai
 import pytest
 from loops import mostly
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 from disco.errors import FailureKind
 from disco.events import Ended, Usage
 from disco.request import Prefix
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from disco.endpoints.openai_api.sdk_client import PlainClient
 from scripted_server import scripted_server
 
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended
 from disco.request import Request, Timeouts

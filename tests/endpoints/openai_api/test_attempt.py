@@ -22,13 +22,13 @@ from scripted_server import (
     usage,
 )
 from servers import free_port
-from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.errors import FailureKind, IncompleteAnswerError
 from disco.events import DeltaKind, Ended, Usage
 from disco.request import Prefix, Request, Timeouts
+from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
 
 pytestmark = pytest.mark.anyio
 

@@ -6,14 +6,14 @@ import itertools
 import json
 
 import pytest
-from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
-from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
-from disco.endpoints.openai_api.chunk_template import TemplateChunk
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from scripted_server import chunk, usage
 
+from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
+from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.chunk_template import TemplateChunk
 from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import DeltaKind, ToolCallDelta, Usage
 

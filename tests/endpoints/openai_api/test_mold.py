@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from disco.endpoints.openai_api.chunk_reader import ChatReader
-from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 from scripted_server import chunk
+
+from disco.endpoints.openai_api.chunk_reader import ChatReader
+from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 
 CHOICE = {"index": 0, "delta": {"content": "first", "x": None}, "logprobs": None, "finish_reason": None}
 FULL = {

@@ -8,13 +8,13 @@ import anyio
 import httpx2
 import openai
 import pytest
-from disco.endpoints.openai_api.sdk_client import MAX_ERROR_BYTES, PlainClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._models import FinalRequestOptions
 from scripted_server import RESET, chunk, piece, scripted_server, sse, stream
 
 from disco import AsyncDisco
+from disco.endpoints.openai_api.sdk_client import MAX_ERROR_BYTES, PlainClient
 
 CLOCKS = httpx2.Timeout(None, connect=5.0)
 VALUES = st.recursive(

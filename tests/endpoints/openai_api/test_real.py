@@ -5,12 +5,12 @@ from __future__ import annotations
 import openai
 import pytest
 from loops import mostly
-from tests.endpoints.openai_api.asking import ask, collect, failing, text_of
 
 from disco.endpoints.continuation import Continuation, ProbeVerdict
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.errors import FailureKind
 from disco.request import Request, Timeouts
+from tests.endpoints.openai_api.asking import ask, collect, failing, text_of
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,6 @@ from scripted_server import (
     usage,
 )
 from servers import free_port
-from tests.endpoints.openai_api.asking import KEY, ask, collect, served
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -30,6 +29,7 @@ from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import EndpointFailure
 from disco.events import Traffic
 from disco.request import Prefix
+from tests.endpoints.openai_api.asking import KEY, ask, collect, served
 
 pytestmark = pytest.mark.anyio
 

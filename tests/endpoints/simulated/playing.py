@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, script
 from hypothesis import strategies as st
 
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, script
 from disco.errors import FailureKind
 from disco.request import Prefix, Request
 

@@ -5,15 +5,15 @@ import dataclasses
 import anyio
 import pytest
 import trio.testing
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
 
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import EndpointFailure
 from disco.events import Started, Usage
 from disco.request import Prefix
+from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
 
 SECONDS = SimulatedProfile(ttft_s=1.0, decode_tps=10, answer_tokens=11)  # an answer takes two
 

@@ -4,6 +4,9 @@ import math
 
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from disco.endpoints.simulation.simulated_script import (
     Fault,
     SimulatedProfile,
@@ -11,14 +14,11 @@ from disco.endpoints.simulation.simulated_script import (
     simulated_failure,
 )
 from disco.endpoints.simulation.simulated_text import canonical, tokenise
-from disco.profiles.time_distribution import Empirical
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
-
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
+from disco.profiles.time_distribution import Empirical
 from disco.request import Prefix
+from tests.endpoints.simulated.playing import LIMITS, PROFILES, ask, limited, play, text_of
 
 
 @given(text=st.text(), tokens=st.integers(0, 300), seed=st.integers(0, 9))
