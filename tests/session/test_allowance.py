@@ -1,4 +1,4 @@
-"""A session under an absolute budget: who is not paid for does not start, and who has used up his money stops."""
+"""A session under an absolute budget: what is not paid for does not start, and what has used up its share stops."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import ProfileScripts, Run, run_session
+from session.plays import FAST as QUICK
+from session.plays import ON_SERVER, REQUEST, SERVER_ALONE, record_of, session_of
 from situations import situations
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit
@@ -17,27 +19,23 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import BudgetExceededError, FailureKind, LocalModelError
 from disco.events import Delta
-from disco.plan import Candidate, Migration, Payer, Plan, Start
-from disco.playback import Pace, Playback
+from disco.plan import Migration, Payer, Plan, Start
+from disco.playback import Pace
 from disco.rates import Rates
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
-from disco.request import Request, Timeouts
-from disco.session.attempt.attempt_state import AttemptOutcome
-from disco.session.machine import Session, SessionConfig
-from disco.session.records.billing import settle_accounts
-from disco.session.records.record_writer import make_record
-from disco.session.switching.answer_lengths import AnswerLengths
+from disco.request import Request
+from disco.session.machine import Session
 
-REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 PROMPT = 20
 SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
-FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=200)
+FAST = replace(QUICK, answer_tokens=200)
+BOTH = {"device": SLOW, "server": FAST}
+DYING = {"device": replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED)), "server": FAST}
 PAYERS = {
     "device": (Payer("device", "device", Rates(0.0, 0.0)),),
     "server": (Payer("server", "server", Rates(1e-7, 1e-6)),),
     "edge": (Payer("edge", "server", Rates(1e-7, 1e-6)),),
 }
-ON_SERVER = Plan((Start("server"),), ("device",))
 
 
 @dataclass(slots=True)
@@ -59,64 +57,41 @@ class Watched(BudgetReservation):
         BudgetReservation.settle(self, attempt, usage, reported=reported, now=now)
 
 
-def tokens(amount: int, window_s: float = 60.0, scope: str = "server") -> Limit:
-    return Limit(f"{scope}_tokens", scope, "tokens", amount, window_s)
+def tokens(amount: int, window_s: float = 60.0) -> Limit:
+    return Limit("server_tokens", "server", "tokens", amount, window_s)
 
 
-def session_of(
-    profiles: dict[str, SimulatedProfile],
-    plan: Plan,
+def budgeted(
+    profiles,
+    plan,
     limit: Limit,
     *,
     limiter: BudgetLimiter | None = None,
     max_tokens: int | None = None,
-    streams: bool = True,
-    pace: Pace | None = None,
-    costs: dict[str, float] | None = None,
+    **how,
 ) -> Session:
-    candidates = {
-        name: Candidate(
-            name,
-            "device" if name == "device" else "any",
-            rates=Rates((costs or {}).get(name, 1e-6) / 10, (costs or {}).get(name, 1e-6)),
-            prefill_tps=p.prefill_tps,
-            overhead_s=p.overhead_s + p.ttft_s,
-            decode_tps=p.decode_tps,
-            continues=p.continues,
-        )
-        for name, p in profiles.items()
-    }
-    config = SessionConfig(
-        prompt_tokens=PROMPT,
-        max_tokens=max_tokens,
-        streams=streams,
-        pace_tps=None if pace is None else pace.tps,
-        timeouts=Timeouts(),
-    )
     reservation = Watched(limiter or BudgetLimiter(), (limit,), PAYERS, PROMPT, max_tokens=max_tokens)
-    return Session(
-        plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0), None, reservation
-    )
+    return session_of(profiles, plan, reservation=reservation, max_tokens=max_tokens, **how)
 
 
 def asked(max_tokens: int | None) -> Request:
     return REQUEST if max_tokens is None else replace(REQUEST, params={"max_tokens": max_tokens})
 
 
-def run(profiles, plan, limit, *, max_tokens=None, seed=0, **more) -> Run:
-    session = session_of(profiles, plan, limit, max_tokens=max_tokens, **more)
-    return run_session(session, profiles, asked(max_tokens), np.random.default_rng(seed))
+def run(profiles, plan, limit, *, max_tokens=None, **how) -> Run:
+    session = budgeted(profiles, plan, limit, max_tokens=max_tokens, **how)
+    return run_session(session, profiles, asked(max_tokens), np.random.default_rng(0))
 
 
-def whole(max_tokens: int | None = None, **more) -> str:
+def whole(max_tokens: int | None = None) -> str:
     """The answer as it is without a budget."""
-    return run({"server": FAST}, Plan((Start("server"),)), tokens(10**6), max_tokens=max_tokens, **more).text
+    return run({"server": FAST}, SERVER_ALONE, tokens(10**6), max_tokens=max_tokens).text
 
 
 @pytest.mark.parametrize("max_tokens", [None, 180])
-def test_who_has_used_up_his_allowance_hands_on(max_tokens):
+def test_an_endpoint_that_has_used_up_its_allowance_hands_on(max_tokens):
     """The device writes the rest of the same answer; nothing is lost at the cut, and nothing comes twice."""
-    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(120), max_tokens=max_tokens)
+    result = run(BOTH, ON_SERVER, tokens(120), max_tokens=max_tokens)
     server, device = result.session.attempts
     assert result.text == whole(max_tokens)
     assert result.finished == ("stop" if max_tokens is None else "length")
@@ -127,8 +102,8 @@ def test_who_has_used_up_his_allowance_hands_on(max_tokens):
 
 
 @pytest.mark.parametrize("max_tokens", [None, 180])
-def test_where_nobody_can_write_on_the_answer_ends_there(max_tokens):
-    result = run({"server": FAST}, Plan((Start("server"),)), tokens(120), max_tokens=max_tokens)
+def test_where_no_endpoint_can_write_on_the_answer_ends_there(max_tokens):
+    result = run({"server": FAST}, SERVER_ALONE, tokens(120), max_tokens=max_tokens)
     assert result.finished == "length"
     assert result.error is None
     assert whole().startswith(result.text)
@@ -136,66 +111,53 @@ def test_where_nobody_can_write_on_the_answer_ends_there(max_tokens):
 
 
 def test_the_callers_own_limit_is_no_reason_to_go_on():
-    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(1000), max_tokens=50)
+    result = run(BOTH, ON_SERVER, tokens(1000), max_tokens=50)
     assert result.finished == "length"
-    assert len(result.session.attempts) == 1
-    assert result.session.attempts[0].failure is None
+    assert [a.failure for a in result.session.attempts] == [None]
 
 
-def test_who_cannot_reserve_does_not_start():
+def test_an_endpoint_for_which_nothing_can_be_reserved_does_not_start():
     """The plan came too late: in its place the device answers, as if the server had failed at once."""
-    result = run({"device": SLOW, "server": FAST}, ON_SERVER, tokens(60))
+    result = run(BOTH, ON_SERVER, tokens(60))
     server, device = result.session.attempts
-    assert (server.outcome, server.failure) == (AttemptOutcome.FAILED, FailureKind.BUDGET)
+    assert (server.outcome, server.failure) == ("failed", FailureKind.BUDGET)
     assert server.usage.prompt_tokens == 0
-    assert device.outcome is AttemptOutcome.FINISHED
-    assert result.finished == "stop"
-    record = make_record(result.session, settle_accounts(result.session), preset="test")
+    assert (device.outcome, result.finished) == ("finished", "stop")
+    record = record_of(result.session)
     assert record.budget == {
         "server_tokens": {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
     }
     assert record.attempts[0].failure == "budget"
 
 
-def rates() -> dict[str, Rates]:
-    return {name: payer.rates for name, payer in PAYERS.items()}
-
-
-def test_nobody_left_to_pay_is_an_error_that_says_so():
-    result = run({"server": FAST}, Plan((Start("server"),)), tokens(60))
+def test_a_budget_that_allows_no_endpoint_is_an_error_that_says_so():
+    result = run({"server": FAST}, SERVER_ALONE, tokens(60))
     assert isinstance(result.error, BudgetExceededError)
     assert result.session.reservation.seen == {}
 
 
-def test_a_refused_takeover_leaves_the_error_that_made_it_needed():
-    dying = replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED))
-    plan = Plan((Start("device"),), ("server",))
-    result = run({"device": dying, "server": FAST}, plan, tokens(60))
-    assert not isinstance(result.error, BudgetExceededError)
-    assert whole().startswith(result.text)
-    assert result.text
-
-
-def test_a_refused_hedge_is_not_what_an_answer_fails_of():
-    dying = replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED))
-    plan = Plan((Start("device"), Start("server", 0.1)))
-    result = run({"device": dying, "server": FAST}, plan, tokens(60))
+@pytest.mark.parametrize(
+    "plan",
+    [Plan((Start("device"),), ("server",)), Plan((Start("device"), Start("server", 0.1)))],
+    ids=["takeover", "hedge"],
+)
+def test_what_the_budget_refuses_is_not_what_an_answer_fails_of(plan):
+    result = run(DYING, plan, tokens(60))
     assert isinstance(result.error, LocalModelError)
+    assert result.text
+    assert whole().startswith(result.text)
 
 
-def test_a_refused_hedge_disturbs_nobody():
-    plan = Plan((Start("device"), Start("server", 0.1)))
-    result = run({"device": SLOW, "server": FAST}, plan, tokens(60))
+def test_a_refused_hedge_disturbs_no_other_attempt():
+    result = run(BOTH, Plan((Start("device"), Start("server", 0.1))), tokens(60))
     assert result.finished == "stop"
-    assert [a.outcome for a in result.session.attempts] == [AttemptOutcome.FINISHED, AttemptOutcome.FAILED]
+    assert [a.outcome for a in result.session.attempts] == ["finished", "failed"]
 
 
-def test_a_refused_move_disturbs_nobody():
+def test_a_refused_move_disturbs_no_other_attempt():
     """The cut is made and taken back; the reader gets the answer of the one who writes."""
     plan = Plan((Start("device"),), migrations={"device": Migration("server")})
-    result = run(
-        {"device": SLOW, "server": FAST}, plan, tokens(60), pace=Pace(tps=8.0), costs={"device": 1e-4}
-    )
+    result = run(BOTH, plan, tokens(60), pace=Pace(tps=8.0), costs={"device": 1e-4})
     assert result.finished == "stop"
     assert result.text == whole()
     assert result.session.migrations_run[0].outcome == "target_failed"
@@ -205,17 +167,15 @@ def test_a_refused_move_disturbs_nobody():
 
 
 def test_one_that_ignores_its_limit_is_stopped():
-    session = session_of({"server": FAST}, Plan((Start("server"),)), tokens(120), max_tokens=180)
-    result = run_session(
-        session, {"server": FAST}, REQUEST, np.random.default_rng(0)
-    )  # never told of a limit
+    session = budgeted({"server": FAST}, SERVER_ALONE, tokens(120), max_tokens=180)
+    result = run_session(session, {"server": FAST}, REQUEST, np.random.default_rng(0))  # told of no limit
     assert result.finished == "length"
     assert session.attempts[0].tokens == 101
 
 
 def test_chunks_of_many_tokens_are_weighed():
     """A server that sends fifty tokens as one delta does not write fifty times its allowance."""
-    session = session_of({"server": FAST}, Plan((Start("server"),)), tokens(120))
+    session = budgeted({"server": FAST}, SERVER_ALONE, tokens(120))
     session.start(0.0)
     session.deltas(0, [Delta("word " * 60)], 1.0)
     assert session.attempts[0].active
@@ -227,34 +187,25 @@ def test_chunks_of_many_tokens_are_weighed():
 # ---------------------------------------------------------------------- many at once
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.data())
 def test_many_sessions_together_never_overspend(data):
-    """Whatever endpoints and readers do, whoever comes when: no window of the shared budget holds more than it."""
+    """Whatever endpoints and readers do, whenever requests come: no window of the budget holds more than it."""
     window_s = data.draw(st.sampled_from([1.0, 4.0, 30.0]))
     limit, limiter = tokens(data.draw(st.integers(85, 300)), window_s), BudgetLimiter()
     sessions: list[tuple[Session, int]] = []
     shared, arrivals, at = Shared(), [], 0.0
     for _ in range(data.draw(st.integers(2, 8))):
-        situation = data.draw(situations())
+        drawn = data.draw(situations())
         at += data.draw(st.sampled_from([0.0, 0.0, 0.3, 1.0, window_s]))
         max_tokens = data.draw(st.none() | st.integers(1, 120))
-        session = session_of(
-            situation["profiles"],
-            situation["plan"],
-            limit,
-            limiter=limiter,
-            max_tokens=max_tokens,
-            streams=situation["streams"],
-            pace=situation["pace"],
-            costs=situation["costs"],
-        )
-        late = max(p.packet_tokens for p in situation["profiles"].values())
-        scripts = ProfileScripts(
-            situation["profiles"], asked(max_tokens), np.random.default_rng(situation["seed"]), PROMPT
-        )
-        player = Player(session, scripts, shared=shared, cancel_takes_s=situation["cancel_takes_s"])
-        sessions.append((session, late))
+        how = {name: drawn[name] for name in ("streams", "pace", "costs")}
+        profiles = drawn["profiles"]
+        session = budgeted(profiles, drawn["plan"], limit, limiter=limiter, max_tokens=max_tokens, **how)
+        rng = np.random.default_rng(drawn["seed"])
+        scripts = ProfileScripts(profiles, asked(max_tokens), rng, PROMPT)
+        player = Player(session, scripts, shared=shared, cancel_takes_s=drawn["cancel_takes_s"])
+        sessions.append((session, max(p.packet_tokens for p in profiles.values())))
         arrivals.append((at, lambda player=player: player))
     assert len(list(run_together(arrivals, shared))) == len(sessions)
     jobs = []

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-from playing import run_session
+from session.plays import play
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.plan import Candidate, Plan, Start
-from disco.playback import Playback
-from disco.request import Request, Timeouts
-from disco.session.machine import Session, SessionConfig
-from disco.session.switching.answer_lengths import AnswerLengths
+from disco.plan import Plan, Start
+from disco.request import Timeouts
 
-REQUEST = Request(messages=[{"role": "user", "content": "hello there"}], model="m")
 QUICK = SimulatedProfile(ttft_s=0.1, answer_tokens=10)
 
 
@@ -33,36 +26,24 @@ class Listener:
         self.heard.append((str(failure.kind), endpoint, started_at, round(now, 6)))
 
 
-def heard(profiles, *starts, fallbacks=(), slow_s=1.0, cancel_at=math.inf, **config):
+def heard(profiles, *starts, fallbacks=(), **how):
     listener = Listener()
-    candidates = {n: Candidate(n, "any", overhead_s=slow_s, continues=True) for n in profiles}
-    session = Session(
-        Plan(starts, fallbacks),
-        candidates,
-        SessionConfig(prompt_tokens=20, max_retries=0, **config),
-        Playback(None),
-        AnswerLengths.geometric(150.0),
-        listener,
-    )
-    run_session(session, profiles, REQUEST, np.random.default_rng(0), cancel_at=cancel_at)
+    believed = {"overhead_s": 1.0}
+    play(profiles, Plan(starts, fallbacks), listener=listener, believed=believed, max_retries=0, **how)
     return listener.heard
 
 
-def test_the_first_word_is_told_once():
-    assert heard({"a": QUICK}, Start("a")) == [("answered", "a", 0.0, 0.1)]
-
-
-def test_an_empty_answer_is_an_answer():
-    assert heard({"a": SimulatedProfile(ttft_s=0.1, answer="")}, Start("a")) == [("answered", "a", 0.0, 0.1)]
+def test_the_first_word_or_an_empty_answer_is_told_once():
+    for profile in (QUICK, SimulatedProfile(ttft_s=0.1, answer="")):
+        assert heard({"a": profile}, Start("a")) == [("answered", "a", 0.0, 0.1)]
 
 
 def test_failures_are_told_before_and_after_the_first_word():
-    def dies(after_tokens):
-        return SimulatedProfile(
-            ttft_s=0.2, answer_tokens=10, fault=Fault(after_tokens, kind=FailureKind.SERVER)
-        )
-
-    profiles = {"a": dies(0), "b": dies(3), "c": QUICK}
+    dies = [
+        SimulatedProfile(ttft_s=0.2, answer_tokens=10, fault=Fault(n, kind=FailureKind.SERVER))
+        for n in (0, 3)
+    ]
+    profiles = {"a": dies[0], "b": dies[1], "c": QUICK}
     told = heard(profiles, Start("a"), fallbacks=("b", "c"))
     assert [t[:2] for t in told] == [("server", "a"), ("answered", "b"), ("server", "b"), ("answered", "c")]
     assert told[1][2] == told[0][3]  # when it was started

@@ -1,0 +1,156 @@
+"""Sessions for tests: endpoints made of simulated profiles, played to their end in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from playing import Run, run_session
+
+from disco.cost import Rates
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.plan import Candidate, Plan, Start
+from disco.playback import Pace, Playback
+from disco.request import Request, Timeouts
+from disco.session.machine import Session, SessionConfig
+from disco.session.records.billing import settle_accounts
+from disco.session.records.record_writer import make_record
+from disco.session.records.route_record import RouteRecord
+from disco.session.switching.answer_lengths import AnswerLengths
+
+REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
+FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
+NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
+ON_SERVER = Plan((Start("server"),), ("device",))
+SERVER_ALONE = Plan((Start("server"),))
+
+PROFILES = Mapping[str, SimulatedProfile]
+
+
+def candidate(name: str, profile: SimulatedProfile, cost_out: float = 1e-6, **more: Any) -> Candidate:
+    """An endpoint as the session sees it; a prompt token costs a tenth of a generated one."""
+    return Candidate(
+        **{
+            "name": name,
+            "reach": "device" if name == "device" else "any",
+            "parks": name == "device",
+            "rates": Rates(cost_out / 10, cost_out),
+            "prefill_tps": profile.prefill_tps,
+            "overhead_s": profile.overhead_s + profile.ttft_s,
+            "decode_tps": profile.decode_tps,
+            "continues": profile.continues,
+            **more,
+        }
+    )
+
+
+def session_of(
+    profiles: PROFILES,
+    plan: Plan,
+    *,
+    costs: Mapping[str, float] | None = None,
+    pace: Pace | None = None,
+    listener: Any = None,
+    reservation: Any = None,
+    believed: Mapping[str, Any] | None = None,
+    **config: Any,
+) -> Session:
+    """A session that has not started.
+
+    Args:
+        profiles: by endpoint name.
+        plan: of these endpoints.
+        costs: USD per generated token, by name; 1e-6 by default.
+        pace: of the reader.
+        listener: is told of attempts.
+        reservation: reserves the budget.
+        believed: fields of all candidates that differ from the profiles.
+        config: more of `SessionConfig`.
+    """
+    candidates = {
+        name: candidate(name, profile, (costs or {}).get(name, 1e-6), **(believed or {}))
+        for name, profile in profiles.items()
+    }
+    return Session(
+        plan,
+        candidates,
+        SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **terms}),
+        Playback(pace),
+        AnswerLengths.geometric(150.0),
+        listener,
+        reservation,
+    )
+
+
+def play(
+    profiles: PROFILES,
+    plan: Plan,
+    *,
+    request: Request = REQUEST,
+    seed: int = 0,
+    cancel_at: float = math.inf,
+    cancel_takes_s: float = 0.0,
+    **how: Any,
+) -> Run:
+    """One session, played to its end; `how` is for `session_of`."""
+    return run_session(
+        session_of(profiles, plan, **how),
+        profiles,
+        request,
+        np.random.default_rng(seed),
+        cancel_at=cancel_at,
+        cancel_takes_s=cancel_takes_s,
+    )
+
+
+def record_of(session: Session, **more: Any) -> RouteRecord:
+    """The route record of a finished session, with its ledger."""
+    return make_record(session, settle_accounts(session), preset="test", **more)
+
+
+def check(run: Run) -> None:
+    """What holds of every answer, however it was made."""
+    session, text = run.session, run.text
+    assert (run.finished is None) != (run.error is None)
+    assert not run.running, "an attempt was left running"
+    assert all(attempt.stopped for attempt in session.attempts)
+    record = record_of(session)
+    assert all(t.ended_s is not None for t in record.attempts)
+    allowed = {s.endpoint for s in session.plan.starts} | set(session.plan.fallbacks)
+    allowed |= {move.target for move in session.plan.migrations.values()}
+    assert {t.endpoint for t in record.attempts} <= allowed
+
+    # Every token once and in order: what the reader got is, piece by piece, what the writers wrote.
+    assert record.seamless
+    assert text == session.transcript.text
+    end = 0
+    for piece in record.segments:
+        assert piece.start_char == end < piece.end_char
+        end = piece.end_char
+        writer = session.attempts[piece.attempt]
+        prefix = writer.prefix.text
+        assert "".join(writer.parts)[piece.start_char - len(prefix) :].startswith(
+            text[piece.start_char : end]
+        )
+        assert text[: len(prefix)] == prefix[: len(text)]
+    assert end == len(text)
+    if run.finished not in (None, "cancelled"):
+        assert sum(tokens for _, tokens in record.released) == record.answer_tokens
+        assert sum(t.kept_tokens for t in record.attempts) == record.answer_tokens
+
+    # Nothing is released before it was written.
+    written = released = 0
+    events = [(t, 0, n) for t, n in record.generated] + [(t, 1, n) for t, n in record.released]
+    for _, kind, tokens in sorted(events, key=lambda event: (event[0], event[1])):
+        written, released = (written + tokens, released) if kind == 0 else (written, released + tokens)
+        assert released <= written
+
+    # The ledger is the sum of its charges, and charges all that any attempt used.
+    ledger = record.ledger
+    assert ledger.total_cost == math.fsum(charge.cost for charge in ledger.charges)
+    used = sum(a.usage.prompt_tokens + a.usage.completion_tokens for a in session.attempts)
+    assert sum(c.prompt_tokens + c.completion_tokens for c in ledger.charges) == used
+    assert ledger.total_cost == pytest.approx(sum(t.cost for t in record.attempts))
