@@ -23,15 +23,9 @@ DEVICES = [path for path, kind in KINDS.items() if kind == "device"]
 SERVERS = [path for path, kind in KINDS.items() if kind == "server"]
 REGIMES = {"device": PAPER_DEVICE_CONSTRAINED, "server": PAPER_SERVER_CONSTRAINED}
 ARMS = (
-    Arm("length_threshold", 0.3),
-    Arm("wait_time", 0.3),
-    Arm("optimal_wait", 0.3),
-    Arm("random", 0.3),
+    *(Arm(policy, 0.3) for policy in ("length_threshold", "wait_time", "optimal_wait", "random", "oracle")),
     Arm("auto", 0.7),
-    Arm("oracle", 0.3),
-    Arm("race"),
-    Arm("device_only"),
-    Arm("server_only"),
+    *(Arm(policy) for policy in ("race", "device_only", "server_only")),
 )
 
 
@@ -56,39 +50,29 @@ def agree(exact: Outcome, fast: Outcome) -> None:
         assert math.isclose(usd, fast.cost_by[key], rel_tol=1e-12), key
 
 
-@pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("server", SERVERS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("device", DEVICES, ids=lambda path: path.stem)
-def test_both_evaluators_agree(device, server, regime):
+def check_all(device, server, regime, arms, *, n: int, seed: int, **how) -> None:
     here, there = load_profile(device), load_profile(server)
     assert isinstance(here, DeviceProfile)
     assert isinstance(there, ServerProfile)
-    where = scenario_for(here, there, exchange_rate=REGIMES[regime], pace_tps=None)
-    load = workload(where, 100, seed=7)
-    for arm in ARMS:
-        agree(simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7))
+    where = scenario_for(here, there, exchange_rate=REGIMES[regime], **{"pace_tps": None, **how})
+    load = workload(where, n, seed)
+    for arm in arms:
+        agree(simulate(load, where, arm, seed=seed), evaluate(load, where, arm, seed=seed))
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[path.stem for path in SERVERS])
+def test_both_evaluators_agree(number, regime):
+    """Every server in both regimes, and every device twice with each regime."""
+    check_all(DEVICES[number % len(DEVICES)], SERVERS[number], regime, ARMS, n=60, seed=7)
 
 
 @pytest.mark.parametrize("pace_tps", [4.8, 60.0])
 def test_a_readers_pace_changes_neither_first_token_nor_price(pace_tps):
-    here, there = load_profile(DEVICES[0]), load_profile(SERVERS[0])
-    where = scenario_for(here, there, exchange_rate=PAPER_DEVICE_CONSTRAINED, pace_tps=pace_tps, max_tokens=9)
-    load = workload(where, 150, seed=8)
-    for arm in ARMS:
-        agree(simulate(load, where, arm, seed=8), evaluate(load, where, arm, seed=8))
+    check_all(DEVICES[0], SERVERS[0], "device", ARMS, n=100, seed=8, pace_tps=pace_tps, max_tokens=9)
 
 
 def test_every_budget_is_kept_alike():
-    where = scenario_for(
-        load_profile(DEVICES[0]),
-        load_profile(SERVERS[0]),
-        exchange_rate=PAPER_DEVICE_CONSTRAINED,
-        pace_tps=None,
-    )
-    load = workload(where, 100, seed=9)
     policies = ("length_threshold", "wait_time", "optimal_wait", "random", "oracle")
-    for policy, budget in itertools.product(policies, (0.0, 0.1, 0.5, 0.9, 1.0)):
-        agree(
-            simulate(load, where, Arm(policy, budget), seed=9),
-            evaluate(load, where, Arm(policy, budget), seed=9),
-        )
+    arms = [Arm(policy, budget) for policy, budget in itertools.product(policies, (0.0, 0.1, 0.5, 0.9, 1.0))]
+    check_all(DEVICES[0], SERVERS[0], "device", arms, n=60, seed=9)
