@@ -20,7 +20,6 @@ from disco.profiles import DeviceProfile, load_device
 from disco.replay.formats import read_trace
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.simulator.event_evaluator import simulate
-from disco.replay.vector.arm_delays import arm_delays
 from disco.replay.vector.evaluator import evaluate
 from disco.replay.workload.from_recording import scenario_of_routes
 from disco.replay.workload.scenario import Arm, Scenario, resolve
@@ -33,7 +32,7 @@ COST_SHARE = 0.03  # of all recorded cost: what the device counted otherwise, or
 ANSWER_TOKENS = 6
 
 # In this order; the server is asked alone, too, so that its TTFT is known however the races end.
-RECORDED = {"device_only": 8, "race": 6, "server_only": 2, "wait_time": 4}
+RECORDED = {"device_only": 8, "race": 6, "server_only": 2}
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,11 @@ def recording(llama_server, tmp_path_factory) -> Recording:
             await device.aclose()
 
     async def ask(device, policy, answers, note) -> None:
-        preset = Preset(
-            name=policy,
-            dispatch={"policy": policy},
-            cost={"exchange_rate": 4e-12},
-            migration={"enabled": False},
-        )
+        preset = {"dispatch": {"policy": policy}, "cost": {"exchange_rate": 4e-12}}
+        there = {"base_url": llama_server.base_url, "api_key": "test-key", "price": (0.15, 0.60)}
+        off = {"migration": {"enabled": False}}
         async with AsyncDisco(
-            local=device,
-            policy=preset,
-            base_url=llama_server.base_url,
-            api_key="test-key",
-            price=(0.15, 0.60),
-            on_route=note,
+            local=device, policy=Preset(name=policy, **preset, **off), on_route=note, **there
         ) as client:
             for i in range(answers):
                 question = f"{i}: what is a {CANARY}?" + " Say it in a few plain words." * (i % 4)
@@ -136,11 +127,7 @@ def test_the_trace_is_what_was_recorded(recording):
     won_by_server = np.array([r.winner == "server" for r in routes])
     assert (~np.isnan(trace.ttft_s) == won_by_server).all()
     assert (~np.isnan(trace.device_ttft_s) == ~won_by_server).all()
-
-
-def test_neither_prompts_nor_answers_are_in_the_file(recording):
     written = recording.path.read_text(encoding="utf-8")
-    assert CANARY not in written
     assert "xylophone" not in written.lower()
     assert "test-key" not in written
 
@@ -160,23 +147,6 @@ def test_a_policy_that_would_decide_the_same_gives_the_same(recording, replay, p
     outcome = replay(resolve(trace, scenario, seed=1), scenario, Arm(policy), seed=1)
     assert_first_tokens_match(outcome, routes)
     assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
-
-
-def test_a_policy_that_learns_is_the_same_wherever_it_starts_the_same(recording, replay):
-    """Replay plans on what was recorded, the client planned on what it knew then: some decisions differ."""
-    trace, routes = recording.under("wait_time")
-    scenario = recording.scenario
-    workload = resolve(trace, scenario, seed=1)
-    outcome = replay(workload, scenario, Arm("wait_time"), seed=1)
-    planned = arm_delays(workload, scenario, Arm("wait_time"), seed=1)
-    for row, route in enumerate(routes):
-        mine = {"device": planned.device_s[row], "server": planned.server_s[row]}
-        recorded = {"device": workload.starts.device_s[row], "server": workload.starts.server_s[row]}
-        winner = route.winner
-        loser = "server" if winner == "device" else "device"
-        no_sooner = mine[loser] >= recorded[loser]
-        if mine[winner] == pytest.approx(recorded[winner], abs=TTFT_S) and no_sooner:
-            assert outcome.ttft_s[row] == pytest.approx(route.pace.ttft_raw_s, abs=TTFT_S)
 
 
 def test_the_scenario_is_what_it_was_recorded_on(recording):

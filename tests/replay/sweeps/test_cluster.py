@@ -9,31 +9,23 @@ import time
 from functools import partial
 
 import pytest
+from replay.sweeps.pairs import LENGTHS, scenarios
 
 from disco.cli import main
-from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.errors import ConfigurationError
-from disco.profiles import load_device, load_lengths, load_server
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.executors import open_executor, run_all, share, shared_value
 from disco.replay.sweeps.sweep import run_sweep, sweep
-from disco.replay.workload.scenario import Arm, scenario_for
+from disco.replay.workload.scenario import Arm
 from disco.replay.workload.synthetic import synthetic_trace
 
 distributed = pytest.importorskip("distributed")
 
-LENGTHS = load_lengths("lengths-azure-conv-2023")
-SCENARIOS = [
-    scenario_for(load_device(device), load_server("gpt-4o-mini-2024"), exchange_rate=rate, max_tokens=32)
-    for device, rate in (
-        ("xiaomi14-qwen1.5-0.5b", PAPER_SERVER_CONSTRAINED),
-        ("pixel7pro-bloom-560m", PAPER_DEVICE_CONSTRAINED),
-    )
-]
+SCENARIOS = scenarios()
 ARMS = [*(Arm(p, b) for p in ("auto", "optimal_wait", "random") for b in (0.2, 0.6)), Arm("server_only", 1.0)]
 
 
-def made(seed: int, requests: int = 2000):
+def made(seed: int, requests: int = 500):
     return synthetic_trace(requests=requests, seed=seed, prompts=LENGTHS)
 
 
@@ -51,27 +43,18 @@ def executor(cluster):
         yield executor
 
 
-def test_the_cluster_gives_the_figures_of_one_process_and_of_a_process_pool(executor):
+def test_the_cluster_gives_the_figures_of_one_process(executor):
     trace = made(1)
-    here = sweep(trace, SCENARIOS, ARMS, seeds=2)
-    assert sweep(trace, SCENARIOS, ARMS, seeds=2, executor=executor) == here
-    with open_executor(2) as processes:
-        assert sweep(trace, SCENARIOS, ARMS, seeds=2, executor=processes) == here
+    assert sweep(trace, SCENARIOS, ARMS, executor=executor) == sweep(trace, SCENARIOS, ARMS)
 
 
 def test_so_it_does_for_made_up_traces_and_token_by_token(executor):
     source = partial(synthetic_trace, requests=15, prompts=LENGTHS)
     arms = [Arm("server_only", 1.0, migrate=True), Arm("auto", 0.5)]
     calls = []
-    here = run_sweep(_of_seed(source), SCENARIOS, arms, evaluator="events")
-    there = run_sweep(
-        _of_seed(source),
-        SCENARIOS,
-        arms,
-        evaluator="events",
-        executor=executor,
-        progress=lambda done, total: calls.append((done, total)),
-    )
+    how = {"scenarios": SCENARIOS, "arms": arms, "evaluator": "events"}
+    here = run_sweep(_of_seed(source), **how)
+    there = run_sweep(_of_seed(source), **how, executor=executor, progress=lambda *at: calls.append(at))
     assert there.cells == here.cells
     assert there.example.to_dict() == here.example.to_dict()
     assert calls == [(i, 6) for i in range(1, 7)]
