@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.dispatch import (
@@ -17,6 +17,7 @@ from disco.dispatch import (
     load_preset,
 )
 from disco.errors import NoEndpointError
+from disco.plan import CoolDown
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
 
@@ -42,27 +43,16 @@ def two_sided(preset="balanced"):
     return TwoSided(load_preset(preset).dispatch, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(0))
 
 
-def test_auto_spares_the_server_when_it_is_dearer():
-    assert plan(Features(5), [LAPTOP, CLOUD]).starts == (Start("laptop"),)
+def test_auto_spares_the_more_expensive_side_also_when_prices_change_between_requests():
+    short = plan(Features(5), [LAPTOP, CLOUD])
+    assert (short.starts, short.fallbacks) == ((Start("laptop"),), ("cloud",))
     assert plan(Features(900), [LAPTOP, CLOUD]).starts == (Start("laptop"), Start("cloud"))
-    assert two_sided().policy_for(LAPTOP, CLOUD).name == "length_threshold"
-
-
-def test_auto_spares_the_device_when_it_is_dearer():
-    starts = plan(Features(900), [PHONE, CLOUD]).starts
-    assert starts[0] == Start("cloud")
-    assert starts[1].endpoint == "phone"
-    assert starts[1].after_s > 0
-    assert two_sided().policy_for(PHONE, CLOUD).name == "wait_time"
-
-
-def test_auto_follows_a_price_that_changes_between_requests():
+    first, second = plan(Features(900), [PHONE, CLOUD]).starts
+    assert (first, second.endpoint) == (Start("cloud"), "phone")
+    assert second.after_s > 0
     one = two_sided()
-    assert [one.policy_for(d, CLOUD).name for d in (LAPTOP, PHONE, LAPTOP)] == [
-        "length_threshold",
-        "wait_time",
-        "length_threshold",
-    ]
+    policies = ["length_threshold", "wait_time", "length_threshold"]
+    assert [one.policy_for(d, CLOUD).name for d in (LAPTOP, PHONE, LAPTOP)] == policies
 
 
 def test_the_cheapest_of_each_side_takes_part_and_the_others_stand_by_cheapest_first():
@@ -71,18 +61,10 @@ def test_the_cheapest_of_each_side_takes_part_and_the_others_stand_by_cheapest_f
     assert made.fallbacks == ("phone", "fine")
 
 
-def test_the_side_that_does_not_start_is_the_first_fallback():
-    assert plan(Features(5), [LAPTOP, CLOUD]).fallbacks == ("cloud",)
-
-
 def test_one_side_alone_starts_at_once_whatever_the_policy():
     for preset in ("balanced", "battery-saver", "cheap", "fast"):
         assert plan(Features(900), [PHONE], preset).starts == (Start("phone"),)
         assert plan(Features(900), [CLOUD], preset).starts == (Start("cloud"),)
-
-
-def test_race_starts_both_at_once():
-    assert plan(Features(1), [LAPTOP, CLOUD], "fast").starts == (Start("laptop"), Start("cloud"))
 
 
 def test_device_only_is_served_by_a_server_where_the_device_cannot():
@@ -92,30 +74,26 @@ def test_device_only_is_served_by_a_server_where_the_device_cannot():
     assert plan(wanted, [LAPTOP, CLOUD], served=served, **sections).starts == (Start("cloud"),)
 
 
-def test_every_dearer_writer_may_hand_over_to_the_cheapest_that_continues():
-    made = plan(Features(900), [LAPTOP, PHONE, CLOUD])
-    assert made.migrations == {"phone": Migration("laptop"), "cloud": Migration("laptop")}
+MUTE = Candidate("mute", "device", rates=Rates(1e-9, 1e-9))
 
 
-def test_a_server_is_not_asked_to_keep_a_prefill():
-    assert plan(Features(900), [PHONE, CLOUD]).migrations == {"phone": Migration("cloud", keep_prefill=False)}
+@pytest.mark.parametrize(
+    ("candidates", "moves"),
+    [
+        ([LAPTOP, PHONE, CLOUD], {"phone": Migration("laptop"), "cloud": Migration("laptop")}),
+        ([PHONE, CLOUD], {"phone": Migration("cloud", keep_prefill=False)}),  # a server keeps none
+        ([MUTE, CLOUD], {}),
+    ],
+)
+def test_every_dearer_writer_may_hand_over_to_the_cheapest_that_continues(candidates, moves):
+    assert plan(Features(900), candidates).migrations == moves
+    assert plan(Features(900, may_migrate=False), candidates).migrations == {}
+    assert plan(Features(900), candidates, migration={"enabled": False}).migrations == {}
 
 
-def test_nothing_moves_to_an_endpoint_that_cannot_continue():
-    mute = Candidate("mute", "device", rates=Rates(1e-9, 1e-9))
-    assert plan(Features(900), [mute, CLOUD]).migrations == {}
-
-
-def test_nothing_moves_when_request_or_preset_forbid_it():
-    assert plan(Features(900, may_migrate=False), [LAPTOP, CLOUD]).migrations == {}
-    assert plan(Features(900), [LAPTOP, CLOUD], migration={"enabled": False}).migrations == {}
-
-
-def test_order_comes_from_the_preset():
+def test_presets_decide_starts_order_and_reach():
+    assert plan(Features(1), [LAPTOP, CLOUD], "fast").starts == (Start("laptop"), Start("cloud"))
     assert plan(Features(9), [LAPTOP, CLOUD], "cheap").order == "break_before_make"
-
-
-def test_a_local_only_preset_refuses_when_only_servers_are_left():
     with pytest.raises(NoEndpointError, match="local-only"):
         plan(Features(9), [CLOUD], "private")
 
@@ -154,12 +132,30 @@ policies = st.sampled_from(
 budgets = st.sampled_from([0.0, 0.05, 0.5, 1.0])
 
 
-@given(candidates, features, policies, budgets, st.frozensets(st.sampled_from("abcdef")))
-def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, wanted, policy, budget, able):
-    """Starts and fallbacks are the eligible endpoints, each once; moves stay among them and save money."""
-    preset = Preset(dispatch=section(policy, budget))
-    one = Dispatcher(preset, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(0))
-    served = {name: frozenset({"tools"}) for name in able}
+@settings(max_examples=200)
+@given(
+    given_candidates=candidates,
+    wanted=features,
+    policy=policies,
+    budget=budgets,
+    able=st.frozensets(st.sampled_from("abcdef")),
+    resting=st.frozensets(st.sampled_from("abcdef")),
+    probing=st.frozensets(st.sampled_from("abcdef")),
+    budget_class=st.sampled_from(["background", "standard", "urgent"]),
+)
+def test_a_plan_names_all_eligible_endpoints_and_no_other(
+    given_candidates, wanted, policy, budget, able, resting, probing, budget_class
+):
+    """Each once, those that rest last; moves stay among them and save money; the same seed plans the same."""
+    share = {} if policy in ("race", "device_only", "server_only") else {"budget": budget}
+    one, again = (dispatcher(dispatch={"policy": policy, **share}) for _ in range(2))
+    probing -= resting
+    how = {
+        "served": {name: frozenset({"tools"}) for name in able},
+        "resting": {name: CoolDown(name, "failures", "server", 3, 4.0) for name in resting},
+        "probing": probing,
+        "budget_class": budget_class,
+    }
     limit = wanted.prompt_tokens + (64 if wanted.max_tokens is None else wanted.max_tokens)
     allowed = {
         c.name: c
@@ -170,32 +166,22 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(given_candidates, want
     }
     if not allowed:
         with pytest.raises(NoEndpointError):
-            one.plan(wanted, given_candidates, served)
+            one.plan(wanted, given_candidates, **how)
         return
-    made = one.plan(wanted, given_candidates, served)
+    made = one.plan(wanted, given_candidates, **how)
+    assert made == again.plan(wanted, given_candidates, **how)
     named = [s.endpoint for s in made.starts] + list(made.fallbacks)
     assert sorted(named) == sorted(allowed)
     assert made.starts
     assert min(s.after_s for s in made.starts) == 0.0
+    rested = {r.endpoint for r in made.deprioritised}
+    assert rested == (allowed.keys() & resting if allowed.keys() - resting else set())
+    assert set(named[len(named) - len(rested) :]) == rested
+    assert not {m.target for m in made.migrations.values()} & (resting | probing)
     for writer, move in made.migrations.items():
         assert wanted.may_migrate
         assert allowed[move.target].continues
         assert allowed[move.target].rates.cost_out < allowed[writer].rates.cost_out
-
-
-def section(policy, budget):
-    has_budget = policy not in ("race", "device_only", "server_only")
-    return {"policy": policy, "budget": budget} if has_budget else {"policy": policy}
-
-
-@given(st.lists(st.integers(1, 900), max_size=30), policies, st.integers(0, 5))
-def test_same_snapshot_and_seed_same_plans(tokens, policy, seed):
-    def run():
-        preset = Preset(dispatch=section(policy, 0.4))
-        one = Dispatcher(preset, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(seed))
-        return [one.plan(Features(n), [PHONE, CLOUD], {}) for n in tokens]
-
-    assert run() == run()
 
 
 class InRankOrder:

@@ -7,6 +7,7 @@ from disco.dispatch import Candidate, Features, eligible
 from disco.errors import ContextLengthError, NoEndpointError
 
 PHONE = Candidate("phone", "device", context_tokens=2_048)
+HOME = Candidate("home", "own")
 CLOUD = Candidate("cloud", "any", context_tokens=8_192)
 SERVED = {"phone": frozenset(), "cloud": frozenset({"tools", "json_schema"})}
 
@@ -15,32 +16,28 @@ def names(features, candidates=(PHONE, CLOUD), served=SERVED):
     return [c.name for c in eligible(features, candidates, served)]
 
 
-def test_plain_text_goes_anywhere_in_the_given_order():
-    assert names(Features(10)) == ["phone", "cloud"]
-    assert names(Features(10), (CLOUD, PHONE)) == ["cloud", "phone"]
+ALL = (PHONE, HOME, CLOUD)
 
 
-def test_local_only_keeps_devices():
-    assert names(Features(10, reach="device")) == ["phone"]
-
-
-def test_a_bound_keeps_what_is_within_it():
-    home = Candidate("home", "own")
-    for reach, left in {
-        "device": ["phone"],
-        "own": ["phone", "home"],
-        "any": ["phone", "home", "cloud"],
-    }.items():
-        assert names(Features(10, reach=reach), (PHONE, home, CLOUD)) == left
-
-
-def test_a_refusal_names_the_bound():
-    with pytest.raises(NoEndpointError, match=r'cloud \(server\): .*own machines.*reach "own".*reach "any"'):
-        names(Features(10, reach="own"), (CLOUD,))
-
-
-def test_needs_must_be_served():
-    assert names(Features(10, needs=frozenset({"tools"}))) == ["cloud"]
+@pytest.mark.parametrize(
+    ("wanted", "candidates", "left"),
+    [
+        (Features(10), (PHONE, CLOUD), ["phone", "cloud"]),
+        (Features(10), (CLOUD, PHONE), ["cloud", "phone"]),  # in the given order
+        (Features(10, reach="device"), ALL, ["phone"]),
+        (Features(10, reach="own"), ALL, ["phone", "home"]),
+        (Features(10), ALL, ["phone", "home", "cloud"]),
+        (Features(10, needs=frozenset({"tools"})), (PHONE, CLOUD), ["cloud"]),
+        # Without a limit, 64 tokens are kept for the answer.
+        (Features(2_048 - 64), (PHONE, CLOUD), ["phone", "cloud"]),
+        (Features(2_048 - 63), (PHONE, CLOUD), ["cloud"]),
+        (Features(48, max_tokens=2_000), (PHONE, CLOUD), ["phone", "cloud"]),
+        (Features(49, max_tokens=2_000), (PHONE, CLOUD), ["cloud"]),
+        (Features(10**9), (Candidate("any", "any"),), ["any"]),  # an unknown context is not enforced
+    ],
+)
+def test_endpoints_that_may_serve_a_request(wanted, candidates, left):
+    assert names(wanted, candidates) == left
 
 
 def test_unrestricted_features_pass_everything_on_and_unknown_endpoints_nothing():
@@ -48,23 +45,10 @@ def test_unrestricted_features_pass_everything_on_and_unknown_endpoints_nothing(
     assert names(wanted, served={"cloud": None}) == ["cloud"]
     with pytest.raises(NoEndpointError):
         names(wanted, served={})
-
-
-@pytest.mark.parametrize(
-    ("prompt", "limit", "left"),
-    [
-        (2_048 - 64, None, ["phone", "cloud"]),  # without a limit, 64 tokens are kept for the answer
-        (2_048 - 63, None, ["cloud"]),
-        (48, 2_000, ["phone", "cloud"]),
-        (49, 2_000, ["cloud"]),
-    ],
-)
-def test_prompt_and_answer_must_fit_the_context(prompt, limit, left):
-    assert names(Features(prompt, max_tokens=limit)) == left
-
-
-def test_unknown_context_is_not_enforced():
-    assert names(Features(10**9), (Candidate("any", "any"),)) == ["any"]
+    with pytest.raises(NoEndpointError, match="No endpoint is configured"):
+        names(Features(1), ())
+    with pytest.raises(NoEndpointError, match=r'cloud \(server\): .*own machines.*reach "own".*reach "any"'):
+        names(Features(10, reach="own"), (CLOUD,))
 
 
 def test_too_long_everywhere_is_a_context_error_that_openai_users_know():
@@ -72,9 +56,7 @@ def test_too_long_everywhere_is_a_context_error_that_openai_users_know():
         names(Features(9_000))
     assert isinstance(caught.value, openai.BadRequestError)
     assert caught.value.code == "context_length_exceeded"
-
-
-def test_too_long_for_the_one_place_that_may_serve_it_is_a_context_error_too():
+    # Also where one place alone may serve it.
     with pytest.raises(ContextLengthError, match=r"cloud \(server\): it is a server"):
         names(Features(9_000, reach="device"))
 
@@ -88,8 +70,3 @@ def test_refusal_lists_every_endpoint_with_its_reason_and_a_remedy():
     assert "phone (device): it does not serve audio, tools" in message
     assert "cloud (server): it is a server and the request is local-only; it does not serve audio" in message
     assert "local_only = false" in message
-
-
-def test_no_endpoint_at_all_says_so():
-    with pytest.raises(NoEndpointError, match="No endpoint is configured"):
-        names(Features(1), ())

@@ -12,13 +12,6 @@ def read(messages="hello", **params):
     return features_of(Request(messages=messages, model="m", params=params), stream=True, local_only=False)
 
 
-def test_plain_text_needs_nothing_and_may_move():
-    features = read("hello", temperature=0.2, seed=1, stop=["."], max_tokens=9)
-    assert features.needs == frozenset()
-    assert features.may_migrate
-    assert features.max_tokens == 9
-
-
 @pytest.mark.parametrize(
     ("params", "need", "may_migrate"),
     [
@@ -34,6 +27,7 @@ def test_plain_text_needs_nothing_and_may_move():
         ({"logit_bias": {"1": 5}}, "logit_bias", True),
         ({"reasoning_effort": "low"}, "reasoning", True),
         ({"web_search_options": {}}, "web_search", True),
+        ({"verbosity": "low"}, "verbosity", True),  # a parameter that is not known
     ],
 )
 def test_parameters_become_needs(params, need, may_migrate):
@@ -45,6 +39,7 @@ def test_parameters_become_needs(params, need, may_migrate):
 @pytest.mark.parametrize(
     "params",
     [
+        {"temperature": 0.2, "seed": 1, "stop": ["."], "max_tokens": 9},
         {"tools": []},
         {"n": 1},
         {"n": None},
@@ -53,10 +48,14 @@ def test_parameters_become_needs(params, need, may_migrate):
         {"reasoning_effort": "none"},
         {"modalities": ["text"]},
         {"logit_bias": {}},
+        {"user": "u", "top_k": None},
     ],
 )
 def test_parameters_that_ask_for_nothing_are_no_needs(params):
-    assert read(**params).needs == frozenset()
+    features = read(**params)
+    assert features.needs == frozenset()
+    assert features.may_migrate
+    assert features.max_tokens == params.get("max_tokens")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +78,8 @@ def test_a_conversation_with_tool_calls_needs_tools_even_when_none_are_offered_n
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert read([{"role": "assistant", "content": None, "tool_calls": [call]}]).needs == {"tools"}
     assert read([{"role": "tool", "tool_call_id": "1", "content": "3"}]).needs == {"tools"}
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 400}}]
+    assert read("hi", tools=tools).prompt_tokens > read("hi").prompt_tokens + 100
 
 
 def test_estimates_follow_the_stated_rule():
@@ -105,21 +106,9 @@ def test_binary_data_is_not_counted_as_text():
     assert 20 < read([{"role": "user", "content": [audio]}]).prompt_tokens < 100
 
 
-def test_tool_schemas_are_part_of_the_prompt():
-    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 400}}]
-    assert read("hi", tools=tools).prompt_tokens > read("hi").prompt_tokens + 100
-
-
 def test_what_bounds_a_request_is_kept():
     request = Request(messages=[{"role": "user", "content": "x"}], model="m")
     found = features_of(request, stream=False, local_only=True)
     assert (found.stream, found.local_only, found.reach) == (False, True, "device")
     bounded = features_of(request, stream=True, reach="own")
     assert (bounded.local_only, bounded.reach) == (False, "own")
-
-
-def test_a_parameter_nobody_knows_is_a_need_and_one_without_effect_is_none():
-    request = Request(
-        messages=[], model="m", params={"verbosity": "low", "user": "u", "seed": 1, "top_k": None}
-    )
-    assert features_of(request, stream=True, local_only=False).needs == {"verbosity"}

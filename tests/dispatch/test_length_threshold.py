@@ -16,10 +16,11 @@ from disco.dispatch import (
 from disco.profiles import Empirical, Lengths
 
 DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
-SKEWED = np.clip(np.random.default_rng(3).lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
-LUMPY = np.random.default_rng(4).choice([7, 7, 7, 30, 1_900], 100_000)
-BUDGETS = [round(0.1 * i, 1) for i in range(1, 10)]
+SKEWED = np.clip(np.random.default_rng(3).lognormal(4.0, 1.0, 30_000), 1, 8_000).astype(np.int64)
+LUMPY = np.random.default_rng(4).choice([7, 7, 7, 30, 1_900], 30_000)
 samples = st.lists(st.integers(1, 5_000), min_size=1, max_size=60)
+# No plan needs one bin per length.
+very_long = st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any)
 shares = st.floats(0.0, 1.0)
 
 
@@ -47,24 +48,11 @@ def test_hand_computed_boundary():
     assert plan.race_share == pytest.approx(0.25)
 
 
-@given(samples, shares)
-def test_budget_is_met_exactly_in_expectation(lengths, budget):
+@given(samples | very_long, shares)
+def test_budget_is_met_exactly_in_expectation_from_a_distribution_and_from_raw_samples(lengths, budget):
     kept = Lengths.from_samples(lengths)
-    assert expected_share(plan_threshold(kept, budget), kept) == pytest.approx(budget, abs=1e-9)
-
-
-@given(samples, shares)
-def test_raw_samples_give_the_same_plan(lengths, budget):
-    kept = Lengths.from_samples(lengths)
-    raw = plan_threshold_samples(np.array(lengths), budget)
-    assert expected_share(raw, kept) == pytest.approx(budget, abs=1e-9)
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any), shares)
-def test_very_long_prompts_are_planned_without_one_bin_per_length(lengths, budget):
-    kept = Lengths.from_samples(lengths)
-    raw = plan_threshold_samples(np.array(lengths), budget)
-    assert expected_share(raw, kept) == pytest.approx(budget, abs=1e-9)
+    for plan in (plan_threshold(kept, budget), plan_threshold_samples(np.array(lengths), budget)):
+        assert expected_share(plan, kept) == pytest.approx(budget, abs=1e-9)
 
 
 @given(samples, shares, shares)
@@ -76,10 +64,10 @@ def test_a_bigger_budget_never_races_less(lengths, one, other):
     assert (more >= less - 1e-9).all()
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("budget", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("lengths", [SKEWED, LUMPY], ids=["skewed", "lumpy"])
 def test_budget_holds_on_the_sequence(lengths, budget):
-    """Within 1 % of it on 100,000 requests, and in truth within one prompt: rounding is carried over."""
+    """Within 1 % of it on 30,000 requests, and in truth within one prompt: rounding is carried over."""
     policy = LengthThreshold.fitted(
         Lengths.from_samples(lengths), budget=budget, rng=np.random.default_rng(5)
     )
@@ -90,30 +78,11 @@ def test_budget_holds_on_the_sequence(lengths, budget):
     assert abs(used - budget * total) <= max(order) + 1e-6 * total
 
 
-def test_fresh_requests_keep_to_the_budget():
-    """100,000 new prompts of the same distribution: within one percentage point of the budget."""
-    kept = Lengths.from_samples(SKEWED[:5_000])
-    order = kept.sample(np.random.default_rng(8), 100_000)
-    for budget in BUDGETS:
-        used = order @ race_probability(plan_threshold(kept, budget), order)
-        assert used / order.sum() == pytest.approx(budget, abs=0.01)
-
-
 def test_ends_of_the_range_hold_for_lengths_never_seen():
     kept = Lengths.from_samples([10, 20])
     none, everything = plan_threshold(kept, 0.0), plan_threshold(kept, 1.0)
     assert race_probability(none, [1, 10, 20, 999]).tolist() == [0, 0, 0, 0]
     assert race_probability(everything, [1, 10, 20, 999]).tolist() == [1, 1, 1, 1]
-
-
-def test_same_seed_same_decisions():
-    kept = Lengths.from_samples(LUMPY[:1_000])
-
-    def decide(seed):
-        policy = LengthThreshold.fitted(kept, budget=0.9, rng=np.random.default_rng(seed))
-        return [policy.starts(Features(n), DEVICE, SERVER) for n in LUMPY[:500].tolist()]
-
-    assert decide(1) == decide(1)
 
 
 def test_refit_follows_the_lengths():
@@ -125,13 +94,10 @@ def test_refit_follows_the_lengths():
     assert policy.plan.boundary_tokens == 10 * boundary
 
 
-@pytest.mark.parametrize("budget", [-0.1, 1.1, float("nan")])
-def test_a_budget_that_is_no_share_is_refused(budget):
-    with pytest.raises(ValueError, match="budget"):
-        plan_threshold(Lengths.from_samples([1]), budget)
-
-
-@pytest.mark.parametrize("lengths", [[], [0, 0], [-1, 3]])
-def test_samples_without_tokens_are_refused(lengths):
-    with pytest.raises(ValueError):  # noqa: PT011 - numpy words the negative one
-        plan_threshold_samples(np.array(lengths, dtype=np.int64), 0.5)
+def test_what_cannot_be_planned_is_refused():
+    for budget in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="budget"):
+            plan_threshold(Lengths.from_samples([1]), budget)
+    for lengths in ([], [0, 0], [-1, 3]):
+        with pytest.raises(ValueError):  # noqa: PT011 - numpy words the negative one
+            plan_threshold_samples(np.array(lengths, dtype=np.int64), 0.5)

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from disco.dispatch import Candidate, Preset, available_presets, build_policy, known_policies, load_preset
@@ -11,22 +12,15 @@ from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Lengths
 
 
-def test_shipped_presets():
-    assert available_presets() == ("balanced", "battery-saver", "cheap", "fast", "private")
-
-
-@pytest.mark.parametrize("name", available_presets())
-def test_every_shipped_preset_loads_and_explains_itself(name):
-    preset = load_preset(name)
-    assert preset.name == name
-    assert preset.summary.endswith(".")
-
-
-def test_private_never_leaves_the_device():
+def test_every_shipped_preset_loads_and_explains_itself():
+    names = ("balanced", "battery-saver", "cheap", "fast", "private")
+    assert available_presets() == names
+    assert [load_preset(name).name for name in names] == list(names)
+    assert all(load_preset(name).summary.endswith(".") for name in names)
     assert load_preset("private").limits.local_only
 
 
-def test_by_path_by_mapping_and_as_it_is(tmp_path):
+def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
     path = tmp_path / "mine.toml"
     path.write_text('[dispatch]\npolicy = "wait_time"\nbudget = 0.3\n')
     preset = load_preset(path)
@@ -34,14 +28,13 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path):
     assert load_preset(str(path)) == preset
     assert load_preset(preset) is preset
     assert load_preset({"dispatch": {"budget": 0.2}}).dispatch.budget == 0.2
-
-
-def test_a_bare_file_name_needs_its_ending_to_count_as_a_path(tmp_path, monkeypatch):
+    # A bare file name needs its ending to count as a path.
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").write_text("")
     assert load_preset("mine.toml").name == "mine"
     with pytest.raises(ConfigurationError, match="no preset is called 'mine'"):
         load_preset("mine")
+    with pytest.raises(ConfigurationError, match="Did you mean 'battery-saver'"):
+        load_preset("batery-saver")
 
 
 @pytest.mark.parametrize(
@@ -74,12 +67,9 @@ def test_mistakes_are_refused_with_the_remedy(values, message):
         Preset(**values)
 
 
-def test_a_section_made_by_hand_is_checked_too():
+def test_mistakes_in_sections_and_files_are_named(tmp_path):
     with pytest.raises(ConfigurationError, match="budget"):
         DispatchSection(budget=2)
-
-
-def test_mistakes_in_files_name_the_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("[dispatch]\nbudget = 7\n")
     with pytest.raises(ConfigurationError, match=r"mine\.toml.*budget"):
@@ -91,12 +81,7 @@ def test_mistakes_in_files_name_the_file(tmp_path):
         load_preset(tmp_path / "none.toml")
 
 
-def test_unknown_names_are_suggested():
-    with pytest.raises(ConfigurationError, match="Did you mean 'battery-saver'"):
-        load_preset("batery-saver")
-
-
-def test_installed_packages_add_policies(tmp_path, monkeypatch, rng):
+def test_installed_packages_add_policies(tmp_path, monkeypatch):
     """A package that declares an entry point of the group disco.policies can be named in a preset."""
     (tmp_path / "coin_policy.py").write_text(
         "from disco.dispatch import ServerOnly\n"
@@ -118,17 +103,10 @@ def test_installed_packages_add_policies(tmp_path, monkeypatch, rng):
         "device": Candidate("d", "device"),
         "budget": preset.dispatch.budget,
         "tail": 0.0,
-        "rng": rng,
+        "rng": np.random.default_rng(0),
         "server_constrained": True,
     }
     assert build_policy("coin", **arguments).name == "coin:0.25:d"
     with pytest.raises(ConfigurationError, match="cannot be imported"):
         build_policy("broken", **arguments)
     monkeypatch.delitem(sys.modules, "coin_policy")
-
-
-@pytest.fixture
-def rng():
-    import numpy as np
-
-    return np.random.default_rng(0)

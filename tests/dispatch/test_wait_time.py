@@ -23,7 +23,6 @@ SKEWED = np.clip(RNG.lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
 LUMPY = RNG.choice([7, 7, 7, 30, 1_900], 100_000)
 HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 100_000)
 ROUNDED = np.round(HEAVY, 1)  # a log with one decimal: big atoms
-BUDGETS = [round(0.1 * i, 1) for i in range(1, 10)]
 FORMS = ["boundary", "slope"]
 
 lengths_lists = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
@@ -59,27 +58,23 @@ ONE_TO_TEN = Empirical.from_samples([float(t) for t in range(1, 11)])
 TWO_LENGTHS = Lengths.from_samples([10] * 5 + [50])  # 50 tokens in short prompts, 50 in the long one
 
 
-def test_hand_computed_boundary_is_the_short_length():
-    """Server TTFT 1, 2, ..., 10 s; b = 0.5, α = 0.2; both lengths hold half of the tokens.
-
-    Tail: P(T > w) = 0.2 at w = 8. Left to spend: 0.3. No wait for the short ones would cost
-    0.5·(1 − 0.2) = 0.4, too much, so they are the boundary: P(T > w*) = 0.2 + 0.3/0.5 = 0.8, w* = 2.
-    Check: 0.5·0.8 + 0.5·0.2 = 0.5.
-    """
-    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.5, 0.2)
-    assert plan.boundary_tokens == 10
-    assert mean_wait_s(plan, [5, 10, 50]) == pytest.approx([0.0, 2.0, 8.0])
-    assert use_probability(plan, [10, 50], ONE_TO_TEN) == pytest.approx([0.8, 0.2])
-
-
-def test_hand_computed_boundary_is_the_long_length():
-    """The same with b = 0.7: 0.5 to spend; the short ones take 0.4 and do not wait; 0.1 is left.
-
-    P(T > w*) = 0.2 + 0.1/0.5 = 0.4 at w* = 6. Check: 0.5·1 + 0.5·0.4 = 0.7.
-    """
-    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.7, 0.2)
-    assert plan.boundary_tokens == 50
-    assert mean_wait_s(plan, [10, 50]) == pytest.approx([0.0, 6.0])
+@pytest.mark.parametrize(
+    ("budget", "boundary_tokens", "waits_s"),
+    [
+        # Server TTFT 1, 2, ..., 10 s; α = 0.2; both lengths hold half of the tokens. All tail:
+        (0.1, -1, [9.0, 9.0]),
+        # P(T > w) = 0.2 at w = 8. Left to spend: 0.3. No wait for the short ones would cost 0.5·(1 − 0.2) = 0.4,
+        # too much, so they are the boundary: P(T > w*) = 0.2 + 0.3/0.5 = 0.8. Check: 0.5·0.8 + 0.5·0.2 = 0.5.
+        (0.5, 10, [2.0, 8.0]),
+        # 0.5 to spend; the short ones take 0.4 and do not wait; P(T > w*) = 0.2 + 0.1/0.5 = 0.4 is left.
+        (0.7, 50, [0.0, 6.0]),
+    ],
+)
+def test_hand_computed_boundary(budget, boundary_tokens, waits_s):
+    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, 0.2)
+    assert plan.boundary_tokens == boundary_tokens
+    assert mean_wait_s(plan, [10, 50]) == pytest.approx(waits_s)
+    assert expected_share(plan, TWO_LENGTHS, ONE_TO_TEN) == pytest.approx(budget)
 
 
 def test_hand_computed_slope():
@@ -114,122 +109,78 @@ def test_an_atom_behind_a_slope_is_approached_from_below():
     assert waits.p_early == pytest.approx(0.5)
 
 
-def test_small_budget_is_all_tail():
-    plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.1, 0.2)
-    assert mean_wait_s(plan, [10, 50]) == pytest.approx([9.0, 9.0])
+# A server's own table is straight lines, here with an atom, instead of steps.
+TABLE = Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5, 8.0])
 
 
-@given(lengths_lists, times_lists, shares, shares, forms)
+@given(lengths_lists, times_lists | st.none(), shares, shares, forms)
 @example([10, 10, 50], [0.5, 0.5, 0.5], 0.5, 0.05, "slope")
 def test_budget_is_met_exactly_in_expectation(lengths, times, budget, tail, form):
-    """Whatever the steps and atoms of both distributions."""
-    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
-    plan = plan_waits(kept, ttft, budget, tail, form=form)
-    assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
-
-
-@given(lengths_lists, times_lists, shares, shares, forms)
-def test_raw_samples_meet_it_too(lengths, times, budget, tail, form):
-    plan = plan_waits_samples(np.array(lengths), np.array(times), budget, tail, form=form)
-    share = expected_share(plan, Lengths.from_samples(lengths), Empirical.from_samples(times))
-    assert share == pytest.approx(budget, abs=1e-9)
-
-
-@given(lengths_lists, shares, shares, forms)
-def test_a_published_quantile_table_meets_it_too(lengths, budget, tail, form):
-    """A server's own table is straight lines, here with an atom, instead of steps."""
-    ttft = Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5, 8.0])
+    """Whatever the steps and atoms, from samples, from a distribution and from a quantile table."""
     kept = Lengths.from_samples(lengths)
-    plan = plan_waits(kept, ttft, budget, tail, form=form)
-    assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
+    ttft = TABLE if times is None else Empirical.from_samples(times)
+    plans = [plan_waits(kept, ttft, budget, tail, form=form)]
+    if times is not None:
+        plans.append(plan_waits_samples(np.array(lengths), np.array(times), budget, tail, form=form))
+    for plan in plans:
+        assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
 
 
 @given(lengths_lists, times_lists, shares, shares, st.floats(0.0, 0.99))
-def test_a_bigger_budget_never_waits_longer(lengths, times, one, other, tail):
+def test_a_bigger_budget_never_waits_longer_nor_uses_the_device_less(lengths, times, one, other, tail):
     kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
-    small, big = sorted((one, other))
-    before = mean_wait_s(plan_waits(kept, ttft, small, tail), kept.lengths)
-    after = mean_wait_s(plan_waits(kept, ttft, big, tail), kept.lengths)
-    assert (after <= before + 1e-6).all()
+    small, big = (plan_waits(kept, ttft, budget, tail) for budget in sorted((one, other)))
+    assert (mean_wait_s(big, kept.lengths) <= mean_wait_s(small, kept.lengths) + 1e-6).all()
+    small, big = (plan_waits(kept, ttft, budget) for budget in sorted((one, other)))
+    more, less = (use_probability(plan, kept.lengths, ttft) for plan in (big, small))
+    assert (more >= less - 1e-9).all()
 
 
-@given(lengths_lists, times_lists, shares, shares)
-def test_a_bigger_budget_never_uses_the_device_less(lengths, times, one, other):
-    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
-    small, big = sorted((one, other))
-    before = use_probability(plan_waits(kept, ttft, small), kept.lengths, ttft)
-    after = use_probability(plan_waits(kept, ttft, big), kept.lengths, ttft)
-    assert (after >= before - 1e-9).all()
-
-
-def test_longer_prompts_never_wait_less():
-    """Short prompts are the ones a device reads fast, so they get the budget first."""
-    kept, ttft = Lengths.from_samples(SKEWED), Empirical.from_samples(HEAVY)
-    for form in FORMS:
-        waits = mean_wait_s(plan_waits(kept, ttft, 0.4, form=form), kept.lengths)
-        assert (np.diff(waits) >= -1e-9).all()
-
-
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("lengths", "times"), [(SKEWED, HEAVY), (LUMPY, ROUNDED)], ids=["skewed", "lumpy"])
-def test_budget_holds_on_100_000_requests(lengths, times, budget, form):
+@pytest.mark.parametrize(
+    ("lengths", "times", "form", "budget"),
+    [
+        (SKEWED, HEAVY, "boundary", 0.1),
+        (SKEWED, HEAVY, "slope", 0.4),
+        (LUMPY, ROUNDED, "boundary", 0.6),
+        (LUMPY, ROUNDED, "slope", 0.9),
+    ],
+    ids=["skewed", "skewed, slope", "lumpy", "lumpy, slope"],
+)
+def test_budget_holds_on_100_000_requests(lengths, times, form, budget):
     """Within 1 %, with each request's wait as decided and the chance of that wait being too short.
 
     Taking P(T > w) instead of one draw of T leaves out the noise of the server's own times, which no policy
     could remove: at b = 0.1 it alone is about 1 % on this many requests.
     """
-    ttft = Empirical.from_samples(times)
-    policy = WaitTime.fitted(
-        Lengths.from_samples(lengths), ttft, budget=budget, form=form, rng=np.random.default_rng(5)
-    )
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
+    policy = WaitTime.fitted(kept, ttft, budget=budget, form=form, rng=np.random.default_rng(5))
     order = np.random.default_rng(6).permutation(lengths)
-    waits = np.array([policy.wait_s(n) for n in order.tolist()])
+    decided = [policy.wait_s(n) for n in order.tolist()]
+    assert {type(wait_s) for wait_s in decided} == {float}  # numpy scalars would leak into records
+    waits = np.array(decided)
     use = np.where(waits <= 0.0, 1.0, ttft.survival(waits))
     assert order @ use / order.sum() == pytest.approx(budget, rel=0.01)
-    drawn = (waits <= 0.0) | (np.random.default_rng(7).choice(times, order.size) > waits)
-    assert order @ drawn / order.sum() == pytest.approx(budget, abs=0.01)
+    # Short prompts are the ones a device reads fast, so they get the budget first.
+    assert (np.diff(mean_wait_s(policy.plan, kept.lengths)) >= -1e-9).all()
 
 
-def test_starts():
-    policy = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.7, tail=0.2, rng=np.random.default_rng(0))
-    assert policy.starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d"))
-    assert policy.starts(Features(60), DEVICE, SERVER) == (Start("s"), Start("d", 8.0))
-    never = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.0, rng=np.random.default_rng(0))
-    assert never.starts(Features(10), DEVICE, SERVER) == (Start("s"),)
-    assert never.starts(Features(10), DEVICE, None) == (Start("d"),)
+def test_starts_and_a_refit_that_follows_the_server():
+    def fitted(budget):
+        rng = np.random.default_rng(0)
+        return WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=budget, tail=0.2, rng=rng)
 
-
-def test_decisions_are_plain_floats():
-    """numpy scalars would slow every later comparison down and leak into records."""
-    policy = WaitTime.fitted(
-        Lengths.from_samples(SKEWED), Empirical.from_samples(HEAVY), budget=0.4, rng=np.random.default_rng(0)
-    )
-    assert {type(policy.wait_s(n)) for n in SKEWED[:300].tolist()} == {float}
-
-
-def test_same_seed_same_decisions():
-    kept, ttft = Lengths.from_samples(LUMPY[:999]), Empirical.from_samples(ROUNDED[:999])
-
-    def decide(seed):
-        policy = WaitTime.fitted(kept, ttft, budget=0.4, rng=np.random.default_rng(seed))
-        return [policy.wait_s(n) for n in LUMPY[:500].tolist()]
-
-    assert decide(1) == decide(1)
-
-
-def test_refit_follows_the_server():
-    policy = WaitTime.fitted(TWO_LENGTHS, ONE_TO_TEN, budget=0.1, tail=0.2, rng=np.random.default_rng(0))
+    assert fitted(0.7).starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d"))
+    assert fitted(0.7).starts(Features(60), DEVICE, SERVER) == (Start("s"), Start("d", 8.0))
+    assert fitted(0.0).starts(Features(10), DEVICE, SERVER) == (Start("s"),)
+    assert fitted(0.0).starts(Features(10), DEVICE, None) == (Start("d"),)
+    policy = fitted(0.1)
     policy.refit(TWO_LENGTHS, Empirical.from_samples([10.0 * t for t in range(1, 11)]))
     assert mean_wait_s(policy.plan, [10]) == pytest.approx([90.0])
 
 
 @pytest.mark.parametrize(("budget", "tail"), [(1.5, 0.1), (0.5, -0.1), (float("nan"), 0.1)])
-def test_shares_out_of_range_are_refused(budget, tail):
+def test_what_cannot_be_planned_is_refused(budget, tail):
     with pytest.raises(ValueError, match="share"):
         plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
-
-
-def test_nothing_to_plan_from_is_refused():
     with pytest.raises(ValueError, match="time to first token"):
         plan_waits_samples(np.array([3]), np.array([]), 0.5)

@@ -20,6 +20,7 @@ from disco.profiles import DeviceProfile, load_device
 from disco.replay.formats import read_trace
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.simulator.event_evaluator import simulate
+from disco.replay.vector.arm_delays import arm_delays
 from disco.replay.vector.evaluator import evaluate
 from disco.replay.workload.from_recording import scenario_of_routes
 from disco.replay.workload.scenario import Arm, Scenario, resolve
@@ -32,7 +33,7 @@ COST_SHARE = 0.03  # of all recorded cost: what the device counted otherwise, or
 ANSWER_TOKENS = 6
 
 # In this order; the server is asked alone, too, so that its TTFT is known however the races end.
-RECORDED = {"device_only": 8, "race": 6, "server_only": 2}
+RECORDED = {"device_only": 8, "race": 6, "server_only": 2, "wait_time": 4}
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,22 @@ def test_a_policy_that_would_decide_the_same_gives_the_same(recording, replay, p
     outcome = replay(resolve(trace, scenario, seed=1), scenario, Arm(policy), seed=1)
     assert_first_tokens_match(outcome, routes)
     assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+
+
+def test_a_policy_that_learns_is_the_same_wherever_it_starts_the_same(recording, replay):
+    """Replay plans on what was recorded, the client planned on what it knew then: some decisions differ."""
+    trace, routes = recording.under("wait_time")
+    scenario = recording.scenario
+    workload = resolve(trace, scenario, seed=1)
+    outcome = replay(workload, scenario, Arm("wait_time"), seed=1)
+    planned = arm_delays(workload, scenario, Arm("wait_time"), seed=1)
+    for row, route in enumerate(routes):
+        mine = {"device": planned.device_s[row], "server": planned.server_s[row]}
+        recorded = {"device": workload.starts.device_s[row], "server": workload.starts.server_s[row]}
+        loser = "server" if route.winner == "device" else "device"
+        same_winner = mine[route.winner] == pytest.approx(recorded[route.winner], abs=TTFT_S)
+        if same_winner and mine[loser] >= recorded[loser]:
+            assert outcome.ttft_s[row] == pytest.approx(route.pace.ttft_raw_s, abs=TTFT_S)
 
 
 def test_the_scenario_is_what_it_was_recorded_on(recording):
