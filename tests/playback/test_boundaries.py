@@ -29,11 +29,8 @@ def test_a_grapheme_has_no_boundary_inside_and_one_on_each_side(grapheme: str) -
     assert [i for i in range(len(text) + 1) if is_grapheme_boundary(text, i)] == [
         0, 1, 1 + len(grapheme), 2 + len(grapheme),
     ]  # fmt: skip
-
-
-def test_flags_pair_up() -> None:
-    text = "🇩🇪🇫🇷🇮🇹"
-    assert [i for i in range(7) if is_grapheme_boundary(text, i)] == [0, 2, 4, 6]
+    flags = "🇩🇪🇫🇷🇮🇹"  # flags pair up
+    assert [i for i in range(7) if is_grapheme_boundary(flags, i)] == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(
@@ -50,49 +47,35 @@ def test_a_hand_over_keeps_whole_words(text: str, kept: str) -> None:
     assert text[: last_word_start(text)] == kept
 
 
-@given(TEXTS)
-def test_no_cut_is_inside_a_grapheme(text: str) -> None:
-    cuts = {last_word_start(text)}
-    at = 0
+@given(TEXTS | st.text(max_size=300))
+def test_no_cut_is_inside_a_grapheme_or_loses_text_and_the_last_word_always_goes(text: str) -> None:
+    cut = last_word_start(text)
+    assert 0 <= cut < max(len(text), 1)
+    cuts, at = {cut}, 0
     while at < len(text):
         after = next_cut(text, at)
         assert after > at
         at = after
         cuts.add(at)
-    assert all(is_grapheme_boundary(text, cut) for cut in cuts)
     assert at == len(text)
+    assert all(is_grapheme_boundary(text, cut) for cut in cuts)
 
 
 @given(TEXTS)
-def test_the_last_word_always_goes_and_the_rest_stays_near(text: str) -> None:
-    cut = last_word_start(text)
-    assert cut < len(text) or not text
-    assert len(text[cut:].strip()) <= 2 * CAP_CHARS
+def test_what_a_hand_over_drops_stays_near_the_end(text: str) -> None:
+    assert len(text[last_word_start(text) :].strip()) <= 2 * CAP_CHARS
 
 
-@given(st.text(max_size=300))
-def test_arbitrary_text_is_cut_without_losing_any(text: str) -> None:
-    at, pieces = 0, []
-    while at < len(text):
-        after = next_cut(text, at)
-        pieces.append(text[at:after])
-        at = after
-    assert "".join(pieces) == text
-    assert 0 <= last_word_start(text) <= len(text)
-
-
-def test_pieces_continue_inside_words_and_graphemes_only() -> None:
-    assert continues("unbeliev", "able")
-    assert continues("foo", ",")
-    assert continues("\r", "\n")
-    assert continues("👨", "\u200d")
-    assert continues("👨\u200d", "👩")
-    assert continues("🇩", "🇪")
-    assert not continues("🇩🇪", "🇫")
-    assert not continues("foo", " bar")
-    assert not continues("foo ", "bar")
-    assert not continues("你", "好")
-    assert not continues("", "x")
+@pytest.mark.parametrize(
+    ("before", "after", "inside"),
+    [
+        ("unbeliev", "able", True), ("foo", ",", True), ("\r", "\n", True), ("👨", "\u200d", True),
+        ("👨\u200d", "👩", True), ("🇩", "🇪", True), ("🇩🇪", "🇫", False), ("foo", " bar", False),
+        ("foo ", "bar", False), ("你", "好", False), ("", "x", False),
+    ],
+)  # fmt: skip
+def test_pieces_continue_inside_words_and_graphemes_only(before: str, after: str, inside: bool) -> None:
+    assert continues(before, after) is inside
 
 
 def test_open_ends() -> None:

@@ -2,18 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playback.streams import DELTAS, FAMILY, LEAD_S, PACES, READING, places, text_of
 
 from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
 from disco.playback.reader_metrics import Timeline, late_tokens, qoe, tbt_s
 
-READING = 4.8
-FAMILY = "👨‍👩‍👧"
 Arrivals = list[tuple[float, Delta]]
 
 
@@ -53,32 +52,7 @@ def timeline(deltas: Iterable[tuple[float, Delta]]) -> Timeline:
     return [(at, delta.tokens) for at, delta in deltas]
 
 
-def text_of(deltas: Iterable[tuple[float, Delta]]) -> str:
-    return "".join(delta.text for _, delta in deltas)
-
-
-PIECES = st.sampled_from(
-    [
-        "a", " ", " word", "word ", "\r", "\n", "你", "好。", "👨", "\u200d", "👩", "🇩", "🇪", "e", "\u0301",
-        "x" * 70, "two words", " a longer piece of text, with\nlines", "", "สวัสดี", "{", '"key":',
-        "SGVsbG8gd29ybGQ=",
-    ]
-)  # fmt: skip
-DELTAS = st.builds(
-    Delta,
-    st.lists(PIECES, max_size=4).map("".join),
-    tokens=st.integers(0, 9),
-    ids=st.none() | st.just((1, 2)),
-)
-OTHERS = st.sampled_from([DeltaKind.TOOL, DeltaKind.ROLE, DeltaKind.REASONING]).map(
-    lambda kind: Delta("", kind=kind)
-)
-STREAMS = st.lists(st.tuples(st.floats(0, 2), DELTAS | OTHERS), max_size=25)
-PACES = st.none() | st.builds(
-    Pace,
-    tps=st.sampled_from([1.0, READING, 25.0, 75.0]),
-    max_hold_s=st.sampled_from([0.05, 0.3]),
-)
+STREAMS = st.lists(st.tuples(st.floats(0, 2), DELTAS), max_size=25)
 
 
 @settings(max_examples=300)
@@ -96,9 +70,9 @@ def test_text_in_is_text_out_in_order_for_any_schedule(
         if step < len(calls):
             now += calls[step]
             released += playback.release(now)
-        shown = "".join(d.text for d in released)
+        shown = text_of(released)
         # Nothing is released before it was pushed, and nothing out of order.
-        assert "".join(d.text for d in pushed).startswith(shown)
+        assert text_of(pushed).startswith(shown)
         assert playback.released_chars == len(shown)
         assert abs(playback.banked_tokens) < 1e-6 or playback.next_at is not None
     playback.end(now)
@@ -107,27 +81,14 @@ def test_text_in_is_text_out_in_order_for_any_schedule(
             break
         now = max(now, playback.next_at)
         released += playback.release(now)
-    assert "".join(d.text for d in released) == "".join(d.text for d in pushed)
+    assert text_of(released) == text_of(pushed)
     assert sum(d.tokens for d in released) == sum(d.tokens for d in pushed)
-    assert [d for d in released if d.kind is not DeltaKind.TEXT] == [
-        d for d in pushed if d.kind is not DeltaKind.TEXT
-    ]
-    # Others keep their place in the text.
-    assert _places(released) == _places(pushed)
+    assert places(released) == places(pushed)  # others keep their place in the text
     whole = {id(d) for d in pushed}
     assert all(id(d) in whole or (d.raw is None and d.text) for d in released)
 
 
-def _places(deltas: list[Delta]) -> list[tuple[int, DeltaKind]]:
-    at, places = 0, []
-    for delta in deltas:
-        at += len(delta.text)
-        if delta.kind is not DeltaKind.TEXT:
-            places.append((at, delta.kind))
-    return places
-
-
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(STREAMS, st.sampled_from([READING, 25.0, 75.0]), st.booleans())
 def test_pacing_makes_no_token_late_and_does_no_harm(stream: Arrivals, tps: float, banking: bool) -> None:
     now, arrivals = 0.0, []
@@ -143,7 +104,7 @@ def test_pacing_makes_no_token_late_and_does_no_harm(stream: Arrivals, tps: floa
         assert qoe(timeline(released), tps, **how) >= qoe(timeline(arrivals), tps, **how) - 1e-9
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(STREAMS, st.sampled_from([READING, 25.0]))
 def test_nothing_is_held_longer_than_the_bound(stream: Arrivals, tps: float) -> None:
     now, arrivals, pushed_at = 0.0, [], []
@@ -177,19 +138,12 @@ def test_a_fast_smooth_stream_stays_whole_and_close() -> None:
     assert max(tbt_s(timeline(released))[5:-1]) <= 0.04
 
 
-def test_bursts_are_smoothed() -> None:
-    arrivals = [(0.2 * i, Delta(" word" * 10, tokens=10)) for i in range(30)]
-    raw, paced = (tbt_s(timeline(s)) for s in (arrivals, play(arrivals, Pace(READING))))
-    assert max(raw) == pytest.approx(0.2)
-    assert sorted(paced)[int(0.98 * len(paced))] < 0.06
-
-
 @pytest.mark.parametrize("one_delta", [True, False])
 def test_a_ten_thousand_character_dump_is_shown_within_the_hold(one_delta: bool) -> None:
     words = " lorem ipsum" * 834
     dump = [Delta(words)] if one_delta else [Delta(f" {w}") for w in words.split()]
     released = play([(0.0, Delta("So")), *((0.5, d) for d in dump)], Pace(READING))
-    assert text_of(released) == "So" + words
+    assert text_of(d for _, d in released) == "So" + words
     assert released[-1][0] <= 0.8 + 1e-9
     times = sorted({at for at, _ in released if at >= 0.5})
     assert len(times) >= 15  # it flows, some sixty frames a second
@@ -198,39 +152,44 @@ def test_a_ten_thousand_character_dump_is_shown_within_the_hold(one_delta: bool)
     assert max(per_time) < len(words) / 8
 
 
-def test_a_dump_as_the_very_first_delta_starts_at_once() -> None:
-    released = play([(1.0, Delta("word " * 2000, tokens=2000))], Pace(READING))
-    assert released[0][0] == 1.0
-    assert released[-1][0] <= 1.3 + 1e-9
-    assert sum(d.tokens for _, d in released) == 2000
-
-
 def test_a_one_character_drip_leaves_in_whole_words() -> None:
     text = "the quick brown fox jumps over the lazy dog again and again "
     released = play([(i / 200, Delta(c)) for i, c in enumerate(text)], Pace(READING))
-    assert text_of(released) == text
-    by_time: dict[float, str] = {}
-    for at, delta in released[1:]:
-        by_time[at] = by_time.get(at, "") + delta.text
-    shown = released[0][1].text
-    for piece in list(by_time.values())[1:-1]:
-        shown += piece
-    seen, inside = released[0][1].text, 0
-    for piece in by_time.values():
-        seen += piece
-        inside += not (seen == text or seen.endswith(" ") or text[len(seen)] == " ")
-    assert inside == 0
+    assert text_of(d for _, d in released) == text
+    seen = ""
+    for _, deltas in groupby(released, key=lambda one: one[0]):
+        seen += text_of(d for _, d in deltas)
+        assert seen in ("t", text) or seen.endswith(" ") or text[len(seen)] == " "
 
 
-def test_base64_and_cjk_flow_without_spaces() -> None:
-    for text in ("QUJD" * 500, "你好世界" * 100):
-        arrivals = [
-            (0.0, Delta("x ")),
-            *((0.1 + i / 100, Delta(text[i : i + 4])) for i in range(0, len(text), 4)),
-        ]
-        released = play(arrivals, Pace(READING))
-        assert text_of(released) == "x " + text
-        assert max(tbt_s(timeline(released))) <= 0.35
+@pytest.mark.parametrize(
+    ("arrivals", "within_s"),
+    [
+        # Without spaces.
+        ([(0.1 + i / 100, Delta("QUJD")) for i in range(500)], 0.35),
+        ([(0.1 + i / 100, Delta("你好世界")) for i in range(100)], 0.35),
+        # A dump as the very first delta starts at once.
+        ([(1.0, Delta("word " * 2000, tokens=2000))], 0.3),
+        # A clock that jumps forward.
+        ([(at, Delta(" word")) for at in (0.0, 0.02, 0.04, 3600.0, 3600.02)], 0.3),
+    ],
+    ids=["base64", "Chinese", "dump", "jump"],
+)
+def test_odd_streams_start_at_once_and_are_held_no_longer_than_the_bound(arrivals, within_s):
+    released = play(arrivals, Pace(READING))
+    assert text_of(d for _, d in released) == text_of(d for _, d in arrivals)
+    assert sum(d.tokens for _, d in released) == sum(d.tokens for _, d in arrivals)
+    assert released[0][0] == arrivals[0][0]
+    assert released[-1][0] <= arrivals[-1][0] + 0.3 + 1e-9
+    if len(arrivals) > 10:
+        assert max(tbt_s(timeline(released))) <= within_s
+
+
+def test_bursts_are_smoothed() -> None:
+    arrivals = [(0.2 * i, Delta(" word" * 10, tokens=10)) for i in range(30)]
+    raw, paced = (tbt_s(timeline(s)) for s in (arrivals, play(arrivals, Pace(READING))))
+    assert max(raw) == pytest.approx(0.2)
+    assert sorted(paced)[int(0.98 * len(paced))] < 0.06
 
 
 def test_a_joined_emoji_in_pieces_is_shown_in_one() -> None:
@@ -274,9 +233,6 @@ def test_a_split_delta_shares_out_tokens_and_drops_raw() -> None:
     assert [d.ids for d in parts] == [None, None, None, delta.ids]
     assert [d.logprobs for d in parts] == [delta.logprobs, None, None, None]
     assert all(d.raw is None for d in parts)
-
-
-LEAD_S = 0.01  # text leaves so long before the reader's deadline: a timer rings late
 
 
 def test_banking_releases_at_exactly_the_reading_pace() -> None:
@@ -332,36 +288,16 @@ def test_the_end_flushes() -> None:
         playback.push(2.0, Delta("x"))
 
 
-@given(st.lists(DELTAS | OTHERS, max_size=12), st.floats(0, 2), st.integers(0, 60), PACES)
-def test_what_is_taken_back_and_what_is_shown_make_up_the_whole(
-    deltas: list[Delta], late: float, beyond: int, pace: Pace | None
-) -> None:
-    playback = Playback(pace)
-    playback.banking = True
-    for delta in deltas:
-        playback.push(0.0, delta)
-    text = "".join(d.text for d in deltas)
-    shown = [] if pace is None else playback.release(late)
-    position = playback.released_chars + beyond
-    taken = playback.retract(position)
-    assert "".join(d.text for d in taken) == text[position:]
-    assert playback.pushed_chars == min(position, len(text))
-    playback.push(3.0, Delta("|"))
-    playback.end(3.0)
-    kept = shown + playback.release(4.0)
-    assert "".join(d.text for d in kept) == text[:position] + "|"
-    assert sum(d.tokens for d in kept) - 1 + sum(d.tokens for d in taken) == sum(d.tokens for d in deltas)
-    others = [d for d in deltas if d.kind is not DeltaKind.TEXT]
-    assert [d for d in [*kept, *taken] if d.kind is not DeltaKind.TEXT] == others
-
-
-def test_what_the_reader_has_cannot_be_taken_back() -> None:
+def test_what_the_reader_has_cannot_be_taken_back_and_a_contradictory_pace_is_refused() -> None:
     playback = Playback(Pace(READING))
     playback.push(0.0, Delta("hello"))
     playback.release(0.0)
     with pytest.raises(ValueError, match="5 characters are released"):
         playback.retract(4)
     assert playback.retract(5) == []
+    for wrong in ({"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}):
+        with pytest.raises(ValueError, match="must"):
+            Pace(**wrong)
 
 
 def test_slack_is_the_time_until_the_reader_needs_the_next_token() -> None:
@@ -376,22 +312,7 @@ def test_slack_is_the_time_until_the_reader_needs_the_next_token() -> None:
     assert [d.text for d in taken] == [" word"]
     assert playback.slack_s(1.0) == pytest.approx(48 / READING - 1.0)
     assert playback.slack_s(20.0) < 0
-
-
-def test_a_server_that_does_not_count_tokens_is_counted_by_length() -> None:
+    # A server that does not count tokens is counted by length.
     playback = Playback(Pace(READING))
     playback.push(0.0, Delta("word " * 80, tokens=1))
     assert playback.slack_s(0.0) == pytest.approx(100 / READING)
-
-
-def test_a_forward_clock_jump_releases_all_and_goes_on() -> None:
-    arrivals = [*smooth(20, 50.0), *((3600.0 + at, d) for at, d in smooth(20, 50.0))]
-    released = play(arrivals, Pace(READING))
-    assert text_of(released) == " word" * 40
-    assert released[-1][0] <= 3600.4 + 0.3
-
-
-@pytest.mark.parametrize("wrong", [{"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}])
-def test_a_contradictory_pace_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        Pace(**wrong)

@@ -5,41 +5,13 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playback.streams import DELTAS, LEAD_S, PACES, READING, places, text_of
 
 from disco.events import Delta, DeltaKind
 from disco.playback import Pace, Playback
 
-READING = 4.8
-LEAD_S = 0.01  # text leaves so long before the reader needs it: a timer rings late
-PACES = st.none() | st.builds(
-    Pace, tps=st.sampled_from([1.0, READING, 75.0]), max_hold_s=st.sampled_from([0.05, 0.3])
-)
-TEXT = st.builds(
-    Delta,
-    st.sampled_from(
-        ["a", " word", "word ", " two words", " a longer piece of text,\nwith lines", "", "你好", "x" * 70]
-    ),
-    tokens=st.integers(1, 4),
-)
-OTHER = st.sampled_from([DeltaKind.TOOL, DeltaKind.ROLE, DeltaKind.REASONING]).map(
-    lambda kind: Delta("", kind=kind)
-)
-DELTAS = st.lists(TEXT | OTHER, max_size=20)
+STREAMS = st.lists(DELTAS, max_size=20)
 GATES = st.none() | st.integers(0, 120)
-
-
-def text_of(deltas: list[Delta]) -> str:
-    return "".join(d.text for d in deltas)
-
-
-def places(deltas: list[Delta]) -> list[tuple[int, DeltaKind]]:
-    """Where what is not text stands."""
-    at, found = 0, []
-    for delta in deltas:
-        at += len(delta.text)
-        if delta.kind is not DeltaKind.TEXT:
-            found.append((at, delta.kind))
-    return found
 
 
 def drain(playback: Playback, now: float) -> list[Delta]:
@@ -51,12 +23,8 @@ def drain(playback: Playback, now: float) -> list[Delta]:
     return out
 
 
-def allowed(deltas: list[Delta], gate: int) -> tuple[str, list[tuple[int, DeltaKind]]]:
-    return text_of(deltas)[:gate], [place for place in places(deltas) if place[0] < gate]
-
-
 @settings(max_examples=200)
-@given(DELTAS, PACES, st.lists(st.tuples(st.floats(0, 1), GATES, st.floats(0, 1)), min_size=1))
+@given(STREAMS, PACES, st.lists(st.tuples(st.floats(0, 1), GATES, st.floats(0, 1)), min_size=1))
 def test_nothing_passes_the_gate_and_all_comes_when_it_is_lifted(deltas, pace, steps):
     """Whatever gates are set, moved to and fro and lifted while the answer is written and read."""
     playback, now, pushed, released = Playback(pace), 0.0, [], []
@@ -77,8 +45,15 @@ def test_nothing_passes_the_gate_and_all_comes_when_it_is_lifted(deltas, pace, s
         assert text_of(pushed).startswith(text_of(released))
         assert playback.pushed_chars == len(text_of(pushed))
         assert playback.released_chars == len(text_of(released))
-    playback.gate = None
+    gate, shown = playback.gate, len(text_of(released))
     playback.end(now)
+    released += drain(playback, now)
+    if gate is not None and shown < gate:  # at the end, what is before the gate leaves, and no more
+        assert text_of(released) == text_of(pushed)[:gate]
+        assert places(released) == [place for place in places(pushed) if place[0] < gate]
+    with pytest.raises(ValueError, match="after end"):
+        playback.push(now, Delta("x"))
+    playback.gate = None
     released += drain(playback, now)
     assert text_of(released) == text_of(pushed)
     assert places(released) == places(pushed)
@@ -86,44 +61,26 @@ def test_nothing_passes_the_gate_and_all_comes_when_it_is_lifted(deltas, pace, s
     assert playback.banked_tokens == pytest.approx(0.0, abs=1e-9)
 
 
-@given(DELTAS, PACES, st.integers(0, 120))
-def test_what_is_before_the_gate_leaves_at_the_end_and_the_rest_when_it_is_lifted(deltas, pace, gate):
+@given(STREAMS, PACES, GATES, st.integers(0, 60), st.none() | st.floats(0, 2))
+def test_what_is_taken_back_and_what_is_shown_make_up_the_whole(deltas, pace, gate, beyond, late):
+    """Also without a gate, while text is banked."""
     playback = Playback(pace)
-    playback.gate = gate
+    playback.gate, playback.banking = gate, gate is None
     for delta in deltas:
         playback.push(0.0, delta)
-    playback.end(1.0)
-    before = drain(playback, 1.0)
-    assert (text_of(before), places(before)) == allowed(deltas, gate)
-    assert playback.next_at is None
-    with pytest.raises(ValueError, match="after end"):
-        playback.push(2.0, Delta("x"))
-    playback.gate = None
-    rest = playback.release(3.0)
-    assert text_of([*before, *rest]) == text_of(deltas)
-    assert places([*before, *rest]) == places(deltas)
-
-
-@given(DELTAS, PACES, st.integers(0, 60), st.integers(0, 60), st.booleans())
-def test_what_is_taken_back_behind_a_gate_and_what_is_shown_make_up_the_whole(
-    deltas, pace, gate, beyond, late
-):
-    playback = Playback(pace)
-    playback.gate = gate
-    for delta in deltas:
-        playback.push(0.0, delta)
-    shown = playback.release(1.0) if late else []
-    position = playback.released_chars + beyond
+    shown = [] if late is None else playback.release(late)
+    position, text = playback.released_chars + beyond, text_of(deltas)
     taken = playback.retract(position)
-    text = text_of(deltas)
     assert text_of(taken) == text[position:]
     assert playback.pushed_chars == min(position, len(text))
-    playback.push(1.0, Delta("|"))
+    playback.push(2.0, Delta("|"))
     playback.gate = None
-    playback.end(2.0)
-    kept = [*shown, *drain(playback, 2.0)]
+    playback.end(3.0)
+    kept = [*shown, *drain(playback, 4.0)]
     assert text_of(kept) == text[:position] + "|"
     assert sum(d.tokens for d in [*kept, *taken]) == sum(d.tokens for d in deltas) + 1
+    others = [d for d in deltas if d.kind is not DeltaKind.TEXT]
+    assert [d for d in [*kept, *taken] if d.kind is not DeltaKind.TEXT] == others
 
 
 def test_a_reader_begins_to_read_when_the_gate_lets_text_pass():
@@ -196,15 +153,12 @@ def test_a_tempo_holds_longer_than_the_preset_and_what_is_held_drains_within_the
     assert len(times) > 5
 
 
-def test_a_tempo_without_a_pace_changes_nothing():
+def test_a_tempo_without_a_pace_changes_nothing_and_one_that_is_none_is_refused():
     playback = Playback(None)
     playback.tempo = 5.0
-    playback.push(0.0, Delta("word"))
-    playback.push(0.0, Delta("word"))
+    for _ in range(2):
+        playback.push(0.0, Delta("word"))
     assert len(playback.release(0.0)) == 2
-
-
-@pytest.mark.parametrize("tempo", [0.0, -1.0, math.inf, math.nan])
-def test_a_tempo_that_is_none_is_refused(tempo):
-    with pytest.raises(ValueError, match="tempo must"):
-        Playback(Pace(READING)).tempo = tempo
+    for tempo in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="tempo must"):
+            Playback(Pace(READING)).tempo = tempo

@@ -10,42 +10,23 @@ from disco.profiles import Lengths
 TOKENS = st.lists(st.integers(0, 5000) | st.integers(0, 10**9), min_size=1, max_size=60)
 
 
-@given(TOKENS)
-def test_it_is_the_sample(sample):
-    known = Lengths.from_samples(sample)
-    assert known.lengths.tolist() == sorted(set(sample))
-    assert known.p == pytest.approx([sample.count(length) / len(sample) for length in sorted(set(sample))])
-    assert known.mean() == pytest.approx(np.mean(sample))
-    assert known.lengths.dtype == np.int64
-    assert known.p.dtype == np.float64
-
-
 @given(TOKENS, TOKENS)
-def test_observing_is_the_same_as_having_sampled(first, later):
-    known = Lengths.from_samples(first)
+def test_it_is_the_sample_also_of_counts_and_observations(first, later):
+    whole = first + later
+    counts = {length: whole.count(length) for length in sorted(set(whole))}
+    observed = Lengths.from_samples(first)
+    before = observed.p.copy()
+    read = observed.p
     for length in later:
-        known.observe(length)
-    whole = Lengths.from_samples(first + later)
-    assert known.lengths.tolist() == whole.lengths.tolist()
-    assert known.p == pytest.approx(whole.p)
-    assert known.weight == pytest.approx(len(first) + len(later))
-
-
-@given(TOKENS, st.data())
-def test_counts_are_repetition(lengths, data):
-    counts = data.draw(st.lists(st.integers(0, 5), min_size=len(lengths), max_size=len(lengths)).filter(any))
-    counted = Lengths.from_counts(lengths, counts)
-    repeated = Lengths.from_samples(np.repeat(lengths, counts))
-    assert counted.lengths.tolist() == repeated.lengths.tolist()
-    assert counted.p == pytest.approx(repeated.p)
-
-
-def test_what_was_read_before_an_observation_stays_as_it_was():
-    known = Lengths.from_samples([1, 2])
-    p = known.p
-    known.observe(2)
-    assert p.tolist() == [0.5, 0.5]
-    assert known.p == pytest.approx([1 / 3, 2 / 3])
+        observed.observe(length)
+    assert read.tolist() == before.tolist()  # what was read before an observation stays as it was
+    assert observed.weight == pytest.approx(len(whole))
+    counted = Lengths.from_counts([*counts, 7, 7], [*counts.values(), 0, 0])
+    for known in (Lengths.from_samples(whole), observed, counted):
+        assert known.lengths[known.p > 0].tolist() == list(counts)
+        assert known.p[known.p > 0] == pytest.approx([n / len(whole) for n in counts.values()])
+        assert known.mean() == pytest.approx(np.mean(whole))
+        assert (known.lengths.dtype, known.p.dtype) == (np.int64, np.float64)
 
 
 def test_it_forgets_where_asked():
@@ -72,13 +53,10 @@ def test_drawn_lengths_follow_it():
     assert set(drawn.tolist()) == {5, 50}
 
 
-@pytest.mark.parametrize("wrong", [[], [-1], [1.5], ["a"], [[1]]])
-def test_what_is_no_length_is_refused(wrong):
-    with pytest.raises(ValueError, match="lengths"):
-        Lengths.from_samples(wrong)
-
-
-def test_counts_that_do_not_fit_are_refused():
+def test_what_is_no_length_and_counts_that_do_not_fit_are_refused():
+    for wrong in ([], [-1], [1.5], ["a"], [[1]]):
+        with pytest.raises(ValueError, match="lengths"):
+            Lengths.from_samples(wrong)
     for lengths, counts in (([1], [0]), ([1, 2], [1]), ([1], [-1]), ([1], [float("nan")])):
         with pytest.raises(ValueError, match="counts"):
             Lengths.from_counts(lengths, counts)

@@ -37,7 +37,11 @@ def test_without_forgetting_it_is_the_sample_to_within_a_bin(times):
         assert known.quantile(q) == pytest.approx(exact.quantile(q), rel=0.03, abs=1.001e-3)
 
 
-def test_it_converges_to_what_it_observes_even_from_a_wrong_prior():
+def test_a_prior_is_reproduced_until_something_is_observed_and_gives_way_to_what_is():
+    prior = load_server("gpt-4.1-nano-2026").ttft()
+    known = Rolling(prior=prior).snapshot()
+    assert known.quantile(LEVELS) == pytest.approx(prior.quantile(LEVELS), rel=0.03)
+    assert known.mean() == pytest.approx(prior.mean(), rel=0.01)
     truth = load_server("deepseek-v3-2025").ttft()
     rolling = Rolling(half_life=2000, prior=Empirical.from_samples([30.0]), prior_weight=50)
     known = feed(rolling, truth.sample(np.random.default_rng(1), 20_000)).snapshot()
@@ -122,13 +126,6 @@ def test_only_censored_times_leave_the_prior_its_tail():
         rolling.observe_censored(0.5)
     assert rolling.snapshot().survival(1.0) > before
     assert rolling.snapshot().quantile(1.0) == pytest.approx(2.0, rel=0.03)
-
-
-def test_a_prior_is_reproduced_until_something_is_observed():
-    prior = load_server("gpt-4.1-nano-2026").ttft()
-    known = Rolling(prior=prior).snapshot()
-    assert known.quantile(LEVELS) == pytest.approx(prior.quantile(LEVELS), rel=0.03)
-    assert known.mean() == pytest.approx(prior.mean(), rel=0.01)
 
 
 def test_a_snapshot_does_not_change_later():
