@@ -101,9 +101,9 @@ def lateness_s(timeline: Timeline, reading_tps: float) -> list[float]:
     return [max(0.0, at - (times[0] + i / reading_tps)) for i, at in enumerate(times)]
 
 
-def late_tokens(timeline: Timeline, reading_tps: float, *, tolerance_s: float = TOLERANCE_S) -> int:
-    """How many tokens came more than `tolerance_s` after the reader's deadline (see `lateness_s`)."""
-    return sum(late > tolerance_s for late in lateness_s(timeline, reading_tps))
+def late_tokens(timeline: Timeline, reading_tps: float) -> int:
+    """How many tokens came more than `TOLERANCE_S` after the reader's deadline (see `lateness_s`)."""
+    return sum(late > TOLERANCE_S for late in lateness_s(timeline, reading_tps))
 
 
 def _reading_times(times: Sequence[float], reading_tps: float, first_at: float) -> list[float]:

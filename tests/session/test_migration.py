@@ -19,8 +19,6 @@ from disco.session.switching.migration_rule import (
     Reason,
     Snapshot,
     decide,
-    handover_time_s,
-    move_price,
     slack_needed_s,
 )
 
@@ -56,7 +54,7 @@ def hand_over(n: int, *, source: Candidate, target: Candidate, prompt: int, rest
     """Released timeline when the source writes n tokens, stops, and the target goes on after t_m."""
     playback = Playback(Pace(r_c))
     playback.banking = True
-    switched_at = (n - 1) / source.decode_tps + handover_time_s(target, prompt + n)
+    switched_at = (n - 1) / source.decode_tps + target.time_to_first_token_s(prompt + n)
     arrivals = [i / source.decode_tps for i in range(n)]
     arrivals += [switched_at + j / target.decode_tps for j in range(rest)]
     released = []
@@ -105,7 +103,7 @@ def test_the_rule_moves_the_worked_example_after_so_many_tokens(r_c: float, fewe
     assert fewest_in_time(source=SERVER, target=DEVICE, prompt=500, rest=20, r_c=r_c) == fewest
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80)
 @given(
     r_c=st.sampled_from([4.8, 25.0, 75.0]),
     r_s=st.floats(20, 400),
@@ -125,7 +123,7 @@ def test_the_rule_moves_as_soon_as_no_token_is_late(
     assert n is not None
     assert late_tokens(hand_over(n, **how), r_c) == 0
     if n > 1:
-        assert late_tokens(hand_over(n - 1, **how), r_c, tolerance_s=1e-9) > 0
+        assert max(lateness_s(hand_over(n - 1, **how), r_c)) > 1e-9
 
 
 def test_where_waiting_never_helps_no_number_of_tokens_is_enough() -> None:
@@ -142,13 +140,12 @@ def test_a_target_slower_than_the_reader_needs_more_slack_and_exactly_that() -> 
     target = replace(DEVICE, decode_tps=4.0)
     rest, r_c = 60, 4.8
     for n in range(1, 300):
-        t_m = handover_time_s(target, 500 + n)
+        t_m = target.time_to_first_token_s(500 + n)
         slack = n / r_c - (n - 1) / SERVER.decode_tps
-        late = late_tokens(
-            hand_over(n, source=SERVER, target=target, prompt=500, rest=rest, r_c=r_c), r_c, tolerance_s=1e-9
-        )
-        assert (late == 0) == (slack >= slack_needed_s(t_m, rest, 4.0, r_c) - 1e-9)
-        if late == 0:
+        released = hand_over(n, source=SERVER, target=target, prompt=500, rest=rest, r_c=r_c)
+        late = max(lateness_s(released, r_c)) > 1e-9
+        assert late == (slack < slack_needed_s(t_m, rest, 4.0, r_c) - 1e-9)
+        if not late:
             break
     assert n > r_c * t_m + 5  # the paper's B alone is too small
 
@@ -156,7 +153,7 @@ def test_a_target_slower_than_the_reader_needs_more_slack_and_exactly_that() -> 
 def test_too_little_bank_gives_the_gap_the_formula_says() -> None:
     """Gap `1/r_c + d_0` with `d_0 = t_m − S`; on the screen the 10 ms more by which the pacer runs ahead."""
     n, r_c = 4, 4.8
-    t_m = handover_time_s(DEVICE, 500 + n)
+    t_m = DEVICE.time_to_first_token_s(500 + n)
     slack = n / r_c - (n - 1) / SERVER.decode_tps
     released = hand_over(n, source=SERVER, target=DEVICE, prompt=500, rest=30, r_c=r_c)
     assert t_m > slack
@@ -197,7 +194,7 @@ def exact_table(
         if n < horizon:
             stay = source_cost_out + (1 - lengths.hazard(n)) * value[n + 1]
         left = lengths.expected_remaining(n)
-        move = move_price(n, prompt_tokens=prompt_tokens, cost_in=cost_in) + target_cost_out * left
+        move = cost_in * (prompt_tokens + n) + target_cost_out * left
         moves[n] = move <= stay and left > 0
         ties[n] = abs(move - stay) <= 1e-7 * max(1.0, move)
         value[n] = move if moves[n] else stay
@@ -248,8 +245,6 @@ def test_for_any_lengths_the_table_moves_only_where_the_rule_finds_it_worth_it(
 
 
 def test_gain_is_what_is_left_to_save_less_the_price() -> None:
-    price = move_price(50, prompt_tokens=100, cost_in=0.01, fixed=0.5)
-    assert price == pytest.approx(2.0)
     money = {"prompt_tokens": 100, "cost_in": 0.01, "source_cost_out": 0.03, "target_cost_out": 0.01}
     assert decided(AnswerLengths.geometric(200), 50, None, money).gain == pytest.approx(200 * 0.02 - 1.5)
 

@@ -30,8 +30,6 @@ __all__ = [
     "Rule",
     "Snapshot",
     "decide",
-    "handover_time_s",
-    "move_price",
     "slack_needed_s",
 ]
 
@@ -117,19 +115,9 @@ class Decision:
     gain: float = 0.0
 
 
-def handover_time_s(target: Candidate, tokens_to_prefill: int) -> float:
-    """`t_m = t_0 + tokens/v_t`, in seconds; pass n only, without p, when the target holds the prompt."""
-    return target.time_to_first_token_s(tokens_to_prefill)
-
-
 def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float) -> float:
     """Slack without which a token is late: `t_m`, and `(R−1)·(1/r_t − 1/r_c)` more when `r_t < r_c`."""
     return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
-
-
-def move_price(n: int, *, prompt_tokens: int, cost_in: float, fixed: float = 0.0) -> float:
-    """`C(n) = C_0 + c_in·(p + n)`; `prompt_tokens` 0 when the target holds the prompt."""
-    return fixed + cost_in * (prompt_tokens + n)
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -168,7 +156,7 @@ class Rule:
         self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
         self._saving = source.cost_out - target.cost_out
         self._cost_in, self._wasted_cost = target.cost_in, source.cost_out
-        self._t_0 = handover_time_s(snapshot.target, 0)
+        self._t_0 = snapshot.target.time_to_first_token_s(0)
         # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
         # gets shorter is not counted: by what is known of its length it may not.
         self._per_token_s = 0.0
@@ -195,7 +183,9 @@ class Rule:
             if used + math.ceil(expected) > target.context_tokens:
                 return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
-        t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps  # as `handover_time_s`
+        t_m_s = (
+            self._t_0 + (self._prompt_tokens + n) / target.prefill_tps
+        )  # as `Candidate.time_to_first_token_s`, without its call
         wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
         price = self._price(n, expected, wasted_tokens)
         now = expected * saving - price
@@ -233,7 +223,7 @@ class Rule:
         return _BANK, _SLACK, missing_s, t_m_s, now
 
     def _price(self, n: int, remaining_tokens: float, wasted_tokens: float) -> float:
-        """`move_price`, without its call; the source writes up to `wasted_tokens` behind the cut."""
+        """`C(n)`; in vain the source writes up to `wasted_tokens` behind the cut, which is `C_0`."""
         fixed = min(wasted_tokens, remaining_tokens) * self._wasted_cost
         return fixed + self._cost_in * (self._prompt_tokens + n)
 

@@ -69,16 +69,6 @@ def many(where: Scenario, n: int = 80, seed: int = 3) -> Workload:
 # ---------------------------------------------------------------- one request
 
 
-def test_a_device_alone_takes_its_line_and_its_pace():
-    where = scenario()
-    out = alone(where, Arm("device_only"))
-    assert out.ttft_s[0] == 0.1 + 50 / 100
-    assert out.device_won[0]
-    assert (out.device_prompt_tokens[0], out.server_prompt_tokens[0]) == (50, 0)
-    assert out.cost_usd[0] == pytest.approx(50e-8 + 60e-7, rel=1e-12)
-    assert out.cost_by == {("device", Phase.ANSWER): pytest.approx(50e-8 + 60e-7)}
-
-
 def test_an_answer_moves_and_nobody_notices():
     where = scenario()
     out = alone(where, Arm("server_only", migrate=True), answers=400)
@@ -146,7 +136,7 @@ def test_whoever_loses_in_the_queue_has_done_nothing_and_costs_nothing():
 def test_with_room_for_everybody_a_queue_changes_nothing():
     where = scenario()
     load = many(where)
-    for policy in ("race", "wait_time", "device_only"):
+    for policy in ("race", "wait_time"):
         arm = Arm(policy, 0.5, migrate=True)
         free = simulate(load, where, arm, seed=1)
         queued = simulate(load, replace(where, device_slots=len(load)), arm, seed=1)
