@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from disco.replay.metrics.outcome import Outcome, Reading
 
-__all__ = ["CDF_LEVELS", "ReadingFigures", "ReadingSums", "SeedFigures", "Sums", "Times", "figures_of"]
+__all__ = ["CDF_LEVELS", "ReadingFigures", "SeedFigures", "Sums", "Times", "figures_of"]
 
 Floats = NDArray[np.float64]
 
@@ -90,52 +90,6 @@ class Exact:
 
 
 @dataclass(slots=True)
-class ReadingSums:
-    """What the means of `ReadingFigures` are made of. Mutable throughout.
-
-    `of` counts, for each of the three ratios, the answers that have one.
-    """
-
-    moved: int = 0
-    failed_over: int = 0
-    late_tokens: float = 0.0
-    handover_late_tokens: float = 0.0
-    ratios: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_RATIOS, 0.0))
-    of: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_RATIOS, 0))
-
-    def add(self, reading: Reading, answered: NDArray[np.bool_]) -> None:
-        """Count the answers of these rows."""
-        moved = reading.moved & answered
-        self.moved += int(np.count_nonzero(moved))
-        self.failed_over += int(np.count_nonzero(reading.failed_over & answered))
-        self.late_tokens += float(reading.late_tokens[answered].sum())
-        self.handover_late_tokens += float(reading.handover_late_tokens[moved].sum())
-        for name in _RATIOS:
-            values = getattr(reading, name)[answered]
-            known = values[~np.isnan(values)]
-            self.ratios[name] += float(known.sum())
-            self.of[name] += known.size
-
-    def figures(self, answered: int, tbt: Times, moved_tbt: Times, handover_late: Times) -> ReadingFigures:
-        """The figures, given how many answers there are and the values pooled over them."""
-        p50_s, p99_s = tbt.quantiles((0.5, 0.99))
-        (moved_p99_s,) = moved_tbt.quantiles((0.99,))
-        (late_p99,) = handover_late.quantiles((0.99,))
-        any_moved = self.moved > 0
-        return ReadingFigures(
-            tbt_p50_s=p50_s,
-            tbt_p99_s=p99_s,
-            moved_tbt_p99_s=moved_p99_s if any_moved else None,
-            late_tokens=_ratio(self.late_tokens, answered),
-            handover_late_tokens=self.handover_late_tokens / self.moved if any_moved else None,
-            handover_late_p99=late_p99 if any_moved else None,
-            moved=_ratio(self.moved, answered),
-            failed_over=_ratio(self.failed_over, answered),
-            **{name: _ratio(self.ratios[name], self.of[name]) for name in _RATIOS},
-        )
-
-
-@dataclass(slots=True)
 class Sums:
     """What the means and shares of `SeedFigures` are made of. Mutable throughout."""
 
@@ -204,16 +158,34 @@ def figures_of(outcome: Outcome, constrained: Literal["device", "server"]) -> Se
     sums.add(outcome, constrained)
     reading = None
     if outcome.reading is not None:
-        answered = ~np.isnan(outcome.ttft_s)
-        parts = ReadingSums()
-        parts.add(outcome.reading, answered)
-        reading = parts.figures(
-            sums.answered,
-            Exact(outcome.reading.tbt_s),
-            Exact(outcome.reading.moved_tbt_s),
-            Exact(outcome.reading.handover_late_tokens[outcome.reading.moved & answered]),
-        )
+        reading = _reading_figures(outcome.reading, ~np.isnan(outcome.ttft_s))
     return sums.figures(Exact(outcome.ttft_s), reading)
+
+
+def _reading_figures(reading: Reading, answered: NDArray[np.bool_]) -> ReadingFigures:
+    """Of the answers of these rows."""
+    answers = int(np.count_nonzero(answered))
+    moved = reading.moved & answered
+    moves = int(np.count_nonzero(moved))
+    p50_s, p99_s = Exact(reading.tbt_s).quantiles((0.5, 0.99))
+    (moved_p99_s,) = Exact(reading.moved_tbt_s).quantiles((0.99,))
+    (late_p99,) = Exact(reading.handover_late_tokens[moved]).quantiles((0.99,))
+    ratios = {}
+    for name in _RATIOS:
+        values = getattr(reading, name)[answered]
+        known = values[~np.isnan(values)]
+        ratios[name] = _ratio(float(known.sum()), known.size)
+    return ReadingFigures(
+        tbt_p50_s=p50_s,
+        tbt_p99_s=p99_s,
+        moved_tbt_p99_s=moved_p99_s if moves else None,
+        late_tokens=_ratio(float(reading.late_tokens[answered].sum()), answers),
+        handover_late_tokens=float(reading.handover_late_tokens[moved].sum()) / moves if moves else None,
+        handover_late_p99=late_p99 if moves else None,
+        moved=_ratio(moves, answers),
+        failed_over=_ratio(int(np.count_nonzero(reading.failed_over & answered)), answers),
+        **ratios,
+    )
 
 
 def _ratio(part: float, whole: int) -> float:

@@ -14,9 +14,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.errors import ConfigurationError
 from disco.replay.metrics.outcome import Outcome
-from disco.replay.metrics.per_seed import ReadingSums, SeedFigures, Sums
+from disco.replay.metrics.per_seed import SeedFigures, Sums
 
 __all__ = ["RELATIVE_ERROR", "Sketch", "Tally"]
 
@@ -84,51 +83,24 @@ class Sketch:
 
 
 class Tally:
-    """Adds up outcomes; chunks may come in any order, from any process."""
+    """Adds up outcomes of the vectorised evaluator; chunks may come in any order.
 
-    # Mutable: all but _constrained.
-    __slots__ = ("_constrained", "_handover_late", "_moved_tbt", "_reading", "_sums", "_tbt", "_ttft")
+    Mutable: all but `_constrained`.
+    """
+
+    __slots__ = ("_constrained", "_sums", "_ttft")
 
     def __init__(self, constrained: Literal["device", "server"]) -> None:
         """Start empty. `constrained`: the side that the budget limits."""
         self._constrained: Literal["device", "server"] = constrained
         self._sums = Sums()
         self._ttft = Sketch()
-        self._reading: ReadingSums | None = None
-        self._tbt, self._moved_tbt, self._handover_late = Sketch(), Sketch(), Sketch()
-
-    def __len__(self) -> int:
-        """How many requests were counted."""
-        return self._sums.requests
 
     def add(self, outcome: Outcome) -> None:
-        """Count a chunk.
-
-        Raises:
-            ConfigurationError: it comes from the other evaluator than the chunks before it.
-        """
-        self._check_same_evaluator(has_reading=outcome.reading is not None, requests=len(outcome))
+        """Count a chunk."""
         self._sums.add(outcome, self._constrained)
         self._ttft.add(outcome.ttft_s)
-        reading = outcome.reading
-        if reading is not None:
-            if self._reading is None:
-                self._reading = ReadingSums()
-            answered = ~np.isnan(outcome.ttft_s)
-            self._reading.add(reading, answered)
-            self._tbt.add(reading.tbt_s)
-            self._moved_tbt.add(reading.moved_tbt_s)
-            self._handover_late.add(reading.handover_late_tokens[reading.moved & answered])
 
     def figures(self) -> SeedFigures:
-        """The figures so far."""
-        reading = None
-        if self._reading is not None:
-            reading = self._reading.figures(
-                self._sums.answered, self._tbt, self._moved_tbt, self._handover_late
-            )
-        return self._sums.figures(self._ttft, reading)
-
-    def _check_same_evaluator(self, *, has_reading: bool, requests: int) -> None:
-        if len(self) and requests and has_reading != (self._reading is not None):
-            raise ConfigurationError("outcomes of different evaluators cannot be put together")
+        """The figures so far; none of reading, which that evaluator does not know."""
+        return self._sums.figures(self._ttft, None)

@@ -201,18 +201,6 @@ ARMS = [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "arm"), ARMS, ids=lambda value: getattr(value, "label", None))
-def test_policies_give_what_the_session_gives(scenario, arm):
-    work = random_workload(120, scenario)
-    leads = server_leads(scenario, arm)
-    when = arm_delays(work, scenario, arm, seed=3)
-    outcome = evaluate(work, scenario, arm, seed=3)
-    assert_same(outcome, by_session(work, scenario, when, server_first=leads))
-    again = evaluate(work, scenario, arm, seed=3)
-    assert outcome.cost_usd.tobytes() == again.cost_usd.tobytes()
-    assert outcome.ttft_s.tobytes() == again.ttft_s.tobytes()
-
-
 # ---------------------------------------------------------------------- arms
 
 
