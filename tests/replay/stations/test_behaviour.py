@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from made_stations import (
     ALL,
-    BACKUP,
     CLOUD,
     HOME,
     PHONE,
@@ -20,9 +19,7 @@ from made_stations import (
     trace,
 )
 
-from disco.cost import Phase
-from disco.dispatch import Dispatcher, Features, Plan, Preset, Start
-from disco.dispatch.presets import DispatchSection, MigrationSection
+from disco.dispatch import Features, Plan, Start
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
 from disco.plan import Candidate
@@ -104,23 +101,6 @@ def test_a_station_that_rests_is_the_last_resort_of_a_plan_that_does_not_see_it(
     assert records[5].starts == (("phone", 0.0),)
 
 
-def test_a_dispatcher_with_a_preset_plans_for_three():
-    """The cheapest server takes part; the other one takes over where it dies."""
-    dying = replace(CLOUD, fault=Fault(20, kind=FailureKind.CONNECTION))
-    stations = (PHONE, replace(BACKUP, rank=1), dying)
-    workload = resolve_stations(one(60), stations, seed=0)
-    preset = Preset(dispatch=DispatchSection(policy="server_only"), migration=MigrationSection(enabled=False))
-    dispatcher = Dispatcher(preset, lengths=LENGTHS, ttft=CLOUD.ttft, rng=np.random.default_rng(0))
-    out = simulate_stations(workload, stations, dispatcher, policy="mine")
-    assert not out.failed[0]
-    assert out.names[out.winner[0]] == "cloud"
-    ((writers, record),) = out.examples.items()
-    assert writers == ("cloud", "phone")
-    assert record.preset == "mine"
-    assert out.failures[0].tolist() == [0, 0, 1]
-    assert ("phone", Phase.FAILOVER) in out.cost_by
-
-
 def test_a_prompt_that_fits_one_station_goes_there_and_one_that_fits_none_fails():
     small, smaller = replace(PHONE, context_tokens=200), replace(HOME, context_tokens=120)
     load = Trace.of(arrival_s=[0, 0, 0], prompt_tokens=[20, 100, 300], output_tokens=[5, 5, 5])
@@ -166,7 +146,9 @@ def test_a_planner_may_know_which_request_it_plans():
             return Plan((Start(candidates[self.best[row]].name),))
 
     workload = resolve_stations(trace(), ALL, seed=1)
-    out = simulate_stations(workload, ALL, Oracle(workload))
+    told: list[tuple[int, int]] = []
+    out = simulate_stations(workload, ALL, Oracle(workload), progress=lambda *at: told.append(at))
+    assert told == [(40, 40)]
     np.testing.assert_allclose(out.ttft_s, workload.ttft_s.min(axis=1), atol=1e-9)
     assert (np.count_nonzero(out.prompt_tokens, axis=1) == 1).all()
 
@@ -192,41 +174,41 @@ def test_from_profiles_they_are_the_scenarios_stations():
     assert not server.candidate().parks
 
 
-def test_progress_is_told_to_the_end():
-    told: list[tuple[int, int]] = []
-    workload = resolve_stations(trace(70), ALL, seed=1)
-    simulate_stations(workload, ALL, at("phone"), progress=lambda done, n: told.append((done, n)))
-    assert told == [(64, 70), (70, 70)]
-
-
 # ---------------------------------------------------------------- mistakes
 
 
-def test_mistakes_are_named():
+@pytest.mark.parametrize(
+    ("stations", "known", "said"),
+    [
+        ((), {}, "at least one station"),
+        ((PHONE, PHONE), {}, "two stations are called 'phone'"),
+        ((PHONE, CLOUD), {"cluod": KnownTimes()}, r"no station is called 'cluod'.*cloud"),
+        (
+            (PHONE, CLOUD),
+            {"cloud": KnownTimes(ttft_s=[1.0, 2.0])},
+            r"'cloud': column ttft_s has shape \(2,\) for 1 requests",
+        ),
+        ((CLOUD,), {"cloud": KnownTimes(tpot_s=[-1.0])}, "column tpot_s holds a value that is negative"),
+    ],
+)
+def test_stations_that_do_not_fit_the_requests_are_refused(stations, known, said):
+    with pytest.raises(ConfigurationError, match=said):
+        resolve_stations(one(), stations, seed=0, known=known)
+
+
+def test_other_mistakes_are_named():
     workload = resolve_stations(one(), (PHONE, CLOUD), seed=0)
-    with pytest.raises(ConfigurationError, match="at least one station"):
-        resolve_stations(one(), (), seed=0)
-    with pytest.raises(ConfigurationError, match="two stations are called 'phone'"):
-        resolve_stations(one(), (PHONE, PHONE), seed=0)
-    with pytest.raises(ConfigurationError, match=r"no station is called 'cluod'.*cloud"):
-        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cluod": KnownTimes()})
-    with pytest.raises(ConfigurationError, match=r"'cloud': column ttft_s has shape \(2,\) for 1 requests"):
-        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cloud": KnownTimes(ttft_s=[1.0, 2.0])})
-    with pytest.raises(ConfigurationError, match="column tpot_s holds a value that is negative"):
-        resolve_stations(one(), (PHONE, CLOUD), seed=0, known={"cloud": KnownTimes(tpot_s=[-1.0])})
-    with pytest.raises(
-        ConfigurationError, match="resolved for the stations phone, cloud, not for cloud, phone"
-    ):
+    with pytest.raises(ConfigurationError, match="for the stations phone, cloud, not for cloud, phone"):
         simulate_stations(workload, (CLOUD, PHONE), at("cloud"))
     with pytest.raises(ConfigurationError, match=r"names the station 'clout'.*cloud"):
         simulate_stations(workload, (PHONE, CLOUD), at("clout"))
     twice = replace(workload, **{f: np.repeat(getattr(workload, f), 2, axis=0) for f in columns(workload)})
     with pytest.raises(ConfigurationError, match="column arrival_s is not in order"):
         replace(twice, arrival_s=np.array([1.0, 0.0])).check()
-    for change, message in (
+    for change, said in (
         ({"slots": 0}, "at least 1 slot"),
         ({"decode_tps": 0.0}, "more than 0"),
         ({"load_s": -1.0}, "load its model"),
     ):
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(ConfigurationError, match=said):
             replace(PHONE, **change)

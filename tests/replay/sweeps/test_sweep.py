@@ -6,7 +6,7 @@ import concurrent.futures
 import pickle
 import sys
 import threading
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -36,38 +36,6 @@ def made(n: int = 1500, seed: int = 0, **known) -> Trace:
         output_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 400).astype(np.int64),
         **known,
     )
-
-
-class Backwards(Executor):
-    """Runs what it was given only when asked for a result, the last one first."""
-
-    def __init__(self):
-        self.waiting: list[tuple[Future, object]] = []
-        self.lock = threading.Lock()
-
-    def submit(self, function, /, *args, **kwargs):
-        future: Future = Future()
-        self.waiting.append((future, lambda: function(*args, **kwargs)))
-        return future
-
-    def run(self):
-        for future, call in reversed(self.waiting):
-            future.set_running_or_notify_cancel()
-            future.set_result(call())
-
-
-@pytest.fixture
-def backwards(monkeypatch):
-    """An executor whose work is done in the wrong order, on this thread, once all of it is submitted."""
-    executor = Backwards()
-    as_completed = concurrent.futures.as_completed
-
-    def run_first(futures):
-        executor.run()
-        return as_completed(futures)
-
-    monkeypatch.setattr("disco.replay.sweeps.executors.as_completed", run_first)
-    return executor
 
 
 # ---------------------------------------------------------------------- what comes out
@@ -120,11 +88,17 @@ def test_seeds_are_drawn_apart_and_give_an_interval():
 
 
 @pytest.mark.parametrize("evaluator", ["vectorised", "events"])
-def test_the_order_in_which_work_is_done_does_not_show(evaluator, backwards):
+def test_the_order_in_which_work_is_done_does_not_show(evaluator, monkeypatch):
+    def backwards(futures):
+        concurrent.futures.wait(futures)
+        return reversed(list(futures))
+
+    monkeypatch.setattr("disco.replay.sweeps.executors.as_completed", backwards)
     trace = made(40 if evaluator == "events" else 1500)
     arms = [*ARMS[:2], Arm("server_only", 1.0, migrate=evaluator == "events")]
     here = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator)
-    there = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator, executor=backwards)
+    with ThreadPoolExecutor(2) as threads:
+        there = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator, executor=threads)
     assert there.cells == here.cells
     if evaluator == "events":
         moving, staying = here.cells[2].summary.reading.moved, here.cells[0].summary.reading.moved

@@ -204,16 +204,6 @@ ARMS = [
 # ---------------------------------------------------------------------- arms
 
 
-@pytest.mark.parametrize("policy", ["length_threshold", "wait_time"])
-def test_a_budget_is_kept_to(policy):
-    scenario = SERVER_CONSTRAINED if policy == "length_threshold" else DEVICE_CONSTRAINED
-    work = random_workload(50_000, scenario)
-    for budget in (0.0, 0.1, 0.5, 1.0):
-        outcome = evaluate(work, scenario, Arm(policy, budget), seed=0)
-        # Lengths are those of the trace; waits meet other draws of the TTFT than they were planned on.
-        assert outcome.budget_used(scenario.constrained) == pytest.approx(budget, abs=0.01)
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_ties_go_to_the_side_that_the_policy_names_first(name):
     scenario = DEVICE_CONSTRAINED if name in ("wait_time", "optimal_wait") else SERVER_CONSTRAINED
