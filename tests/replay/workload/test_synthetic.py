@@ -77,7 +77,7 @@ def test_a_shipped_profile_gives_both_lengths():
 @given(
     arrivals=st.sampled_from(["poisson", "gamma", "per-client"]),
     seed=st.integers(0, 2**32),
-    requests=st.integers(2, 50),
+    requests=st.integers(1, 50),
     clients=st.integers(1, 8),
     cv=st.floats(0, 4),
 )
