@@ -115,6 +115,8 @@ TABLE = Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5
 
 @given(lengths_lists, times_lists | st.none(), shares, shares, forms)
 @example([10, 10, 50], [0.5, 0.5, 0.5], 0.5, 0.05, "slope")
+@example([10, 20, 50], [0.5, 1.0, 2.0], 0.5, 0.0, "slope")  # the tail never starts the device
+@example([10], [0.5], 1.0, 0.05, "slope")
 def test_budget_is_met_exactly_in_expectation(lengths, times, budget, tail, form):
     """Whatever the steps and atoms, from samples, from a distribution and from a quantile table."""
     kept = Lengths.from_samples(lengths)

@@ -42,6 +42,8 @@ def test_a_line_that_bends_upwards_gets_no_negative_start():
     assert fit.c_s == 0
     assert 0.99 < fit.r2 < 1
     assert fit_line([1, 2], [3.0, 3.0]).r2 == 1.0
+    falling = fit_line([1, 2], [3.0, 1.0], non_negative=True)
+    assert (falling.k_s_per_token, falling.c_s) == (0.0, pytest.approx(2.0))
 
 
 @pytest.mark.parametrize(
