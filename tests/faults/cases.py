@@ -14,7 +14,17 @@ from faults.fault import Cut, Direction, Fault, Kind, Moment, refusal
 
 from disco.errors import FailureKind
 
-__all__ = ["CASES", "FAILING", "FINE", "OF_THE_CALLER", "RETRIED", "Case", "each"]
+__all__ = [
+    "CASES",
+    "FAILING",
+    "FINE",
+    "OF_THE_CALLER",
+    "REPRESENTATIVES",
+    "RETRIED",
+    "Case",
+    "each",
+    "name_of",
+]
 
 K, M = Kind, Moment
 UP = Direction.UP
@@ -37,17 +47,6 @@ class Case:
     fault: Fault
     failure: FailureKind | None
     silent: bool = False
-
-    @property
-    def tokens(self) -> int | None:
-        """Chunks with content that pass before it; None where that is all of them."""
-        match self.fault.moment:
-            case M.MIDDLE:
-                return self.fault.tokens if self.fault.after_bytes is None else -1
-            case M.LAST | M.TAIL:
-                return None
-            case _:
-                return 0
 
 
 def _cases() -> list[Case]:
@@ -143,19 +142,27 @@ OF_THE_CALLER = [
     case for case in CASES if case.failure in (FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER)
 ]
 FAILING = [case for case in CASES if case not in FINE and case not in OF_THE_CALLER]
-RETRIED = [
-    case
-    for case in FAILING
-    if case.failure
-    not in (
-        FailureKind.AUTHENTICATION,
-        FailureKind.CONTEXT_LENGTH,
-        FailureKind.GARBAGE,
-    )  # it would be the same again
-]
+# What would be the same again is not asked again.
+_FINAL = (FailureKind.AUTHENTICATION, FailureKind.CONTEXT_LENGTH, FailureKind.GARBAGE)
+RETRIED = [case for case in FAILING if case.failure not in _FINAL]
 
 
-def _name(case: Case) -> str:
+def _representatives() -> list[Case]:
+    """One of each kind, direction and outcome: what a socket must show that memory could get wrong."""
+    alike: dict[object, list[Case]] = {}
+    for case in CASES:
+        fault = case.fault
+        failure = None if fault.kind is Kind.STATUS else case.failure
+        if case.failure is not None or fault.kind in (K.DELAY, K.REPEAT, K.EMPTY, K.RESET):
+            alike.setdefault((fault.kind, fault.direction, fault.framed, failure), []).append(case)
+    return [cases[len(cases) // 2] for cases in alike.values()]
+
+
+REPRESENTATIVES = _representatives()
+
+
+def name_of(case: Case) -> str:
+    """As a test's id."""
     fault = case.fault
     detail = f" {fault.after_bytes} bytes" if fault.after_bytes else f" {fault.tokens}" * (fault.tokens != 3)
     return f"{fault}{detail}{'' if fault.framed else ' raw'}{' slowly' if fault.bytes_per_s < 200 else ''}"
@@ -163,4 +170,4 @@ def _name(case: Case) -> str:
 
 def each(cases: list[Case]) -> Any:
     """Parametrises a test with `case`."""
-    return pytest.mark.parametrize("case", cases, ids=_name)
+    return pytest.mark.parametrize("case", cases, ids=name_of)

@@ -8,6 +8,7 @@ from typing import Any
 import moved_clock
 import pytest
 from faults.fault import Direction, Moment
+from faults.in_memory import no_thread  # noqa: F401 - a fixture
 from faults.origin import Origin, origin_server
 from faults.proxy import FaultProxy, fault_proxy
 
@@ -34,20 +35,14 @@ def _the_proxy(origin: Origin) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def proxy(_the_proxy: FaultProxy) -> Iterator[FaultProxy]:
+def proxy(_the_proxy: FaultProxy, origin: Origin, request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
     _the_proxy.arm([])
     _the_proxy.passages.clear()
     _the_proxy.asked = 0
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    # A server can only notice that its client has left while it still writes.
+    up = case is not None and case.fault.direction is Direction.UP and case.fault.moment is not Moment.REQUEST
+    origin.token_s = 0.002 if up else 0.0
     yield _the_proxy
     _the_proxy.wait_idle()
     assert not _the_proxy.errors
-
-
-@pytest.fixture(autouse=True)
-def slow_enough(origin: Origin, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A server can only notice that its client has left while it still writes."""
-    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
-    up = case is not None and case.fault.direction is Direction.UP and case.fault.moment is not Moment.REQUEST
-    origin.token_s = 0.002 if up else 0.0
-    yield
-    origin.token_s = 0.0

@@ -12,12 +12,13 @@ from faults.connection import Client, Gone, reset, while_client_stays
 from faults.fault import Cut, Direction, Fault, Kind, Moment
 from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked, events, read_body, read_head
 
-__all__ = ["Exchange", "Passage"]
+__all__ = ["EMPTY_EVENTS", "PAGE", "Exchange", "Passage", "first_part", "strikes_before"]
 
 # A reset takes with it what its receiver has not read yet; so long the client has time to read what passed before.
 _READ_S = 0.03
 _SLOW_BYTES_PER_S = 100.0  # an event takes seconds
-_PAGE = b"<!doctype html><title>Sign in</title><p>Please sign in to the network.</p>"
+PAGE = b"<!doctype html><title>Sign in</title><p>Please sign in to the network.</p>"
+EMPTY_EVENTS = b': ping\n\ndata: {"choices": []}\n\ndata: {"choices": [{"index": 0, "delta": {}}]}\n\n'
 
 
 @dataclass(slots=True)
@@ -141,8 +142,8 @@ class Exchange:
             return
         await self.send(begin)
         async for event in events(body):
-            moment = self.moment_before(event)
-            if moment is not None:
+            fault = None if self.passage.struck else self.fault
+            if fault is not None and strikes_before(fault, event, self.passage.tokens, self.body_bytes):
                 await self.strike(event)
             await self.piece(event.data)
             self.last = event.data
@@ -152,23 +153,6 @@ class Exchange:
                 self.tell()
         await self.send(LAST_CHUNK)
 
-    def moment_before(self, event: Event) -> Moment | None:
-        """The fault's moment, if this event is the first behind it."""
-        fault, passed = self.fault, self.passage.tokens
-        if fault is None or self.passage.struck:
-            return None
-        here = {
-            Moment.FIRST: bool(event.content) and passed == 0,
-            Moment.MIDDLE: passed >= fault.tokens
-            if fault.after_bytes is None
-            else self.body_bytes + len(event.data) > fault.after_bytes,
-            Moment.LAST: event.finishes,
-            Moment.TAIL: event.done,
-        }.get(fault.moment, False)
-        if fault.cut is Cut.CHARACTER and event.data.isascii():
-            return None  # it waits for the next event with a character to cut
-        return fault.moment if here else None
-
     async def strike(self, event: Event | None = None) -> None:
         """The fault, here and now. Returns when it is one that passes."""
         fault = self.fault
@@ -176,7 +160,7 @@ class Exchange:
         self.passage.struck = True
         self.tell()
         if event is not None:
-            await self.piece(_first_part(event.data, fault, self.body_bytes))
+            await self.piece(first_part(event.data, fault, self.body_bytes))
         if fault.direction is Direction.UP and self.upstream is not None:
             await self.strike_upstream(fault)
             return
@@ -203,7 +187,7 @@ class Exchange:
             case Kind.STATUS:
                 await self.plain(fault.status, fault.headers, fault.body)
             case Kind.PAGE:
-                await self.plain(200, (("Content-Type", "text/html"),), _PAGE)
+                await self.plain(200, (("Content-Type", "text/html"),), PAGE)
             case Kind.ERROR:
                 await self.piece(b"data: " + fault.body + b"\n\n")
                 await self.finish(event)
@@ -212,10 +196,7 @@ class Exchange:
             case Kind.REPEAT:
                 await self.piece(self.last)
             case Kind.EMPTY:
-                empty = (
-                    b': ping\n\ndata: {"choices": []}\n\ndata: {"choices": [{"index": 0, "delta": {}}]}\n\n'
-                )
-                await self.piece(empty)
+                await self.piece(EMPTY_EVENTS)
             case _:
                 raise AssertionError(f"{fault.kind} is no fault of a connection")
 
@@ -286,7 +267,25 @@ class Exchange:
         raise Gone
 
 
-def _first_part(data: bytes, fault: Fault, passed: int) -> bytes:
+def strikes_before(fault: Fault, event: Event, tokens: int, passed: int) -> bool:
+    """Whether `event` is the first behind the fault, after so many tokens and bytes of the body."""
+    if fault.cut is Cut.CHARACTER and event.data.isascii():
+        return False  # it waits for the next event with a character to cut
+    match fault.moment:
+        case Moment.FIRST:
+            return bool(event.content) and tokens == 0
+        case Moment.MIDDLE if fault.after_bytes is not None:
+            return passed + len(event.data) > fault.after_bytes
+        case Moment.MIDDLE:
+            return tokens >= fault.tokens
+        case Moment.LAST:
+            return event.finishes
+        case Moment.TAIL:
+            return event.done
+    return False
+
+
+def first_part(data: bytes, fault: Fault, passed: int) -> bytes:
     """What still gets through of the event in which the fault strikes."""
     if fault.after_bytes is not None and fault.moment is Moment.MIDDLE:
         return data[: max(0, fault.after_bytes - passed)]

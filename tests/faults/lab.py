@@ -7,10 +7,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
-import anyio.to_thread
 import httpx2
 import moved_clock
 import openai
+from faults.in_memory import MemoryServer
 from faults.origin import TEXT
 from faults.proxy import FaultProxy
 from faults.transport import WatchedTransport
@@ -22,11 +22,13 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.request import Timeouts
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Answer", "asking", "calm", "device", "get", "nothing_left", "preset"]
+__all__ = ["Answer", "asking", "calm", "device", "get", "preset"]
 
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 # So long that no busy machine uses them up; `get` moves the clock once a silence has begun for certain.
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
+# In virtual time: shorter than a throttled event takes.
+VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
 _transports: WeakKeyDictionary[AsyncDisco, WatchedTransport] = WeakKeyDictionary()
 
 
@@ -66,26 +68,33 @@ def device(text: str = TEXT, **profile: Any) -> SimulatedEndpoint:
 
 
 def asking(
-    proxy: FaultProxy, local: Any = None, *, policy: Preset | str = "server_only", **more: Any
+    server: FaultProxy | MemoryServer | Any,
+    local: Any = None,
+    *,
+    policy: Preset | str = "server_only",
+    **more: Any,
 ) -> AsyncDisco:
-    transport = WatchedTransport(proxy)
+    """A client of a proxy or another server on a socket, or of a server in memory, in virtual time."""
+    in_memory = isinstance(server, MemoryServer)
+    transport = server if in_memory else WatchedTransport(server)
     settings = {
         "max_retries": 0,
         "policy": preset(policy) if isinstance(policy, str) else policy,
         "continuation": "trailing",
-        "timeouts": PATIENT,
+        "timeouts": VIRTUAL if in_memory else PATIENT,
         "http_client": httpx2.AsyncClient(transport=transport),
         **more,
     }
-    client = AsyncDisco(local=local, base_url=proxy.base_url, api_key="secret-key-1234", **settings)
-    _transports[client] = transport
+    client = AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
+    if not in_memory:
+        _transports[client] = transport
     return client
 
 
 async def get(client: AsyncDisco, *, stream: bool = True, **params: Any) -> Answer:
     """Ask, and read to the end, whatever end that is. Silence passes quickly where the clock is a moved one."""
     async with anyio.create_task_group() as group:
-        if moved_clock.is_running():
+        if client in _transports and moved_clock.is_running():
             group.start_soon(_pass_silence, client)
         answer = await _get(client, stream=stream, **params)
         group.cancel_scope.cancel()
@@ -119,11 +128,6 @@ async def _pass_silence(client: AsyncDisco) -> None:
         return transport.is_silent if transport.open else simulated
 
     await moved_clock.pass_silence(is_silent)
-
-
-async def nothing_left(proxy: FaultProxy) -> None:
-    """No connection is open once the client has closed."""
-    await anyio.to_thread.run_sync(proxy.wait_idle)
 
 
 def calm(answer: Answer, text: str = TEXT) -> None:

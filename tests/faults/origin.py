@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Head, chunked, read_body, read_head
+from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked, read_body, read_head
+from scripted_server import chunk
 from stream_server import listening
 
 from disco.endpoints.simulation.simulated_text import tokenise
 
-__all__ = ["TEXT", "Origin", "origin_server"]
+__all__ = ["TEXT", "Origin", "answer_events", "begun_by", "origin_server"]
 
 TEXT = (
     "Das Meer 🌊 ist größer als jede Karte — 海は広い and it keeps its own time. "
@@ -79,36 +80,41 @@ async def _answer(
         )
         return
     origin.bodies.append(body)
-    last = body["messages"][-1]
-    begun = last["content"] if last["role"] == "assistant" else ""
+    begun = begun_by(body)
     if not text.startswith(begun):
         await _document(writer, 400, {"error": {"message": "This is no beginning of the text."}})
         return
-    pieces = tokenise(text[len(begun) :])
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED_HEAD + b"\r\n")
-    await _event(writer, {"role": "assistant", "content": ""})
-    for piece in pieces:
-        if origin.token_s:
+    for event in answer_events(text[len(begun) :]):
+        if event.content and origin.token_s:
             await asyncio.sleep(origin.token_s)
-        if reader.at_eof():
+        if event.content and reader.at_eof():
             raise ConnectionError  # who closes their side has left: uvicorn sees it so, too
-        await _event(writer, {"content": piece})
-    await _event(writer, {}, finish="stop")
-    writer.write(chunked(b"data: [DONE]\n\n") + LAST_CHUNK)
+        writer.write(chunked(event.data))
+        await writer.drain()
+    writer.write(LAST_CHUNK)
     await writer.drain()
 
 
-async def _event(writer: asyncio.StreamWriter, delta: dict[str, str], finish: str | None = None) -> None:
-    chunk = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "m",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }
+def begun_by(body: Any) -> str:
+    """The beginning of an answer that a request asks to continue."""
+    last = body["messages"][-1]
+    return last["content"] if last["role"] == "assistant" else ""
+
+
+def answer_events(text: str) -> list[Event]:
+    """A whole answer, one event a token."""
+    return [
+        _event(chunk("", role="assistant")),
+        *(_event(chunk(piece), content=piece) for piece in tokenise(text)),
+        _event(chunk(finish="stop"), finishes=True),
+        Event(b"data: [DONE]\n\n", done=True),
+    ]
+
+
+def _event(body: Any, **what: Any) -> Event:
     # Servers that write UTF-8 as it is are the ones whose characters can be cut.
-    writer.write(chunked(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"))
-    await writer.drain()
+    return Event(b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n", **what)
 
 
 async def _document(writer: asyncio.StreamWriter, status: int, body: Any) -> None:

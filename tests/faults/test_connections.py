@@ -6,13 +6,10 @@ import anyio
 import anyio.to_thread
 import moved_clock
 import pytest
-from faults.fault import Direction, Fault, Kind, Moment, refusal
+from faults.fault import Direction, Fault, Kind, Moment
 from faults.lab import MESSAGES, asking, calm, device, get, preset
 from faults.origin import TEXT
 from faults.proxy import fault_proxy
-from scripted_server import chunk, scripted_server, sse, stream
-
-from disco.endpoints.simulation.simulated_text import tokenise
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +25,11 @@ def kept(origin, monkeypatch):
     monkeypatch.setattr("disco.endpoints.openai_api.api_attempt._DRAIN_S", 60.0)
     with fault_proxy(origin.base_url, keep_alive=True) as proxy:
         yield proxy
+        proxy.wait_idle()
+
+
+async def until(proxy, what) -> None:
+    await anyio.to_thread.run_sync(lambda: proxy.wait_for(what))
 
 
 async def test_an_answer_that_was_read_to_its_end_leaves_its_connection_for_the_next(kept):
@@ -35,7 +37,6 @@ async def test_an_answer_that_was_read_to_its_end_leaves_its_connection_for_the_
         for _ in range(3):
             calm(await get(client))
     assert [p.reused for p in kept.passages][1:] == [True, True]
-    await anyio.to_thread.run_sync(kept.wait_idle)
 
 
 @pytest.mark.parametrize("kind", [Kind.CLOSE, Kind.RESET, Kind.END, Kind.STALL, Kind.GARBAGE])
@@ -49,7 +50,6 @@ async def test_a_broken_answer_takes_its_connection_with_it(kept, kind):
     assert kept.passages[1].reused
     if kind is not Kind.END:  # which ends properly as far as HTTP is concerned
         assert not kept.passages[2].reused
-    await anyio.to_thread.run_sync(kept.wait_idle)
 
 
 async def test_a_connection_that_its_server_gave_up_meanwhile_is_not_used(kept):
@@ -62,19 +62,19 @@ async def test_a_connection_that_its_server_gave_up_meanwhile_is_not_used(kept):
     assert not kept.passages[1].reused
 
 
-DROPPED = [
-    Fault(Kind.CLOSE, Moment.HEAD),
-    Fault(Kind.RESET, Moment.HEAD),
-    Fault(Kind.CLOSE, Moment.REQUEST, after_bytes=40),
-    Fault(Kind.RESET, Moment.REQUEST, after_bytes=40),
-    Fault(Kind.HALF_CLOSE, Moment.REQUEST, Direction.UP, after_bytes=40),
-]
-
-
-@pytest.mark.parametrize("fault", DROPPED, ids=str)
-@pytest.mark.parametrize("helper", [True, False], ids=["with a device", "alone"])
+@pytest.mark.parametrize(
+    ("fault", "helper"),
+    [
+        (Fault(Kind.CLOSE, Moment.HEAD), True),
+        (Fault(Kind.RESET, Moment.HEAD), False),
+        (Fault(Kind.CLOSE, Moment.REQUEST, after_bytes=40), False),
+        (Fault(Kind.RESET, Moment.REQUEST, after_bytes=40), True),
+        (Fault(Kind.HALF_CLOSE, Moment.REQUEST, Direction.UP, after_bytes=40), True),
+    ],
+    ids=str,
+)
 async def test_a_connection_given_up_at_the_moment_of_its_use_costs_nothing(kept, fault, helper, monkeypatch):
-    """The server closes it as the request is on its way: no response, no answer, no bill; somebody else answers."""
+    """The server closes it as the request is on its way: no response, no answer, no bill."""
     monkeypatch.setattr("disco.session.switching.failover_rule.RETRY_S", 0.01)
     async with asking(kept, device() if helper else None, max_retries=1) as client:
         kept.arm([None, fault])
@@ -87,24 +87,7 @@ async def test_a_connection_given_up_at_the_moment_of_its_use_costs_nothing(kept
     assert (lost.prompt_tokens, lost.completion_tokens, lost.cost) == (0, 0, 0.0)
 
 
-@pytest.mark.parametrize("fault", [refusal(503), Fault(Kind.REFUSE)], ids=str)
-async def test_who_is_turned_away_is_charged_nothing(kept, fault):
-    async with asking(kept, device()) as client:
-        kept.arm([fault])
-        answer = await get(client)
-    assert answer.route.attempts[0].cost == 0.0
-
-
-async def test_who_was_at_work_is_charged(kept):
-    async with asking(kept, device()) as client:
-        kept.arm([Fault(Kind.STALL, Moment.HEAD), Fault(Kind.CLOSE, Moment.MIDDLE, tokens=5)])
-        silent, cut = await get(client), await get(client)
-    assert silent.route.attempts[0].prompt_tokens > 0
-    assert cut.route.attempts[0].completion_tokens == 5
-    assert silent.route.ledger.total_cost > 0
-
-
-@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.FIRST, Moment.MIDDLE, Moment.LAST])
+@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.MIDDLE])
 async def test_a_reader_who_leaves_closes_the_connection(kept, moment):
     async with asking(kept) as client:
         kept.arm([Fault(Kind.STALL, moment)])
@@ -118,35 +101,17 @@ async def test_a_reader_who_leaves_closes_the_connection(kept, moment):
 
         async with anyio.create_task_group() as group:
             group.start_soon(read)
-            await anyio.to_thread.run_sync(
-                lambda: kept.wait_for(lambda: any(p.silent for p in kept.passages))
-            )
+            await until(kept, lambda: any(p.silent for p in kept.passages))
             group.cancel_scope.cancel()
-        await anyio.to_thread.run_sync(lambda: kept.wait_for(lambda: kept.passages[0].over))
-    await anyio.to_thread.run_sync(kept.wait_idle)
+        await until(kept, lambda: kept.passages[0].over)
 
 
-@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.FIRST, Moment.MIDDLE])
+@pytest.mark.parametrize("moment", [Moment.HEAD, Moment.MIDDLE])
 async def test_the_loser_of_a_race_is_closed_though_it_says_nothing(kept, moment):
     async with asking(kept, device(), policy=preset("race")) as client:
         kept.arm([Fault(Kind.STALL, moment, tokens=0)])
         answer = await get(client)
         calm(answer)
         # Not by closing the client: while that is open, too.
-        await anyio.to_thread.run_sync(lambda: kept.wait_for(lambda: all(p.over for p in kept.passages)))
+        await until(kept, lambda: all(p.over for p in kept.passages))
     assert ("device", None) in answer.attempts
-
-
-BROKEN = {"server": sse({"error": {"message": "Boom."}}, done=False), "garbage": b"data: {oops\n\n"}
-
-
-@pytest.mark.parametrize(("failure", "broken"), BROKEN.items(), ids=BROKEN.keys())
-async def test_what_came_in_the_same_packet_as_an_error_came_before_it(failure, broken):
-    text = [chunk(piece) for piece in tokenise(TEXT)[:5]]
-    script = stream(sse(chunk(role="assistant"), *text, done=False) + broken)
-    async with scripted_server(script) as server, asking(server) as alone:
-        answer = await get(alone)
-        assert answer.text == "".join(tokenise(TEXT)[:5])
-        assert answer.attempts == [("server", failure)]
-        async with asking(server, device()) as client:
-            calm(await get(client))

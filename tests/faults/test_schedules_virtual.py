@@ -10,10 +10,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from defects.parts import play
 from faults.cases import FAILING
 from faults.origin import TEXT
 from faults.simulate import simulated
-from faults.virtual import play
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ from disco.request import Timeouts
 from disco.session.attempt.attempt_state import AttemptOutcome, Role
 
 NAMES = ("device", "server", "edge")
-FAULTS = [fault for case in FAILING if (fault := simulated(case.fault)) is not None]
+FAULTS = [fault for case in FAILING if (fault := simulated(case)) is not None]
 LONG = TEXT * 3
 
 faults = st.sampled_from(FAULTS) | st.builds(
@@ -107,6 +107,7 @@ def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
         "costs": {source: 1e-3, target: 1e-9, third: 1e-3},
         "pace": Pace(tps=draw(st.floats(4.0, 30.0))),
         "streams": draw(st.booleans()),
+        "max_retries": 0,
         "timeouts": Timeouts(total_s=None),
     }
 
@@ -169,7 +170,7 @@ def test_a_first_word_that_nobody_has_seen_is_written_anew_by_whoever_is_asked_a
 
 
 def test_the_first_seed_gives_the_same_run_again():
-    fault = simulated(FAILING[0].fault)
+    fault = simulated(FAILING[0])
     plan = Plan((Start("server"),), ("device",))
     there = {"server": SimulatedProfile(answer=LONG, fault=fault), "device": SimulatedProfile(answer=LONG)}
     first, second = play(there, plan), play(there, plan)

@@ -1,0 +1,211 @@
+"""A server without a socket, for virtual time: no data is ever on its way while the clock looks for work.
+
+`befallen` says what each fault of `fault` is to httpx2; `test_sockets` holds that to real connections.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import openai._base_client
+import pytest
+from faults.exchange import EMPTY_EVENTS, PAGE, first_part, strikes_before
+from faults.fault import Direction, Fault, Kind, Moment
+from faults.http_parts import Event
+from faults.origin import TEXT, answer_events, begun_by
+from scripted_server import chunk, sse
+
+__all__ = ["RESET", "SILENCE", "MemoryServer", "Reply", "befallen", "continuing", "no_thread", "spoken"]
+
+SILENCE = math.inf
+RESET = httpx2.ReadError("reset")
+DROPPED = httpx2.RemoteProtocolError("dropped")  # closed, or not HTTP
+HOLE = "black hole"  # no answer to the attempt to connect
+Step = bytes | float | str | Exception
+HEAD_BYTES = 100.0  # of a response, about
+
+
+@pytest.fixture(autouse=True)
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK finds out in a thread on which platform it is; a clock that jumps would not wait for it."""
+
+    def inline(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return function(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(openai._base_client, "asyncify", inline)
+
+
+@dataclass
+class Reply:
+    """One response: pieces of its body, seconds between them, what it fails with; `before`: what precedes it."""
+
+    steps: Sequence[Step] = ()
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
+    before: Sequence[Step] = ()
+
+
+Replies = Reply | Callable[[Any], Reply]
+
+
+class MemoryServer(httpx2.AsyncBaseTransport):
+    """Plays the next reply for each request, the last one for all further ones. A reply may be made of the request.
+
+    Mutable: `requests` (JSON bodies), `replies` that are left, by port.
+    """
+
+    base_url = "http://127.0.0.1:1001/v1"
+
+    def __init__(self, *replies: Replies) -> None:
+        self.requests: list[Any] = []
+        self.replies: dict[int, list[Replies]] = {1001: list(replies)}
+
+    def also(self, *replies: Replies) -> str:
+        """Replies at another address, which is returned."""
+        port = 1001 + len(self.replies)
+        self.replies[port] = list(replies)
+        return f"http://127.0.0.1:{port}/v1"
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(json.loads(await request.aread()))
+        left = self.replies[request.url.port]
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        if not isinstance(reply, Reply):
+            reply = reply(self.requests[-1])
+        connect_s = request.extensions.get("timeout", {}).get("connect")
+        async for _ in _Body([connect_s if step == HOLE else step for step in reply.before]):
+            pass
+        stream = _Body(reply.steps)
+        return httpx2.Response(reply.status, headers=dict(reply.headers), stream=stream, request=request)
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for step in self.steps:
+            await anyio.lowlevel.checkpoint()
+            if isinstance(step, Exception):
+                raise type(step)(str(step))
+            if isinstance(step, bytes):
+                yield step
+            else:
+                await anyio.sleep(step)
+
+
+def spoken(pieces: Sequence[str], *, first_s: float = 0.0, gap_s: float = 0.0, finish: str = "stop") -> Reply:
+    """What a server says, piece by piece in time."""
+    steps: list[Step] = [first_s]
+    for i, text in enumerate(pieces):
+        steps += [gap_s] * (i > 0) + [sse(chunk(text), done=False)]
+    return Reply([*steps, sse(chunk(finish=finish))])
+
+
+def continuing(text: str) -> Callable[[Any], Reply]:
+    """The rest of `text`, word by word, after whatever of it a request's last message quotes as the answer so far."""
+
+    def reply(body: Any) -> Reply:
+        begun = begun_by(body)
+        assert text.startswith(begun)
+        return spoken(re.findall(r"\s*\S+", text[len(begun) :]))
+
+    return reply
+
+
+def befallen(fault: Fault | None) -> Callable[[Any], Reply]:
+    """What comes of `TEXT` where `fault` befalls the request or its response."""
+
+    def reply(body: Any) -> Reply:
+        rest = answer_events(TEXT[len(begun_by(body)) :])
+        if fault is None:
+            return Reply([event.data for event in rest])
+        if fault.moment in (Moment.CONNECT, Moment.REQUEST, Moment.HEAD):
+            return _before(fault, rest, json.dumps(body).encode())
+        return Reply(list(_within(fault, rest)))
+
+    return reply
+
+
+def _before(fault: Fault, rest: Sequence[Event], request: bytes) -> Reply:
+    """There is no response yet."""
+    answer = [event.data for event in rest]
+    match fault.kind:
+        case Kind.REFUSE:
+            return Reply(before=[httpx2.ConnectError("refused")])
+        case Kind.BLACK_HOLE:
+            return Reply(before=[HOLE, httpx2.ConnectTimeout("no answer")])
+        case Kind.RESET if fault.direction is Direction.DOWN:
+            return Reply(before=[RESET])
+        case Kind.CLOSE | Kind.RESET | Kind.HALF_CLOSE:
+            return Reply(before=[DROPPED])
+        case Kind.GARBAGE if fault.direction is Direction.UP:
+            return _document(400, b'{"error": {"message": "This is no JSON."}}')
+        case Kind.GARBAGE:
+            return Reply(before=[DROPPED])
+        case Kind.STALL | Kind.DELAY:
+            return Reply(answer, before=[fault.seconds])
+        case Kind.THROTTLE if fault.direction is Direction.UP:
+            return Reply(answer, before=[len(request) / fault.bytes_per_s])
+        case Kind.THROTTLE:
+            slow = [step for data in answer for step in (len(data) / fault.bytes_per_s, data)]
+            return Reply(slow, before=[HEAD_BYTES / fault.bytes_per_s])
+        case Kind.STATUS:
+            return _document(fault.status, fault.body, dict(fault.headers))
+        case Kind.PAGE:
+            return _document(200, PAGE, {"content-type": "text/html"})
+    raise AssertionError(f"{fault} is not known here")
+
+
+def _document(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply([body], status, {"content-type": "application/json", **(headers or {})})
+
+
+def _within(fault: Fault, rest: Sequence[Event]) -> Iterator[Step]:
+    """The response has begun."""
+    struck, tokens, passed, last, seconds_per_byte = False, 0, 0, b"", 0.0
+    for event in rest:
+        if not struck and strikes_before(fault, event, tokens, passed):
+            struck = True
+            yield first_part(event.data, fault, passed)
+            match fault.kind:
+                case Kind.RESET if fault.direction is Direction.DOWN:
+                    yield RESET
+                case Kind.CLOSE | Kind.HALF_CLOSE | Kind.RESET:
+                    yield DROPPED
+                case Kind.STALL | Kind.DELAY:
+                    yield fault.seconds
+                case Kind.THROTTLE:
+                    seconds_per_byte = 1.0 / fault.bytes_per_s
+                case Kind.GARBAGE if not fault.framed:
+                    yield DROPPED
+                case Kind.GARBAGE:
+                    yield fault.body
+                case Kind.ERROR:
+                    yield b"data: " + fault.body + b"\n\n"
+                case Kind.REPEAT:
+                    yield last
+                case Kind.EMPTY:
+                    yield EMPTY_EVENTS
+                case Kind.END:
+                    pass
+                case _:
+                    raise AssertionError(f"{fault} is not known here")
+            if fault.kind in (Kind.GARBAGE, Kind.ERROR, Kind.END):
+                return
+        yield len(event.data) * seconds_per_byte
+        yield event.data
+        tokens += bool(event.content)
+        passed += len(event.data)
+        last = event.data
