@@ -1,7 +1,8 @@
 """Leaving an answer: in every way, at every moment; and how long it takes until nothing of it runs.
 
-A scene is a moment on a real model and a scripted server. The server plays in a loop of its own, so that all tasks of
-the application's loop are the application's or disco's.
+A scene is a moment: in virtual time, on a simulated model and a server in memory, or for real, on a model and a server
+on a socket. A real server plays in a loop of its own, so that all tasks of the application's loop are the
+application's or disco's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import httpx2
 import moved_clock
 import openai
+from faults.in_memory import RESET, MemoryServer, Reply
 from promptly import Since
 from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, ScriptedServer, chunk, piece, scripted_server, sse
 
@@ -25,12 +29,13 @@ from disco import AsyncDisco, DiscoError
 from disco.client.chat.answer_stream import DiscoStream
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.profiles import DeviceProfile
 
 # 200 ms is the aim; bench_cancel.py prints what it really is.
-DEADLINE_S = (
-    10.0  # the clock is moved there when the moment has come; shorter than any other clock of an answer
-)
+# The clock is moved there when the moment has come; shorter than any other clock of an answer.
+DEADLINE_S = 10.0
 CONTEXT_TOKENS = 2048
 # A prompt that takes this model seconds to read, on any machine.
 LONG = "river " * 1100
@@ -38,21 +43,46 @@ SPEEDY = DeviceProfile(
     name="speedy", source="a claim, so that moves are begun", prefill_tps=1e5, decode_tps=1e3
 )
 
-_WORDS = [piece(sse(chunk(f" word{n},"), done=False)) for n in range(60)]
-_FINISH = piece(sse(chunk(finish="stop"), done=False))
-SCRIPTS: dict[str, list[Any]] = {
-    "before headers": [WAIT_FOR_CLOSE],
-    "before the first token": [STREAM_HEAD, piece(sse(chunk(role="assistant"), done=False)), WAIT_FOR_CLOSE],
-    "server writes": [STREAM_HEAD, *_WORDS[:3], WAIT_FOR_CLOSE],
-    "move": [STREAM_HEAD, *(step for word in _WORDS for step in (word, 0.02)), WAIT_FOR_CLOSE],
-    "last token came": [STREAM_HEAD, *_WORDS[:3], _FINISH, WAIT_FOR_CLOSE],
+_ROLE = sse(chunk(role="assistant"), done=False)
+_WORDS = [sse(chunk(f" word{n},"), done=False) for n in range(60)]
+_FINISH = sse(chunk(finish="stop"), done=False)
+_SLOWLY = [step for word in _WORDS for step in (word, 0.02)]
+_HEAD = Reply(before=[math.inf])
+_BUSY = Reply([b"{}"], 503, {"content-type": "application/json", "retry-after-ms": "5000"})
+# What the server says by the moment; then it is silent.
+SAID: dict[str, Reply] = {
+    "before headers": _HEAD,
+    "before the first token": Reply([_ROLE, math.inf]),
+    "race": _HEAD,
+    "takeover at once": Reply([b"{}"], 500, {"content-type": "application/json"}),
+    "back-off": _BUSY,
+    "server writes": Reply([*_WORDS[:3], math.inf]),
+    "move": Reply([*_SLOWLY, math.inf]),
+    "takeover": Reply([*_WORDS[:3], 0.1, RESET]),
+    "held for its pace": Reply([*_WORDS, math.inf]),
+    "last token came": Reply([*_WORDS[:3], _FINISH, math.inf]),
 }
-# Moments at which `create` still waits, and moments at which a stream is being read.
+# Moments at which `create` still waits, and moments at which a stream is being read; those that only a model that is
+# loaded or read can show are real, those that no real connection shows for certain are virtual.
 WAITING = ("model loads", "prefill", "before headers", "before the first token")
 READING = ("server writes", "device writes", "move", "last token came")
+VIRTUAL_WAITING = (*WAITING[1:], "race", "takeover at once", "back-off")
+VIRTUAL_READING = (*READING, "takeover", "held for its pace")
 # Ways to leave a `create` that waits, and further ones for a stream.
 BROKEN_OFF = ("scope", "task", "client", "fail_after", "deadline")
 LEFT = ("async with", "close", "drop")
+
+
+def script(moment: str) -> list[Any]:
+    """What the server says, for one on a socket."""
+    reply = SAID[moment]
+    if reply.before:
+        return [WAIT_FOR_CLOSE]
+    return [
+        STREAM_HEAD,
+        *(piece(step) if isinstance(step, bytes) else step for step in reply.steps[:-1]),
+        WAIT_FOR_CLOSE,
+    ]
 
 
 def device() -> LlamaCppEndpoint:
@@ -77,21 +107,23 @@ class Scene:
     """
 
     moment: str
-    local: LlamaCppEndpoint | None
-    server: ScriptedServer | None
+    local: Any
+    server: Any
     texts: int = 0
     _number: int = field(default_factory=time.monotonic_ns)
 
-    def client(self) -> AsyncDisco:
+    def client(self, **more: Any) -> AsyncDisco:
         server = {} if self.server is None else {"base_url": self.server.base_url, "api_key": "x"}
-        policy = "device_only" if self.server is None else "server_only"
+        policy = "device_only" if self.server is None else "race" if self.moment == "race" else "server_only"
+        pace = 10.0 if self.moment in ("move", "held for its pace") else "off"
         preset = Preset(
             dispatch={"policy": policy},
             cost={"exchange_rate": 0.0},
-            playback={"pace_tps": 10.0 if self.moment == "move" else "off"},
+            playback={"pace_tps": pace},
             migration={"enabled": self.moment == "move"},
         )
-        return AsyncDisco(local=self.local, policy=preset, device_profile=SPEEDY, max_retries=0, **server)
+        settings = {"max_retries": 0, "device_profile": SPEEDY, **server, **more}
+        return AsyncDisco(local=self.local, policy=preset, **settings)
 
     def asked(self, *, stream: bool = True, deadline_s: float | None = None) -> dict[str, Any]:
         # Begins differently each time, so that no prefill is in the cache.
@@ -107,10 +139,13 @@ class Scene:
             "extra_body": {"disco": {"deadline_s": deadline_s}} if deadline_s else None,
         }
 
+    def generates(self) -> bool:
+        return self.local is not None and generates(self.local)
+
     def reached(self, stream: DiscoStream | None = None) -> bool:
         if self.moment == "move":
             moves = [] if stream is None else stream._live.session.migrations_run
-            return any(move.outcome == "running" for move in moves) and generates(self.local)
+            return any(move.outcome == "running" for move in moves) and self.generates()
         if self.moment == "model loads":
             return self.local._worker._thread is not None and self.local._worker.model is None
         if self.moment == "prefill":
@@ -123,7 +158,7 @@ class Scene:
     def still_runs(self) -> list[str]:
         """What of it, outside the application's own loop, still runs."""
         left = []
-        if self.local is not None and self.moment != "model loads" and generates(self.local):
+        if self.moment != "model loads" and self.generates():
             left.append("a generation")
         if self.moment == "model loads" and self.local._worker._queue:
             left.append("a request for the model")  # loading itself goes on: the next answer needs it
@@ -131,15 +166,45 @@ class Scene:
             left.append("a connection to the server")
         return left
 
+    def since(self) -> Since:
+        """A stopwatch, from now."""
+        return Since()
+
+
+class VirtualScene(Scene):
+    """The same in virtual time, where the moments that last no time on a real machine last as well."""
+
+    def client(self) -> AsyncDisco:
+        more = {} if self.server is None else {"http_client": httpx2.AsyncClient(transport=self.server)}
+        return super().client(continuation="flags", max_retries=self.moment == "back-off", **more)
+
+    def generates(self) -> bool:
+        return self.local is not None and self.local.busy > 0
+
+    def reached(self, stream: DiscoStream | None = None) -> bool:
+        match self.moment:
+            case "prefill" | "takeover at once":
+                return self.generates()
+            case "race":
+                return self.generates() and self.server.open > 0
+            case "back-off":
+                return bool(self.server.requests) and not self.server.open
+            case "before headers" | "before the first token":
+                return self.server.open > 0
+        return super().reached(stream)
+
+    def since(self) -> Since:
+        return Since(clock=anyio.current_time)  # shorter than any bound of disco's, to the second
+
 
 @contextlib.asynccontextmanager
 async def scene(moment: str, shared: LlamaCppEndpoint) -> AsyncIterator[Scene]:
-    """Set a moment up; `shared` is a loaded model."""
+    """Set a real moment up; `shared` is a loaded model."""
     with contextlib.ExitStack() as stack:
-        server = None
-        if moment in SCRIPTS:
+        server: ScriptedServer | None = None
+        if moment in SAID:
             portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
-            server = stack.enter_context(portal.wrap_async_context_manager(scripted_server(SCRIPTS[moment])))
+            server = stack.enter_context(portal.wrap_async_context_manager(scripted_server(script(moment))))
         local = shared if moment in ("prefill", "device writes", "move") else None
         if moment == "model loads":
             local = device()
@@ -148,6 +213,18 @@ async def scene(moment: str, shared: LlamaCppEndpoint) -> AsyncIterator[Scene]:
         finally:
             if local is not shared and local is not None:
                 await local.aclose()
+
+
+def virtual_scene(moment: str) -> VirtualScene:
+    """Set a moment up in virtual time; the device reads on where it is to be caught reading."""
+    ttft_s = 0.1 if moment == "device writes" else 5.0 if moment == "move" else 1000.0
+    profile = SimulatedProfile(
+        ttft_s=ttft_s, decode_tps=50.0, answer_tokens=5_000, features=frozenset({"logit_bias"})
+    )
+    alone = moment in ("prefill", "device writes")
+    helps = moment in ("race", "takeover at once", "takeover", "move")
+    local = SimulatedEndpoint("device", profile, place="device") if alone or helps else None
+    return VirtualScene(moment, local, None if alone else MemoryServer(SAID[moment]))
 
 
 def tasks() -> set[Any]:
@@ -171,6 +248,14 @@ async def until(what: Callable[[], object], limit_s: float = 120.0) -> None:
             await anyio.sleep(0.001)
 
 
+def soon(what) -> None:
+    """Wait until `what()` holds, in a thread without an event loop."""
+    since = Since()
+    while not what():
+        since.check()
+        time.sleep(0.001)
+
+
 async def quiet_s(scene: Scene, before: set[Any], left: Since, *, hosts: int) -> float:
     """Seconds from leaving until nothing ran any more but the client's own task; fails if that is not soon."""
 
@@ -184,23 +269,23 @@ async def quiet_s(scene: Scene, before: set[Any], left: Since, *, hosts: int) ->
     return left.elapsed_s
 
 
+def deadline_of(way: str) -> float | None:
+    return DEADLINE_S if way == "deadline" else None
+
+
 async def break_off(scene: Scene, way: str, *, stream: bool = True) -> float:
     """Leave a `create` that waits; how long it took until nothing ran."""
     before = tasks()
-    async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(scene.client())
-        asked = scene.asked(stream=stream, deadline_s=DEADLINE_S if way == "deadline" else None)
+    async with scene.client() as client:
+        asked = scene.asked(stream=stream, deadline_s=deadline_of(way))
 
         async def create() -> None:
             try:
-                if way == "fail_after":
-                    with anyio.fail_after(DEADLINE_S):
-                        await client.chat.completions.create(**asked)
-                else:
+                with anyio.fail_after(DEADLINE_S if way == "fail_after" else math.inf):
                     await client.chat.completions.create(**asked)
             except TimeoutError:
                 assert way == "fail_after"
-            except openai.APITimeoutError:
+            except (openai.APITimeoutError, openai.InternalServerError):  # or what nothing has made up for
                 assert way == "deadline"
             except DiscoError as error:
                 if way != "client" or "closed" not in str(error):
@@ -211,7 +296,7 @@ async def break_off(scene: Scene, way: str, *, stream: bool = True) -> float:
         if way == "task":  # as an asyncio application does it
             task = asyncio.create_task(create())
             await until(scene.reached)
-            left = Since()
+            left = scene.since()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -219,13 +304,13 @@ async def break_off(scene: Scene, way: str, *, stream: bool = True) -> float:
             async with anyio.create_task_group() as group:
                 group.start_soon(create)
                 await until(scene.reached)
-                left = Since()
+                if way in ("fail_after", "deadline"):
+                    moved_clock.skip(DEADLINE_S)
+                left = scene.since()
                 if way == "scope":
                     group.cancel_scope.cancel()
                 elif way == "client":
                     await client.close()
-                else:
-                    moved_clock.skip(DEADLINE_S)
         return await quiet_s(scene, before, left, hosts=way != "client")
 
 
@@ -233,9 +318,7 @@ async def leave(scene: Scene, way: str) -> float:
     """Leave a stream that is being read; how long it took until nothing ran."""
     before = tasks()
     client = scene.client()
-    stream = await client.chat.completions.create(
-        **scene.asked(deadline_s=DEADLINE_S if way == "deadline" else None)
-    )
+    stream = await client.chat.completions.create(**scene.asked(deadline_s=deadline_of(way)))
 
     async def read() -> None:
         """To the moment; a read that is broken off at it goes on for ever."""
@@ -250,13 +333,41 @@ async def leave(scene: Scene, way: str) -> float:
             pass
 
     await read()
-    left = Since()
-    if way == "async with":
-        async with stream:
-            pass
-    elif way == "close":
-        await stream.close()
-    elif way == "drop":
+    if scene.moment == "takeover":  # nothing more comes to read then
+        await until(scene.generates)
+    if way in ("fail_after", "deadline"):
+        with contextlib.suppress(TimeoutError, openai.APIConnectionError):
+            with anyio.fail_after(DEADLINE_S if way == "fail_after" else math.inf):
+                moved_clock.skip(DEADLINE_S)
+                left = scene.since()
+                await read_on()
+    elif way == "task":
+        task = asyncio.create_task(read_on())
+        await asyncio.sleep(0.01)
+        left = scene.since()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    else:
+        left = scene.since()
+        if way == "async with":
+            async with stream:
+                pass
+        elif way == "close":
+            await stream.close()
+        elif way == "scope":
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await read_on()
+        elif way == "client":
+            await client.close()
+            assert {one.outcome for one in stream.route.attempts} <= {
+                "cancelled",
+                "handed_over",
+                "lost",
+                "failed",
+            }
+    if way == "drop":
         gc.disable()  # what lies in a circle would only be found by the collector
         try:
             del stream, read, read_on
@@ -264,28 +375,6 @@ async def leave(scene: Scene, way: str) -> float:
         finally:
             gc.enable()
             await client.close()
-    elif way == "scope":
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await read_on()
-    elif way == "fail_after":
-        with contextlib.suppress(TimeoutError), anyio.fail_after(DEADLINE_S):
-            moved_clock.skip(DEADLINE_S)
-            await read_on()
-    elif way == "task":
-        task = asyncio.create_task(read_on())
-        await asyncio.sleep(0.01)
-        left = Since()
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    elif way == "client":
-        await client.close()
-        assert {one.outcome for one in stream.route.attempts} <= {"cancelled", "handed_over", "lost"}
-    else:
-        moved_clock.skip(DEADLINE_S)
-        with contextlib.suppress(openai.APITimeoutError):
-            await read_on()
     took_s = await quiet_s(scene, before, left, hosts=way != "client")
     await client.close()
     return took_s

@@ -62,13 +62,14 @@ Replies = Reply | Callable[[Any], Reply]
 class MemoryServer(httpx2.AsyncBaseTransport):
     """Plays the next reply for each request, the last one for all further ones. A reply may be made of the request.
 
-    Mutable: `requests` (JSON bodies), `replies` that are left, by port.
+    Mutable: `requests` (JSON bodies), `replies` that are left, by port, and how many responses are `open`.
     """
 
     base_url = "http://127.0.0.1:1001/v1"
 
     def __init__(self, *replies: Replies) -> None:
         self.requests: list[Any] = []
+        self.open = 0
         self.replies: dict[int, list[Replies]] = {1001: list(replies)}
 
     def also(self, *replies: Replies) -> str:
@@ -84,15 +85,22 @@ class MemoryServer(httpx2.AsyncBaseTransport):
         if not isinstance(reply, Reply):
             reply = reply(self.requests[-1])
         connect_s = request.extensions.get("timeout", {}).get("connect")
-        async for _ in _Body([connect_s if step == HOLE else step for step in reply.before]):
-            pass
-        stream = _Body(reply.steps)
-        return httpx2.Response(reply.status, headers=dict(reply.headers), stream=stream, request=request)
+        body = _Body(self, reply.steps)
+        body.is_open = True
+        self.open += 1
+        try:
+            async for _ in _Body(self, [connect_s if step == HOLE else step for step in reply.before]):
+                pass
+        except BaseException:
+            await body.aclose()
+            raise
+        return httpx2.Response(reply.status, headers=dict(reply.headers), stream=body, request=request)
 
 
 class _Body(httpx2.AsyncByteStream):
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = steps
+    def __init__(self, server: MemoryServer, steps: Sequence[Step]) -> None:
+        self.server, self.steps = server, steps
+        self.is_open = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in self.steps:
@@ -103,6 +111,10 @@ class _Body(httpx2.AsyncByteStream):
                 yield step
             else:
                 await anyio.sleep(step)
+
+    async def aclose(self) -> None:
+        self.server.open -= self.is_open
+        self.is_open = False
 
 
 def spoken(pieces: Sequence[str], *, first_s: float = 0.0, gap_s: float = 0.0, finish: str = "stop") -> Reply:
