@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
+import anyio
 import numpy as np
 from playing import Run, run_session
 
@@ -14,24 +15,14 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.events import Delta, Ended, Usage
 from disco.plan import Candidate, Migration, Plan, Start
 from disco.playback import Pace, Playback
-from disco.request import Request, Timeouts
+from disco.request import Prefix, Request, Timeouts
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = [
-    "CustomAttempt",
-    "CustomEndpoint",
-    "Migration",
-    "Pace",
-    "Plan",
-    "Run",
-    "Start",
-    "play",
-    "record_of",
-]
+__all__ = ["Migration", "Pace", "Plan", "Run", "ScriptedDevice", "Start", "play", "record_of"]
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 
@@ -79,44 +70,58 @@ def record_of(run: Run, _costs: object = None) -> RouteRecord:
     return make_record(run.session, settle_accounts(run.session), preset="test")
 
 
-class CustomAttempt(Attempt):
-    """An attempt that counts what it wrote and stops after its end. Subclasses write `_next`.
+Step = float | list[Delta] | Ended | Exception | Callable[[], Awaitable[list[Delta] | Ended]]
 
-    Mutable: `written`, `over`.
+
+class ScriptedDevice(Endpoint):
+    """A device that does for each attempt what a test says, and then stops without a word.
+
+    Args:
+        script: makes the steps of an attempt from its prefix: seconds, events, what it raises, or what to wait for.
+        parks: a loser may finish its prefill.
+        prompt_tokens: what an attempt says it has read.
     """
 
-    def __init__(self, prompt_tokens: int = 10) -> None:
-        self.prompt_tokens = prompt_tokens
-        self.written = 0
-        self.over = False
-
-    async def __anext__(self) -> list[Delta] | Ended:
-        if self.over:
-            raise StopAsyncIteration
-        event = await self._next()
-        if isinstance(event, list):
-            self.written += len(event)
-        self.over = isinstance(event, Ended)
-        return event
-
-    async def _next(self) -> list[Delta] | Ended:
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        pass
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, self.written)
-
-
-class CustomEndpoint(Endpoint):
-    """A device made by a test. Subclasses write `open`."""
-
     place = "device"
+    name = "device"
 
-    def __init__(self, name: str = "device") -> None:
-        self.name = name
+    def __init__(
+        self, script: Callable[[Prefix], Iterable[Step]], *, parks: bool = True, prompt_tokens: int = 10
+    ) -> None:
+        self.script, self.parks, self.prompt_tokens = script, parks, prompt_tokens
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         return Capabilities(continues=True, features=None, parks=True)
+
+    def open(self, request: Request, prefix: Prefix = Prefix()) -> Attempt:  # noqa: B008 - frozen
+        return ScriptedAttempt(self, iter(self.script(prefix)))
+
+
+class ScriptedAttempt(Attempt):
+    """Mutable: `steps`, `written`."""
+
+    def __init__(self, device: ScriptedDevice, steps: Iterator[Step]) -> None:
+        self.device, self.steps = device, steps
+        self.written = 0
+
+    async def __anext__(self) -> list[Delta] | Ended:
+        for step in self.steps:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, float):
+                await anyio.sleep(step)
+                continue
+            event = step if isinstance(step, list | Ended) else await step()
+            self.written += len(event) if isinstance(event, list) else 0
+            return event
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self.steps = iter(())
+
+    def park(self) -> bool:
+        return self.device.parks
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.device.prompt_tokens, self.written)

@@ -1,4 +1,4 @@
-"""C9: `timeout=` means the same to the constructor, to `with_options` and to a request."""
+"""`timeout=` means the same to the constructor, to `with_options` and to a request, in either client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from defects.asking import (
     MODEL,
     SILENCE,
+    MemoryServer,
     Reply,
-    Server,
     client,
     preset,
     prose,
@@ -20,16 +20,16 @@ from defects.asking import (
     spoken,
     streamed,
     text_of,
-    virtually,
 )
+from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 from scripted_server import chunk, sse
 
-from disco import Disco
+from disco import AsyncDisco, Disco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-SERVER_ONLY = preset("server_only")
-HERE = preset("device_only")
+pytestmark = pytest.mark.anyio
+
 # What is given, and the clocks for silence that it means.
 MEANS = [
     pytest.param(httpx2.Timeout(60.0, read=3.0), 3.0, id="Timeout"),
@@ -38,6 +38,7 @@ MEANS = [
 ]
 MUTE = Reply([SILENCE])
 STALLS = Reply([sse(chunk("It is"), done=False), SILENCE])
+both_places = pytest.mark.parametrize("where", ["constructor", "with_options"])
 
 
 class Asked(SimulatedEndpoint):
@@ -52,75 +53,46 @@ class Asked(SimulatedEndpoint):
         return super().open(request, *prefix)
 
 
-def check(local: Asked, silence_s: float | None) -> None:
+@pytest.mark.parametrize("kind", [Disco, AsyncDisco])
+@pytest.mark.parametrize("where", ["constructor", "with_options", "with_options, constructor"])
+@pytest.mark.parametrize(("given", "silence_s"), MEANS)
+async def test_a_client_takes_the_timeout(kind, given, silence_s, where):
+    local = Asked()
+    at_first = {"constructor": {"timeout": given}, "with_options": {}}.get(where, {"timeout": 7.0})
+    one = kind(local=local, policy=preset("device_only"), **at_first)
+    asker = one if where == "constructor" else one.with_options(timeout=given)
+    answer, closed = asker.chat.completions.create(model=MODEL, messages=question()), one.close
+    if kind is AsyncDisco:
+        await answer
+        await closed()
+    else:
+        closed()
     (clocks,) = local.clocks
-    assert clocks.first_content_s == silence_s
-    assert clocks.gap_s == silence_s
+    assert (clocks.first_content_s, clocks.gap_s) == (silence_s, silence_s)
 
 
-@pytest.mark.parametrize("where", ["constructor", "with_options", "with_options, constructor"])
-@pytest.mark.parametrize(("timeout", "silence_s"), MEANS)
-def test_the_synchronous_client_takes_the_timeout(timeout, silence_s, where):
-    """On c5a62d7 the clocks were 30 s and 15 s, whatever of these was given."""
-    local = Asked()
-    given = {"timeout": timeout} if where == "constructor" else {}
-    if where == "with_options, constructor":
-        given = {"timeout": 7.0}
-    with Disco(local=local, policy=HERE, **given) as one:
-        asker = one if where == "constructor" else one.with_options(timeout=timeout)
-        asker.chat.completions.create(model=MODEL, messages=question())
-    check(local, silence_s)
+async def seconds_of(script, where, given) -> tuple[float, str | None]:
+    """How long an answer takes, and its text; None where it failed."""
+    at_first = {"timeout": given} if where == "constructor" else {}
+    async with client(MemoryServer(script), policy=preset("server_only"), **at_first) as one:
+        asker = one if where == "constructor" else one.with_options(timeout=given)
+        began_at, text = anyio.current_time(), None
+        with contextlib.suppress(openai.APITimeoutError):
+            text = await text_of(await streamed(asker))
+        return anyio.current_time() - began_at, text
 
 
-@pytest.mark.parametrize("where", ["constructor", "with_options", "with_options, constructor"])
-@pytest.mark.parametrize(("timeout", "silence_s"), MEANS)
-def test_the_asynchronous_client_takes_the_timeout(timeout, silence_s, where):
-    """On c5a62d7 the clocks were 30 s and 15 s, whatever was given."""
-
-    async def main():
-        given = {"timeout": timeout} if where == "constructor" else {}
-        if where == "with_options, constructor":
-            given = {"timeout": 7.0}
-        async with client(local=local, policy=HERE, **given) as one:
-            asker = one if where == "constructor" else one.with_options(timeout=timeout)
-            await text_of(await streamed(asker))
-
-    local = Asked()
-    virtually(main)
-    check(local, silence_s)
-
-
-@contextlib.asynccontextmanager
-async def asking(script, where: str, given_timeout):
-    given = {"timeout": given_timeout} if where == "constructor" else {}
-    async with client(Server(script), policy=SERVER_ONLY, **given) as one:
-        yield one if where == "constructor" else one.with_options(timeout=given_timeout)
-
-
-@pytest.mark.parametrize("where", ["constructor", "with_options"])
+@both_places
 @pytest.mark.parametrize("script", [MUTE, STALLS], ids=["mute", "stalls"])
-def test_a_read_timeout_ends_a_silence(script, where):
-    """On c5a62d7 the error came after 30 s (mute) or 15 s (stalls) instead of 3 s."""
-
-    async def main():
-        async with asking(script, where, httpx2.Timeout(60.0, read=3.0)) as one:
-            began_at = anyio.current_time()
-            with pytest.raises(openai.APITimeoutError):
-                await text_of(await streamed(one))
-            assert 3.0 <= anyio.current_time() - began_at < 4.0
-
-    virtually(main)
+async def test_a_read_timeout_ends_a_silence(script, where):
+    took_s, text = await seconds_of(script, where, httpx2.Timeout(60.0, read=3.0))
+    assert text is None
+    assert 3.0 <= took_s < 4.0
 
 
-@pytest.mark.parametrize("where", ["constructor", "with_options"])
-def test_without_a_timeout_a_silence_is_waited_out(where):
-    """On c5a62d7 an AnswerTimeoutError came after 30 s (first_content_s)."""
+@both_places
+async def test_without_a_timeout_a_silence_is_waited_out(where):
     words = prose(3)
-
-    async def main():
-        async with asking(spoken(words, first_s=100.0, gap_s=100.0), where, None) as one:
-            began_at = anyio.current_time()
-            assert await text_of(await streamed(one)) == "".join(words)
-            assert anyio.current_time() - began_at > 250.0
-
-    virtually(main)
+    took_s, text = await seconds_of(spoken(words, first_s=100.0, gap_s=100.0), where, None)
+    assert text == "".join(words)
+    assert took_s > 250.0

@@ -1,4 +1,4 @@
-"""C6, C7, C10 to C12: what a client learns from its answers is true.
+"""What a client learns from its answers is true.
 
 What it believes is seen in its route records: how long a move was expected to take until the target's first token
 (`Transfer.expected_s`), and whether it moved at all.
@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from defects.asking import (
-    Reply,
-    Server,
-    client,
-    device,
-    preset,
-    prose,
-    question,
-    spoken,
-    streamed,
-    text_of,
-    virtually,
-    whole,
-)
+from defects.asking import MemoryServer, Reply, ask, client, device, preset, prose, question, spoken, whole
+from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 from scripted_server import chunk, sse
 
 from disco import Timeouts
 from disco.profiles import DeviceProfile, FlopsPerToken
+
+pytestmark = pytest.mark.anyio
 
 SERVER_FIRST = preset("server_only", order="break_before_make")
 WRITES = spoken(prose(60), first_s=0.2, gap_s=0.02)
@@ -39,100 +29,65 @@ async def believed_s(one, words: int) -> tuple[float, int]:
     return move.expected_s, route.prompt_tokens + move.cut_tokens
 
 
-async def at_once(one, prompts) -> list:
+async def at_once(one, prompts, **disco) -> list:
     """Route records of streams that are all asked for at the same moment."""
     routes = []
 
-    async def ask(prompt):
-        stream = await streamed(one, prompt, local_only=True)
-        await text_of(stream)
-        routes.append(stream.route)
+    async def read(prompt):
+        routes.append((await ask(one, prompt, **disco)).route)
 
     async with anyio.create_task_group() as group:
         for prompt in prompts:
-            group.start_soon(ask, prompt)
+            group.start_soon(read, prompt)
     return routes
 
 
-# ---------------------------------------------------------------------- C12 and C7: the device's line
+# ---------------------------------------------------------------------- the device's line
 
 LENGTHS = [60, 900, 300, 1500, 120, 2000, 600, 1200]
 
 
-def test_the_fixed_overhead_of_a_device_is_learnt():
-    """The learnt line predicts TTFT within 10 %, for short and long prompts, and its rate is that of the device.
-
-    On c5a62d7 the overhead stayed at 0.05 s, and 0.24 s were predicted where 0.53 s are true, 4.39 s where 2.91 s are;
-    the rate went up and down with the length of the last prompts: 572 tokens/s at the end, 1000 is true.
-    """
-
-    async def main():
-        local = device(overhead_s=0.4, prefill_tps=1000.0, decode_tps=200.0, answer_tokens=20)
-        async with client(Server(WRITES), local=local, policy=SERVER_FIRST) as one:
-            for i in range(160):
-                await whole(one, question(LENGTHS[i % 8] + i, f"number-{i}"), local_only=True)
-            lines = [await believed_s(one, words) for words in (100, 500, 2000)]
-        for believed, tokens in lines:
-            assert believed == pytest.approx(0.4 + tokens / 1000.0, rel=0.1)
-        (short_s, few), _, (long_s, many) = lines
-        assert (many - few) / (long_s - short_s) == pytest.approx(1000.0, rel=0.1)
-
-    virtually(main)
+async def test_the_fixed_overhead_of_a_device_is_learnt():
+    """The learnt line predicts TTFT within 10 %, for short and long prompts, and its rate is that of the device."""
+    local = device(overhead_s=0.4, prefill_tps=1000.0, decode_tps=200.0, answer_tokens=20)
+    async with client(MemoryServer(WRITES), local=local, policy=SERVER_FIRST) as one:
+        for i in range(160):
+            await whole(one, question(LENGTHS[i % 8] + i, f"number-{i}"), local_only=True)
+        lines = [await believed_s(one, words) for words in (100, 500, 2000)]
+    for believed, tokens in lines:
+        assert believed == pytest.approx(0.4 + tokens / 1000.0, rel=0.1)
+    (short_s, few), _, (long_s, many) = lines
+    assert (many - few) / (long_s - short_s) == pytest.approx(1000.0, rel=0.1)
 
 
-def test_waiting_for_a_device_is_no_part_of_its_prefill():
-    """Eight requests at once, of different lengths, to a device that does one at a time.
-
-    On c5a62d7 the last ones taught it to be slow: 5.2 s or 3.5 s were predicted (by the order in which they came to
-    their turn) where 0.68 s are true.
-    """
-
-    async def main():
-        local = device(overhead_s=0.05, prefill_tps=1000.0, decode_tps=50.0, answer_tokens=20)
-        clocks = Timeouts(first_content_s=None)  # that queueing is no silence is the next test's
-        async with client(Server(WRITES), local=local, policy=SERVER_FIRST, timeouts=clocks) as one:
-            for turn in range(4):
-                prompts = [question(n, f"turn-{turn}-{n}") for n in LENGTHS]
-                routes = await at_once(one, prompts)
-                assert [t.failure for route in routes for t in route.attempts] == [None] * 8
-            for words in (500, 2000):
-                believed, tokens = await believed_s(one, words)
-                assert believed == pytest.approx(0.05 + tokens / 1000.0, rel=0.2)
-
-    virtually(main)
+async def test_waiting_for_a_device_is_no_part_of_its_prefill():
+    """Eight requests at once, of different lengths, to a device that does one at a time."""
+    local = device(overhead_s=0.05, prefill_tps=1000.0, decode_tps=50.0, answer_tokens=20)
+    clocks = Timeouts(first_content_s=None)  # that queueing is no silence is the next test's
+    async with client(MemoryServer(WRITES), local=local, policy=SERVER_FIRST, timeouts=clocks) as one:
+        for turn in range(4):
+            prompts = [question(n, f"turn-{turn}-{n}") for n in LENGTHS]
+            routes = await at_once(one, prompts, local_only=True)
+            assert [t.failure for route in routes for t in route.attempts] == [None] * 8
+        for words in (500, 2000):
+            believed, tokens = await believed_s(one, words)
+            assert believed == pytest.approx(0.05 + tokens / 1000.0, rel=0.2)
 
 
-def test_waiting_for_a_device_is_no_silence_of_it():
-    """Eight at once, of 4 s each, where a silence may last 10 s: the others wait, and the device is never silent.
-
-    On c5a62d7 those that waited for more than 10 s failed with "timeout" and went to the server (2 of 5 at once, 5 of
-    8), and the device's breaker was open afterwards.
-    """
-
-    async def main():
-        local = device(overhead_s=2.0, decode_tps=10.0, answer_tokens=20)
-        clocks = Timeouts(first_content_s=10.0, gap_s=10.0, total_s=None)
-        policy = preset("device_only")
-        async with client(Server(WRITES), local=local, policy=policy, timeouts=clocks) as one:
-            routes = []
-
-            async def ask(i):
-                stream = await streamed(one, question(10, f"number-{i}"))
-                await text_of(stream)
-                routes.append(stream.route)
-
-            async with anyio.create_task_group() as group:
-                for i in range(8):
-                    group.start_soon(ask, i)
-            last = (await whole(one)).route
-        tries = [(t.endpoint, t.failure) for route in routes for t in route.attempts]
-        rested = [r.endpoint for r in last.deprioritised]  # the device where its breaker is open
-        assert (tries, rested, last.winner) == ([("device", None)] * 8, [], "device")
-
-    virtually(main)
+async def test_waiting_for_a_device_is_no_silence_of_it():
+    """Eight at once, of 4 s each, where a silence may last 10 s: the others wait, and the device is never silent."""
+    local = device(overhead_s=2.0, decode_tps=10.0, answer_tokens=20)
+    clocks = Timeouts(first_content_s=10.0, gap_s=10.0, total_s=None)
+    policy = preset("device_only")
+    async with client(MemoryServer(WRITES), local=local, policy=policy, timeouts=clocks) as one:
+        routes = await at_once(one, [question(10, f"number-{i}") for i in range(8)])
+        last = (await whole(one)).route
+    tries = [(t.endpoint, t.failure) for route in routes for t in route.attempts]
+    rested = [r.endpoint for r in last.deprioritised]  # the device where its breaker is open
+    assert (tries, rested, last.winner) == ([("device", None)] * 8, [], "device")
 
 
-# ---------------------------------------------------------------------- C6 and C10: answer lengths
+# ---------------------------------------------------------------------- answer lengths
 
 # A move costs the device's prefill, so it pays only where enough of the answer is to be expected.
 PRICED = DeviceProfile(
@@ -150,84 +105,64 @@ async def expects_much(one) -> bool:
     return bool((await whole(one, question(300, "probe"))).route.migrations)
 
 
-def test_answer_lengths_are_learnt_after_a_thousand_answers_too():
-    """On c5a62d7 nothing was learnt from the answers after the first 1,000: no move."""
-
+async def test_answer_lengths_are_learnt_after_a_thousand_answers_too():
     def length(request) -> str:
         return "".join(prose(400 if "long" in request.messages[0]["content"] else 6))
 
-    async def main():
-        local = device(ttft_s=0.01, gap_s=0.0, packet_tokens=400, answer=length)
-        async with client(Server(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
-            assert await expects_much(one)  # so says the profile that it starts with
-            for _ in range(1000):
-                await whole(one, question(5, "short"), local_only=True)
-            assert not await expects_much(one)
-            for _ in range(300):
-                await whole(one, question(5, "long"), local_only=True)
-            assert await expects_much(one)
-
-    virtually(main)
+    local = device(ttft_s=0.01, gap_s=0.0, packet_tokens=400, answer=length)
+    async with client(MemoryServer(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
+        assert await expects_much(one)  # so says the profile that it starts with
+        for _ in range(1000):
+            await whole(one, question(5, "short"), local_only=True)
+        assert not await expects_much(one)
+        for _ in range(300):
+            await whole(one, question(5, "long"), local_only=True)
+        assert await expects_much(one)
 
 
-CALLS = [
-    sse(
-        chunk(
-            role="assistant",
-            tool_calls=[
-                {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
-            ],
-        ),
-        done=False,
-    ),
-    *[
-        sse(chunk(tool_calls=[{"index": 0, "function": {"arguments": part}}]), done=False)
-        for part in ('{"a"', ": 1", "}")
-    ],
-    sse(chunk(finish="tool_calls")),
-]
+def calling(**what):
+    return sse(chunk(tool_calls=[{"index": 0, **what}]), done=False)
+
+
+CALLS = Reply(
+    [
+        calling(id="c", type="function", function={"name": "f", "arguments": ""}),
+        *(calling(function={"arguments": part}) for part in ('{"a"', ": 1", "}")),
+        sse(chunk(finish="tool_calls")),
+    ]
+)
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("local", [None, "device"])
-def test_the_route_of_a_tool_call_names_its_winner(stream, local):
-    """On c5a62d7 `winner` was None."""
-
-    async def main():
-        here = device(ttft_s=0.1, answer="It is wide.") if local else None
-        async with client(Server(Reply(CALLS)), local=here, policy=preset("server_only")) as one:
-            got = await one.chat.completions.create(
-                model="gpt-4o-mini", messages=question(), tools=[TOOL], stream=stream
-            )
-            if stream:
-                called = [c.choices[0].delta.tool_calls async for c in got if c.choices]
-                assert any(called)
-            else:
-                assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
-        assert got.route.finish_reason == "tool_calls"
-        assert got.route.winner == "server"
-
-    virtually(main)
+async def test_the_route_of_a_tool_call_names_its_winner(stream, local):
+    here = device(ttft_s=0.1, answer="It is wide.") if local else None
+    async with client(MemoryServer(CALLS), local=here, policy=preset("server_only")) as one:
+        got = await one.chat.completions.create(
+            model="gpt-4o-mini", messages=question(), tools=[TOOL], stream=stream
+        )
+        if stream:
+            called = [c.choices[0].delta.tool_calls async for c in got if c.choices]
+            assert any(called)
+        else:
+            assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
+    assert got.route.finish_reason == "tool_calls"
+    assert got.route.winner == "server"
 
 
-def test_a_tool_call_is_a_whole_answer_where_lengths_are_learnt():
-    """On c5a62d7 tool calls counted as cut short, so nothing was learnt of them: still a move."""
-
-    async def main():
-        local = device(answer_tokens=20)
-        async with client(Server(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
-            assert await expects_much(one)  # so says the profile that it starts with
-        server = Server(*[Reply(CALLS)] * 200, WRITES)
-        async with client(server, local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
-            for _ in range(200):
-                await one.chat.completions.create(model="gpt-4o-mini", messages=question(), tools=[TOOL])
-            assert not await expects_much(one)
-
-    virtually(main)
+async def test_a_tool_call_is_a_whole_answer_where_lengths_are_learnt():
+    local = device(answer_tokens=20)
+    async with client(MemoryServer(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
+        assert await expects_much(one)  # so says the profile that it starts with
+    server = MemoryServer(*[CALLS] * 200, WRITES)
+    async with client(server, local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
+        for _ in range(200):
+            await one.chat.completions.create(model="gpt-4o-mini", messages=question(), tools=[TOOL])
+        assert not await expects_much(one)
 
 
-# ---------------------------------------------------------------------- C11: two servers
+# ---------------------------------------------------------------------- two servers
 
 DEVICE_FIRST = """
 [dispatch]
@@ -241,28 +176,24 @@ pace_tps = "off"
 """
 
 
-def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
-    """The first writes after 0.2 s, the other one after 6 s. On c5a62d7 both were believed to take 6.07 s."""
+async def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
+    """The first writes after 0.2 s, the other one after 6 s."""
     device_first = tmp_path / "device-first.toml"
     device_first.write_text(DEVICE_FIRST)
-
-    async def main():
-        quick, slow = (spoken(prose(3), first_s=s, gap_s=0.01) for s in (0.2, 6.0))
-        server = Server(quick)
-        other = server.also(slow)
-        local = device(ttft_s=0.1, decode_tps=20.0, answer_tokens=100)
-        async with client(server, local=local, policy=preset("server_only")) as first:
-            second = first.with_options(base_url=other)
-            believed = []
-            for asker in (first, second):
-                for _ in range(100):
-                    await whole(asker)
-            for asker in (first, second):
-                (move,) = (await whole(asker, policy=str(device_first))).route.migrations
-                assert move.target == "server"
-                believed.append(move.expected_s)
-        quick_s, slow_s = believed  # something of the profile that both began with is left
-        assert 0.2 <= quick_s < 1.0
-        assert 5.0 < slow_s < 7.0
-
-    virtually(main)
+    quick, slow = (spoken(prose(3), first_s=s, gap_s=0.01) for s in (0.2, 6.0))
+    server = MemoryServer(quick)
+    other = server.also(slow)
+    local = device(ttft_s=0.1, decode_tps=20.0, answer_tokens=100)
+    async with client(server, local=local, policy=preset("server_only")) as first:
+        second = first.with_options(base_url=other)
+        believed = []
+        for asker in (first, second):
+            for _ in range(100):
+                await whole(asker)
+        for asker in (first, second):
+            (move,) = (await whole(asker, policy=str(device_first))).route.migrations
+            assert move.target == "server"
+            believed.append(move.expected_s)
+    quick_s, slow_s = believed  # something of the profile that both began with is left
+    assert 0.2 <= quick_s < 1.0
+    assert 5.0 < slow_s < 7.0

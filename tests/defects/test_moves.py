@@ -1,4 +1,4 @@
-"""C4 and C5: moves without a pace, and what a loser of the race must have done to count as holding the prompt."""
+"""Moves without a pace, and what a loser of the race must have done to count as holding the prompt."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import itertools
 import math
 
 import anyio
-from defects.asking import (
-    Server,
-    client,
-    device,
-    preset,
-    prose,
-    question,
-    spoken,
-    streamed,
-    text_of,
-    virtually,
-    whole,
-)
-from defects.parts import CustomAttempt, CustomEndpoint, Delta, Ended, Usage
+import pytest
+from defects.asking import MemoryServer, ask, client, device, preset, prose, question, spoken, streamed, whole
+from defects.parts import ScriptedDevice
+from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 
 from disco import LocalModelError, Timeouts
 from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta, Ended, Usage
 from disco.profiles import DeviceProfile
 
-# ---------------------------------------------------------------------- C4: no pace
+pytestmark = pytest.mark.anyio
+
+# ---------------------------------------------------------------------- no pace
 
 WORDS = prose(300)
 TEXT = "".join(WORDS)
@@ -40,7 +33,7 @@ async def unpaced(order: str, **profile):
     policy = preset("server_only", order=order)
     times = []
     async with client(
-        Server(SLOW), local=local, policy=policy, timeouts=clocks, device_profile=FAST_DEVICE
+        MemoryServer(SLOW), local=local, policy=policy, timeouts=clocks, device_profile=FAST_DEVICE
     ) as one:
         began_at = anyio.current_time()
         stream = await streamed(one)
@@ -54,87 +47,49 @@ async def unpaced(order: str, **profile):
     return stream.route, times
 
 
-def test_without_a_pace_make_before_break_moves_the_answer_as_break_before_make_does():
-    """On c5a62d7 the device was started twice, given up at once ("late") both times, and the answer took 30 s."""
-
-    async def main():
-        broken, broken_times = await unpaced("break_before_make")
-        assert [t.outcome for t in broken.migrations] == ["switched"]
-        assert broken_times[-1] < 6.0
-        made, made_times = await unpaced("make_before_break")
-        assert [t.outcome for t in made.migrations] == ["switched"]
-        assert [t.endpoint for t in made.attempts] == ["server", "device"]
-        assert made_times[-1] < broken_times[-1] + 1.0
-        assert made.seamless
-
-    virtually(main)
+async def test_without_a_pace_make_before_break_moves_the_answer_as_break_before_make_does():
+    broken, broken_times = await unpaced("break_before_make")
+    assert [t.outcome for t in broken.migrations] == ["switched"]
+    assert broken_times[-1] < 6.0
+    made, made_times = await unpaced("make_before_break")
+    assert [t.outcome for t in made.migrations] == ["switched"]
+    assert [t.endpoint for t in made.attempts] == ["server", "device"]
+    assert made_times[-1] < broken_times[-1] + 1.0
+    assert made.seamless
 
 
-def test_without_a_pace_a_target_that_never_comes_is_given_its_time_and_no_more():
-    """On c5a62d7 both tries were given up the moment they were started."""
-
-    async def main():
-        route, times = await unpaced("make_before_break", ttft_s=math.inf)
-        assert route.migrations
-        assert all(t.outcome != "switched" for t in route.migrations)
-        tries = [t for t in route.attempts if t.endpoint == "device"]
-        assert max(t.ended_s - t.started_s for t in tries) >= 0.3  # as long as it was expected to take
-        assert max(b - a for a, b in itertools.pairwise(times)) < 12.0  # first_content_s is 8
-        assert times[-1] < 30.0 + 12.0
-
-    virtually(main)
+async def test_without_a_pace_a_target_that_never_comes_is_given_its_time_and_no_more():
+    route, times = await unpaced("make_before_break", ttft_s=math.inf)
+    assert route.migrations
+    assert all(t.outcome != "switched" for t in route.migrations)
+    tries = [t for t in route.attempts if t.endpoint == "device"]
+    assert max(t.ended_s - t.started_s for t in tries) >= 0.3  # as long as it was expected to take
+    assert max(b - a for a, b in itertools.pairwise(times)) < 12.0  # first_content_s is 8
+    assert times[-1] < 30.0 + 12.0
 
 
-# ---------------------------------------------------------------------- C5: parked losers
+# ---------------------------------------------------------------------- parked losers
 
 PREFILL_TPS = 100.0
 READS_SLOWLY = DeviceProfile(name="slow", source="test", prefill_tps=PREFILL_TPS, decode_tps=50.0, c_s=0.05)
 LONG = question(400)
 
 
-class Loser(CustomEndpoint):
+def loser(*, parks: bool = True, crashes_at_s: float = math.inf, goes_on: bool = True):
     """A device that loses the race; what becomes of its first attempt then is the test's."""
+    crash = EndpointFailure(FailureKind.CRASHED, LocalModelError("Out of memory."))
+    on = [0.2, [Delta(" and so on.")], 0.2, Ended("stop", Usage(400, 1))]
 
-    def __init__(self, *, parks: bool, crashes_at_s: float = math.inf, goes_on: bool = True) -> None:
-        super().__init__()
-        self.parks = parks
-        self.crashes_at_s = crashes_at_s
-        self.goes_on = goes_on
+    def script(prefix):
+        return on if prefix and goes_on else [crashes_at_s, crash]
 
-    def open(self, request, prefix=None):
-        if prefix and self.goes_on:
-            return GoingOn()
-        return Prefilling(parks=self.parks, crashes_at_s=self.crashes_at_s)
+    return ScriptedDevice(script, parks=parks, prompt_tokens=0)
 
 
-class Prefilling(CustomAttempt):
-    def __init__(self, *, parks: bool, crashes_at_s: float) -> None:
-        super().__init__(prompt_tokens=0)
-        self.parks = parks
-        self.crashes_at_s = crashes_at_s
-
-    async def _next(self):
-        await anyio.sleep(self.crashes_at_s)
-        raise EndpointFailure(FailureKind.CRASHED, LocalModelError("Out of memory."))
-
-    def park(self) -> bool:
-        return self.parks
-
-
-class GoingOn(CustomAttempt):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left: list = [[Delta(" and so on.")], Ended("stop", Usage(400, 1))]
-
-    async def _next(self):
-        await anyio.sleep(0.2)
-        return self.left.pop(0)
-
-
-async def race(local: CustomEndpoint):
+async def race(local: ScriptedDevice):
     """The server wins; its answer is long and the device is free, so it is worth moving whenever that is possible."""
     policy = preset("race", order="break_before_make")
-    server = Server(spoken(prose(100), first_s=0.3, gap_s=0.05))
+    server = MemoryServer(spoken(prose(100), first_s=0.3, gap_s=0.05))
     async with client(server, local=local, policy=policy, device_profile=READS_SLOWLY) as one:
         route = (await whole(one, LONG)).route
     assert route.winner == "server"
@@ -148,43 +103,27 @@ def check_full_prefill(route) -> None:
         assert transfer.expected_s >= full_s
 
 
-def test_a_parked_loser_that_crashed_does_not_hold_the_prompt():
-    """On c5a62d7 the hand-over after the crash was expected to take 0.2 s, without the prompt's 5 s."""
-
-    async def main():
-        route = await race(Loser(parks=True, crashes_at_s=1.0))
-        check_full_prefill(route)
-
-    virtually(main)
+async def test_a_parked_loser_that_crashed_does_not_hold_the_prompt():
+    route = await race(loser(parks=True, crashes_at_s=1.0))
+    check_full_prefill(route)
 
 
-def test_a_loser_that_cannot_be_parked_and_is_cancelled_does_not_hold_the_prompt():
-    """On c5a62d7 the hand-over after it was cancelled was expected to take 0.07 s, without the prompt's 5 s."""
-
-    async def main():
-        route = await race(Loser(parks=False))
-        assert [t.outcome for t in route.migrations] == ["switched"]
-        check_full_prefill(route)
-
-    virtually(main)
+async def test_a_loser_that_cannot_be_parked_and_is_cancelled_does_not_hold_the_prompt():
+    route = await race(loser(parks=False))
+    assert [t.outcome for t in route.migrations] == ["switched"]
+    check_full_prefill(route)
 
 
-def test_the_breaker_hears_of_parked_losers_that_crash():
-    """On c5a62d7 the device crashed in ten races in a row and was started in every one of them."""
+async def test_the_breaker_hears_of_parked_losers_that_crash():
     overhead = DeviceProfile(name="late", source="test", prefill_tps=PREFILL_TPS, decode_tps=50.0, c_s=3.0)
-
-    async def main():
-        # Paced, and too short for the slack that a move needs: the loser is parked, and nothing moves.
-        policy = preset("race", order="make_before_break", pace_tps=12.0)
-        rested = []
-        server = Server(spoken(prose(24), first_s=0.1, gap_s=0.05))
-        local = Loser(parks=True, crashes_at_s=0.5, goes_on=False)
-        async with client(server, local=local, policy=policy, device_profile=overhead) as one:
-            for _ in range(10):
-                stream = await streamed(one)
-                await text_of(stream)
-                assert not stream.route.migrations
-                rested += [(r.endpoint, r.failure) for r in stream.route.deprioritised]
-        assert ("device", "crashed") in rested
-
-    virtually(main)
+    # Paced, and too short for the slack that a move needs: the loser is parked, and nothing moves.
+    policy = preset("race", order="make_before_break", pace_tps=12.0)
+    rested = []
+    server = MemoryServer(spoken(prose(24), first_s=0.1, gap_s=0.05))
+    local = loser(parks=True, crashes_at_s=0.5, goes_on=False)
+    async with client(server, local=local, policy=policy, device_profile=overhead) as one:
+        for _ in range(10):
+            route = (await ask(one)).route
+            assert not route.migrations
+            rested += [(r.endpoint, r.failure) for r in route.deprioritised]
+    assert ("device", "crashed") in rested

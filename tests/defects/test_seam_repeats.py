@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx2
 import pytest
-from scripted_server import (
-    RESET,
-    STREAM_HEAD,
-    ScriptedServer,
-    Step,
-    chunk,
-    piece,
-    scripted_server,
-    sse,
-    stream,
-)
+from defects.asking import RESET, MemoryServer, Reply, client, preset, question, streamed, text_of
+from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from faults.origin import begun_by
+from scripted_server import chunk, sse
 
-from disco import AsyncDisco, Backup
-from disco.dispatch import Preset
+from disco import Backup
 from disco.endpoints.continuation import Continuation
 
 pytestmark = pytest.mark.anyio
 
-ASKED = {"model": "m", "messages": [{"role": "user", "content": "Say it."}]}
 # With the number of characters that the first server writes, about a third.
 REPEATS = {
     "ha": ("哈" * 200 + "。", 67),
@@ -32,75 +21,43 @@ REPEATS = {
     "row": ("=" * 240, 80),
     "cheer": ("加油！" * 70, 70),
 }
+each = pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
 PROSE = (
     "The quick brown fox jumps over the lazy dog, and then it runs into the wood where nobody sees it again."
 )
 
 
-class WritesOn:
-    """What the second server sends: all of `answer` that is not in the message it was sent; a script.
-
-    Args:
-        answer: the whole.
-        repeats: characters of the sent text that it writes again first, counted from its end; -1: all.
-    """
-
-    def __init__(self, answer: str, *, repeats: int = 0) -> None:
-        self._answer = answer
-        self._repeats = repeats
-        self.server: ScriptedServer | None = None
-
-    def __iter__(self) -> Iterator[Step]:
-        assert self.server is not None
-        last = self.server.requests[-1][2]["messages"][-1]
-        sent = last["content"] if last["role"] == "assistant" else ""
-        assert self._answer.startswith(sent)
-        begin = 0 if self._repeats < 0 else len(sent) - self._repeats
-        rest = self._answer[begin:]
-        chunks = [chunk(rest[at : at + 7]) for at in range(0, len(rest), 7)]
-        yield from stream(sse(*chunks[:3], done=False), sse(*chunks[3:], chunk(finish="stop")))
-
-
 async def ask(
     answer: str, dies_at: int, continuation: Continuation, *, repeats: int = 0
 ) -> tuple[str, object]:
-    """The text that arrives and its route, when the first server dies behind `dies_at` characters of `answer`."""
-    begun = answer[:dies_at]
-    pieces = [piece(sse(chunk(begun[at : at + 5]), done=False)) for at in range(0, dies_at, 5)]
-    script = WritesOn(answer, repeats=repeats)
-    policy = Preset(
-        name="test",
-        dispatch={"policy": "server_only"},
-        playback={"pace_tps": "off"},
-        migration={"enabled": False},
+    """The text that arrives and its route, when the first server dies behind `dies_at` characters of `answer`.
+
+    The second one writes what the message it is sent lacks; before that, the last `repeats` characters of the sent
+    text again, or all of them (-1).
+    """
+
+    def write_on(body):
+        sent = begun_by(body)
+        assert answer.startswith(sent)
+        rest = answer[0 if repeats < 0 else len(sent) - repeats :]
+        chunks = [chunk(rest[at : at + 7]) for at in range(0, len(rest), 7)]
+        return Reply([sse(*chunks[:3], done=False), sse(*chunks[3:], chunk(finish="stop"))])
+
+    begun = [sse(chunk(answer[at : min(at + 5, dies_at)]), done=False) for at in range(0, dies_at, 5)]
+    server = MemoryServer(Reply([*begun, 0.05, RESET]))
+    second = Backup(
+        base_url=server.also(write_on),
+        api_key="none",
+        model="m",
+        continuation=continuation,
+        http_client=httpx2.AsyncClient(transport=server),
     )
-    async with (
-        scripted_server([STREAM_HEAD, *pieces, 0.05, RESET]) as first,
-        scripted_server(script) as second,
-        AsyncDisco(
-            base_url=first.base_url,
-            api_key="none",
-            backups=[
-                Backup(
-                    base_url=second.base_url,
-                    api_key="none",
-                    model="m",
-                    continuation=continuation,
-                    http_client=httpx2.AsyncClient(verify=False),
-                )
-            ],
-            policy=policy,
-            max_retries=0,
-            http_client=httpx2.AsyncClient(verify=False),
-        ) as client,
-    ):
-        script.server = second
-        async with await client.chat.completions.create(stream=True, **ASKED) as chunks:
-            text = "".join([c.choices[0].delta.content or "" async for c in chunks if c.choices])
-        return text, chunks.route
+    async with client(server, backups=[second], policy=preset("server_only")) as one:
+        chunks = await streamed(one, question())
+        return await text_of(chunks), chunks.route
 
 
-@pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
+@each
 @pytest.mark.parametrize(
     "continuation",
     [Continuation("flags"), Continuation("trailing", echoes=False)],
@@ -113,7 +70,7 @@ async def test_the_whole_answer_arrives(answer, dies_at, continuation):
     assert route.seamless
 
 
-@pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
+@each
 async def test_the_whole_answer_arrives_where_the_second_server_repeats_it_as_declared(answer, dies_at):
     text, route = await ask(answer, dies_at, Continuation("prefix", echoes=True), repeats=-1)
     assert text == answer
@@ -121,7 +78,7 @@ async def test_the_whole_answer_arrives_where_the_second_server_repeats_it_as_de
     assert route.attempts[-1].seam == "echo"
 
 
-@pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
+@each
 async def test_where_nobody_knows_nothing_is_lost_and_the_seam_is_called_unproved(answer, dies_at):
     text, route = await ask(answer, dies_at, Continuation("trailing"))
     assert text == answer

@@ -1,9 +1,9 @@
-"""What a model's own file can do to the application that loads it: a chat template that never ends (A6)."""
-
-import time
+"""What a model's own file can do to the application that loads it: a chat template that never ends."""
 
 import anyio
 import pytest
+from loops import by_turns, mostly
+from promptly import promptly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure, FailureKind
@@ -13,8 +13,6 @@ pytest.importorskip("llama_cpp")
 
 ENDLESS = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 ASKED = Request([{"role": "user", "content": "Hello"}], "smollm2-135m", {"max_tokens": 2})
-# Stopping takes milliseconds, the template would take minutes.
-STOP_S = 4.0
 
 
 def endpoint(template, **options):
@@ -25,7 +23,7 @@ async def collect(attempt):
     return [event async for event in attempt]
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize(("isolation", "anyio_backend"), by_turns(["thread", "process"]))
 @pytest.mark.anyio
 async def test_a_looping_template_is_stopped_with_its_attempt(isolation):
     made = endpoint(ENDLESS, isolation=isolation)
@@ -35,15 +33,14 @@ async def test_a_looping_template_is_stopped_with_its_attempt(isolation):
         with anyio.move_on_after(0.5) as scope:
             await collect(attempt)
         assert scope.cancelled_caught
-        began_at = time.monotonic()
-        await attempt.aclose()
-        assert time.monotonic() - began_at < STOP_S
+        with promptly():
+            await attempt.aclose()
     finally:
-        began_at = time.monotonic()
-        await made.aclose()
-    assert time.monotonic() - began_at < STOP_S
+        with promptly():
+            await made.aclose()
 
 
+@mostly("trio")
 @pytest.mark.anyio
 async def test_a_looping_template_is_stopped_with_its_endpoint():
     made = endpoint(ENDLESS)
@@ -56,9 +53,8 @@ async def test_a_looping_template_is_stopped_with_its_endpoint():
 
         group.start_soon(ask)
         await anyio.sleep(0.3)
-        began_at = time.monotonic()
-        await made.aclose()
-        assert time.monotonic() - began_at < STOP_S
+        with promptly():
+            await made.aclose()
 
 
 BOMBS = {
@@ -98,6 +94,7 @@ def test_a_template_that_takes_too_long_is_refused(monkeypatch):
             made.render([{"role": "user", "content": "x"}])
 
 
+@mostly("asyncio")
 @pytest.mark.anyio
 async def test_the_caller_hears_what_to_do_about_it():
     made = endpoint("{{ 'a' * 10000000000 }}")

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx2
+import moved_clock
 import openai._base_client
 import pytest
 from faults.exchange import EMPTY_EVENTS, PAGE, first_part, strikes_before
@@ -23,7 +24,17 @@ from faults.http_parts import Event
 from faults.origin import TEXT, answer_events, begun_by
 from scripted_server import chunk, sse
 
-__all__ = ["RESET", "SILENCE", "MemoryServer", "Reply", "befallen", "continuing", "no_thread", "spoken"]
+__all__ = [
+    "RESET",
+    "SILENCE",
+    "MemoryServer",
+    "Reply",
+    "anyio_backend",
+    "befallen",
+    "continuing",
+    "no_thread",
+    "spoken",
+]
 
 SILENCE = math.inf
 RESET = httpx2.ReadError("reset")
@@ -31,6 +42,12 @@ DROPPED = httpx2.RemoteProtocolError("dropped")  # closed, or not HTTP
 HOLE = "black hole"  # no answer to the attempt to connect
 Step = bytes | float | str | Exception
 HEAD_BYTES = 100.0  # of a response, about
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Virtual time, on asyncio where a test does not name its loop."""
+    return moved_clock.virtual(getattr(request, "param", "asyncio"))
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import moved_clock
 import pytest
 from faults.fault import Fault, Kind, Moment
-from faults.in_memory import MemoryServer, befallen
+from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import asking, calm, device, get
 from faults.origin import TEXT, begun_by
 
@@ -20,11 +19,6 @@ pytestmark = pytest.mark.anyio
 
 LAST = len(tokenise(TEXT))
 FAILURES = [FailureKind.CRASHED, FailureKind.INCOMPLETE, FailureKind.SEAM, FailureKind.CONTEXT_LENGTH]
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return moved_clock.virtual(request.param)
 
 
 class Breaking(SimulatedEndpoint):
@@ -48,6 +42,7 @@ class Breaking(SimulatedEndpoint):
         return attempt
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"], indirect=True)
 @pytest.mark.parametrize(
     "after", [0, 1, 12, LAST], ids=["at first", "after a token", "in the middle", "at last"]
 )

@@ -5,12 +5,11 @@ Client, adapter and session are real, the connection is in memory; `test_sockets
 
 from __future__ import annotations
 
-import moved_clock
 import openai
 import pytest
 from faults.cases import CASES, FAILING, FINE, OF_THE_CALLER, RETRIED, each
 from faults.fault import Fault, Kind, Moment
-from faults.in_memory import MemoryServer, Reply, befallen
+from faults.in_memory import MemoryServer, Reply, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import VIRTUAL, Answer, asking, calm, device, get
 from faults.origin import TEXT, answer_events
 
@@ -23,11 +22,6 @@ both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"], indir
 CRASH = Simulated(12, kind=FailureKind.CRASHED)
 IN_AN_ANSWER = (Moment.FIRST, Moment.MIDDLE, Moment.LAST)
 IN_THE_MIDDLE = [case for case in FAILING if case.fault.moment is Moment.MIDDLE]
-
-
-@pytest.fixture
-def anyio_backend(request):
-    return moved_clock.virtual(getattr(request, "param", "asyncio"))
 
 
 async def ask(case, local=None, *, stream=True, **more) -> tuple[Answer, MemoryServer]:

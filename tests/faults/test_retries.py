@@ -5,22 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import moved_clock
 import openai
 import pytest
 from faults.fault import Fault, Kind, refusal
-from faults.in_memory import MemoryServer, befallen
+from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import asking, calm, device, get
 
 from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend():
-    return moved_clock.virtual("asyncio")
 
 
 def busy(name: str, value: str) -> Fault:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import moved_clock
 import pytest
 from defects.parts import play
 from faults.cases import CASES, each
 from faults.fault import Moment
-from faults.in_memory import MemoryServer, befallen
+from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import VIRTUAL, asking, device, get
 from faults.origin import TEXT
 from faults.simulate import simulated
@@ -16,11 +15,6 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Plan, Start
 
 PLANS = {"with a device": Plan((Start("server"),), ("device",)), "alone": Plan((Start("server"),))}
-
-
-@pytest.fixture
-def anyio_backend():
-    return moved_clock.virtual("asyncio")
 
 
 @pytest.mark.anyio
