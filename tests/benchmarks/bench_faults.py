@@ -3,8 +3,9 @@
 Run `python tests/benchmarks/bench_faults.py [--answers 1000] [--litellm PYTHON]`. A real llama.cpp server stands behind
 a proxy that breaks connections (`tests/faults`); disco's other endpoint is the same small model in a process of its
 own, which is killed and frozen, too. At any time one of the two is healthy. Half of the requests have a fault; there
-are stretches during which the server is down (`fault_schedule`). Whether each of disco's answers is exactly what its
-writers wrote is judged by what was heard of them, not by disco's record (`fault_witness`). All have the same clocks.
+are stretches during which the server is down (`fault_runs/schedule.py`). Whether each of disco's answers is exactly
+what its writers wrote is judged by what was heard of them, not by disco's record (`fault_runs/witness.py`). All have
+the same clocks.
 
 - disco: a new client for each answer (one for each stretch), so that no breaker spares it a fault.
 - disco, one client: the breakers do their work; it meets fewer faults.
@@ -17,29 +18,26 @@ fail the run: when an answer is not complete, or is not exact.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-for folder in ("support/servers", "support", "."):  # the tests' fault laboratory
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' fault laboratory
 
-from fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process  # noqa: E402
-from fault_disco import Disco  # noqa: E402
-from fault_schedule import Turn, schedule  # noqa: E402
-from faults.proxy import fault_proxy  # noqa: E402
-from servers import llama_cpp_server  # noqa: E402
+from fault_runs.clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process
+from fault_runs.own import Disco
+from fault_runs.schedule import Turn, schedule
+from faults.proxy import fault_proxy
+from measuring import options as command_line
+from servers import llama_cpp_server
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 
@@ -195,13 +193,10 @@ def presets(folder: Path) -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--answers", type=int, default=60, help="of each client")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
     parser.add_argument("--litellm", metavar="PYTHON", help="an interpreter that has litellm")
-    parser.add_argument("--details", type=Path, help="a file for one line of JSON per answer")
     parser.add_argument("--only", nargs="*", help="names of clients, such as disco")
     options: Any = parser.parse_args()
     turns = schedule(options.answers, options.seed)
@@ -224,13 +219,6 @@ async def main() -> None:
                 continue
             result, left = await run(system, turns)
             rows.append((system.name, result, left))
-    if options.details is not None:
-        lines = [
-            json.dumps({"client": name, "turn": number, "kind": turn.kind, "asked": str(turn), **asdict(got)})
-            for name, result, _ in rows
-            for number, (turn, got) in enumerate(result, 1)
-        ]
-        options.details.write_text("\n".join(lines) + "\n")
     faulty = sum(turn.fault is not None for turn in turns)
     print(f"{len(turns)} answers, {faulty} of them with a fault, seed {options.seed}")
     print(f"clocks: {CONNECT_S:g} s to connect, {SILENCE_S:g} s of silence")

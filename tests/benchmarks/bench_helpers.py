@@ -12,7 +12,6 @@ decides by time: it prints.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
@@ -26,10 +25,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import openai
-from bench_stream import LONG, MESSAGES, serving
+from bench_stream import LONG, MESSAGES, prepared
+from measuring import met, serving, unpaced
+from measuring import options as command_line
 
 from disco import AsyncDisco, Disco
-from disco.dispatch import Preset
 
 OF_SDK, OF_LITELLM = 0.25, 0.06
 LITELLM = "litellm.acompletion"
@@ -175,8 +175,7 @@ def _check(name: str, seen: int) -> None:
 async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | None) -> Spans:
     """All ways of reading, in random order, in each round; the first round warms up."""
     settings: Any = {"base_url": base_url, "api_key": "none", "max_retries": 0}
-    preset: Any = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
-    own: Any = {"policy": preset, "price": (0.15, 0.6), **settings}
+    own: Any = {"policy": unpaced(), "price": (0.15, 0.6), **settings}
     spans: Spans = {}
     with openai.OpenAI(**settings) as sdk_sync, Disco(**own) as ours_sync:
         async with openai.AsyncOpenAI(**settings) as sdk, AsyncDisco(**own) as ours:
@@ -208,12 +207,12 @@ def show(spans: Spans) -> None:
     for way in (*ASYNC, *SYNC):
         sdk, ours = spans[way, "openai"], spans[way, "disco"]
         ratio = statistics.median(a / b for a, b in zip(ours, sdk, strict=True))
-        row = f"{way:<34}{_us(sdk):>9.1f}{_us(ours):>9.1f}{ratio:>11.3f}{_met(ratio, OF_SDK):>9}"
+        row = f"{way:<34}{_us(sdk):>9.1f}{_us(ours):>9.1f}{ratio:>11.3f}{met(ratio, OF_SDK):>9}"
         if beside is None:
             row += f"{'–':>12}{'–':>9}"
         else:
             ratio = statistics.median(a / b for a, b in zip(ours, beside, strict=True))
-            row += f"{ratio:>12.3f}{_met(ratio, OF_LITELLM):>9}"
+            row += f"{ratio:>12.3f}{met(ratio, OF_LITELLM):>9}"
         print(row)
     if beside is not None:
         print(f"{LITELLM:<34}{_us(beside):>9.1f}")
@@ -223,14 +222,8 @@ def _us(spans: list[float]) -> float:
     return statistics.median(spans) / LONG * 1e6
 
 
-def _met(ratio: float, target: float) -> str:
-    return "met" if ratio <= target else "missed"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="streams per client and way of reading")
     parser.add_argument("--per-write", type=int, default=1, help="chunks the server writes at a time")
     parser.add_argument(
@@ -240,7 +233,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     head = f"{LONG} chunks a stream, {options.per_write} a write; medians of {options.rounds} streams; CPU µs/chunk"
-    with serving(options.per_write) as base_url:
+    with serving(prepared, options.per_write) as base_url:
         if options.litellm_python is None:
             print(
                 "litellm is left out: name an interpreter that has it with --litellm-python.", file=sys.stderr

@@ -7,12 +7,13 @@ Nothing here decides by time: it prints, and lists which heavy modules each impo
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
 import subprocess
 import sys
+
+from measuring import options as command_line
 
 STATEMENTS = (
     "import openai",
@@ -41,9 +42,7 @@ def once(statement: str) -> tuple[float, int, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
     spans: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}

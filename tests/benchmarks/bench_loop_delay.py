@@ -9,7 +9,6 @@ Loop delay is by how much a sleep of 5 ms in the event loop overshoots. Decoding
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
@@ -17,6 +16,7 @@ import anyio
 import anyio.to_thread
 import llama_cpp
 import numpy as np
+from measuring import options as command_line
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
 from disco.events import Ended
@@ -159,9 +159,7 @@ async def stopping(rounds: int) -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="llama.cpp threads to compare")
     parser.add_argument("--seconds", type=float, default=3.0, help="of loop delay per round")
     parser.add_argument("--rounds", type=int, default=3)

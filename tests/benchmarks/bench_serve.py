@@ -13,10 +13,8 @@ decides by time: it prints. That no chunk is lost or changes places is checked, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -25,15 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
+from measuring import STREAM_HEAD, document, event, met, piece, serving
+from measuring import options as command_line
 
 from disco import AsyncDisco
 
@@ -141,16 +140,11 @@ async def added(behind: str, base_url: str, pid: int, preset: Path, requests: in
             medians = "".join(f"{statistics.median(span):>8.2f}" for span in spans.values())
             print(
                 f"{name:<28}{medians} {statistics.median(more):>+8.2f}{more[int(0.9 * len(more))]:>+8.2f}{cpu:>14}"
-                f"{_met(statistics.median(more)):>9}"
+                f"{met(statistics.median(more), ADDED_MS):>9}"
             )
 
 
 # ---------------------------------------------------------------------------------------- many streams
-
-
-def _piece(body: dict[str, object] | None) -> bytes:
-    data = b"data: " + (b"[DONE]" if body is None else json.dumps(body).encode()) + b"\n\n"
-    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def _chunk(content: str, finish: str | None = None) -> dict[str, object]:
@@ -165,64 +159,28 @@ def _chunk(content: str, finish: str | None = None) -> dict[str, object]:
     }
 
 
-def _document(body: dict[str, object]) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-async def _numbers(port_to: Connection) -> None:
+def numbers() -> Callable[[bytes, Any], AsyncIterator[bytes]]:
     """A server whose answer to "<stream> <chunks> <seconds>" is so many numbered chunks, so far apart."""
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = [x for x in head.split(b"\r\n") if x.startswith(b"content-length:")]
-                if not length:  # it is asked for its models while disco warms up
-                    writer.write(_document({"object": "list", "data": []}))
-                    continue
-                body = json.loads(await reader.readexactly(int(length[0].split(b":")[1])))
-                stream, chunks, gap_s = body["messages"][0]["content"].split()
-                if not body.get("stream"):
-                    message = {"role": "assistant", "content": "word " * int(chunks)}
-                    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-                    writer.write(_document({**_chunk(""), "object": "chat.completion", "choices": [choice]}))
-                    continue
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-                )
-                next_at = time.monotonic()
-                for number in range(int(chunks)):
-                    writer.write(_piece(_chunk(f"{stream}.{number}.{time.monotonic_ns()} ")))
-                    await writer.drain()
-                    next_at += float(gap_s)
-                    await asyncio.sleep(max(0.0, next_at - time.monotonic()))
-                writer.write(_piece(_chunk("", "stop")) + _piece(None) + b"0\r\n\r\n")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+    async def answer(_head: bytes, body: Any) -> AsyncIterator[bytes]:
+        if body is None:  # it is asked for its models while disco warms up
+            yield document({"object": "list", "data": []})
+            return
+        stream, chunks, gap_s = body["messages"][0]["content"].split()
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": "word " * int(chunks)}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            yield document({**_chunk(""), "object": "chat.completion", "choices": [choice]})
+            return
+        yield STREAM_HEAD
+        next_at = time.monotonic()
+        for number in range(int(chunks)):
+            yield event(_chunk(f"{stream}.{number}.{time.monotonic_ns()} "))
+            next_at += float(gap_s)
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+        yield event(_chunk("", "stop")) + event(None) + piece(b"")
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=2048)
-    port_to.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
-
-
-def _numbers_process(port_to: Connection) -> None:
-    asyncio.run(_numbers(port_to))
-
-
-@contextmanager
-def numbering() -> Iterator[str]:
-    """That server in a process of its own; yields its base_url."""
-    context = multiprocessing.get_context("spawn")
-    port_from, port_to = context.Pipe(duplex=False)
-    server = context.Process(target=_numbers_process, args=(port_to,), daemon=True)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port_from.recv()}/v1"
-    finally:
-        server.terminate()
-        server.join(5)
+    return answer
 
 
 @dataclass
@@ -285,14 +243,8 @@ async def hold(name: str, url: str, pid: int | None, streams: int, chunks: int, 
     return statistics.median(delays)
 
 
-def _met(added_ms: float) -> str:
-    return "met" if added_ms <= ADDED_MS else "missed"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=300, help="of each kind")
     parser.add_argument("--streams", type=int, default=200, help="at once")
     parser.add_argument("--chunks", type=int, default=200, help="of each stream")
@@ -300,7 +252,7 @@ def main() -> None:
         "--gaps", type=float, nargs="*", default=[0.1, 0.05, 0.0], help="seconds between two chunks"
     )
     options: Any = parser.parse_args()
-    with numbering() as behind, disco_serve(behind) as (through, pid, preset):
+    with serving(numbers) as behind, disco_serve(behind) as (through, pid, preset):
         asyncio.run(added(behind, through, pid, preset, options.requests))
         print("\none stream, a chunk every 10 ms: what serve adds to each chunk, from writing to reading")
         print(HEAD)
@@ -309,7 +261,7 @@ def main() -> None:
             for name, url, process in (("direct", behind, None), ("through", through, pid))
         ]
         more_ms = alone[1] - alone[0]
-        print(f"target: at most {ADDED_MS:g} ms added at the median: {more_ms:.2f}, {_met(more_ms)}")
+        print(f"target: at most {ADDED_MS:g} ms added at the median: {more_ms:.2f}, {met(more_ms, ADDED_MS)}")
         print(f"\n{options.streams} streams at once, {options.chunks} chunks each; CPU of serve; delay in ms")
         print(HEAD)
         for gap_s in options.gaps:

@@ -16,20 +16,17 @@ reading a stream, and litellm beside them: `bench_helpers.py`.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import json
-import multiprocessing
-import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import openai
+from measuring import STREAM_HEAD, document, event, met, piece, serving, shuffled, unpaced
+from measuring import options as command_line
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -39,21 +36,15 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 OF_SDK, ADDED_MS = 0.25, 0.3
 LONG, SHORT = 2000, 16  # content chunks of an answer
 MESSAGES: Any = [{"role": "user", "content": "Say something long."}]
-T = TypeVar("T")
 TYPED, RAW = "openai, typed stream", "openai, raw lines"
 
 # ---------------------------------------------------------------------------------------- the server
 
 
-def _http_chunk(body: dict[str, object]) -> bytes:
-    data = b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 def _event(delta: dict[str, str], finish: str | None = None) -> bytes:
     """A chunk with the fields and the length that OpenAI's own have."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return _http_chunk({**_envelope("chat.completion.chunk"), "choices": [choice], "usage": None})
+    return event({**_envelope("chat.completion.chunk"), "choices": [choice], "usage": None})
 
 
 def _envelope(kind: str) -> dict[str, object]:
@@ -69,14 +60,12 @@ def _envelope(kind: str) -> dict[str, object]:
 
 def _stream(chunks: int, per_write: int) -> list[bytes]:
     """What the server writes, one piece a write: headers and role chunk, content, finish, usage, [DONE]."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     content = [_event({"content": f" word{n % 100}"}) for n in range(chunks)]
     tail = _event({}, "stop")
-    tail += _http_chunk({**_envelope("chat.completion.chunk"), "choices": [], "usage": _usage(chunks)})
-    done = b"data: [DONE]\n\n"
-    tail += b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done)
+    tail += event({**_envelope("chat.completion.chunk"), "choices": [], "usage": _usage(chunks)})
+    tail += event(None) + piece(b"")
     writes = [b"".join(content[start : start + per_write]) for start in range(0, chunks, per_write)]
-    return [head + _event({"role": "assistant", "content": ""}), *writes, tail]
+    return [STREAM_HEAD + _event({"role": "assistant", "content": ""}), *writes, tail]
 
 
 def _usage(chunks: int) -> dict[str, int]:
@@ -87,17 +76,11 @@ def _whole(chunks: int) -> bytes:
     text = "".join(f" word{n % 100}" for n in range(chunks))
     message = {"role": "assistant", "content": text, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    body = {**_envelope("chat.completion"), "choices": [choice], "usage": _usage(chunks)}
-    data = json.dumps(body).encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-        len(data),
-        data,
-    )
+    return document({**_envelope("chat.completion"), "choices": [choice], "usage": _usage(chunks)})
 
 
 def _responses(chunks: int, per_write: int) -> list[bytes]:
     """The same answer as the Responses API streams it."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     words = [f" word{n % 100}" for n in range(chunks)]
     part: dict[str, object] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     item: dict[str, object] = {"id": "msg_0123456789", "type": "message", "role": "assistant", "content": []}
@@ -134,57 +117,25 @@ def _responses(chunks: int, per_write: int) -> list[bytes]:
         {"type": "response.output_item.done", "output_index": 0, "item": whole},
         {"type": "response.completed", "response": ended},
     ]
-    wire = []
-    for number, event in enumerate(events):
-        kind, data = (
-            str(event["type"]),
-            json.dumps({**event, "sequence_number": number}, separators=(",", ":")),
-        )
-        line = f"event: {kind}\ndata: {data}\n\n".encode()
-        wire.append(b"%x\r\n%s\r\n" % (len(line), line))
+    wire = [
+        event({**body, "sequence_number": number}, str(body["type"])) for number, body in enumerate(events)
+    ]
     writes = [b"".join(wire[start : start + per_write]) for start in range(0, len(wire), per_write)]
-    return [head, *writes, b"0\r\n\r\n"]
+    return [STREAM_HEAD, *writes, piece(b"")]
 
 
-async def _serve(port_to: Connection, per_write: int) -> None:
+def prepared(per_write: int) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+    """A server's answers, so many chunks a write."""
     streams = {"long": _stream(LONG, per_write), "short": _stream(SHORT, per_write)}
     responses = {"long": _responses(LONG, per_write)}
     wholes = {"long": [_whole(LONG)], "short": [_whole(SHORT)]}
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = next(x for x in head.split(b"\r\n") if x.startswith(b"content-length:"))
-                body = json.loads(await reader.readexactly(int(length.split(b":")[1])))
-                streamed = responses if b"/responses " in head else streams
-                for piece in (streamed if body.get("stream") else wholes)[body["model"]]:
-                    writer.write(piece)
-                    await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+    async def answer(head: bytes, body: Any) -> AsyncIterator[bytes]:
+        streamed = responses if b"/responses " in head else streams
+        for data in (streamed if body.get("stream") else wholes)[body["model"]]:
+            yield data
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    port_to.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
-
-
-def _server_process(port_to: Connection, per_write: int) -> None:
-    asyncio.run(_serve(port_to, per_write))
-
-
-@contextmanager
-def serving(per_write: int) -> Iterator[str]:
-    """The server in a process of its own; yields its base_url."""
-    context = multiprocessing.get_context("spawn")
-    port_from, port_to = context.Pipe(duplex=False)
-    server = context.Process(target=_server_process, args=(port_to, per_write), daemon=True)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port_from.recv()}/v1"
-    finally:
-        server.terminate()
-        server.join(5)
+    return answer
 
 
 # ---------------------------------------------------------------------------------------- the clients
@@ -222,21 +173,18 @@ def _raw_lines(client: openai.AsyncOpenAI) -> Read:
     return read
 
 
-def _preset(pace: float | str) -> Preset:
-    return Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": pace})
-
-
 @asynccontextmanager
 async def clients(base_url: str) -> AsyncIterator[dict[str, openai.AsyncOpenAI]]:
     """All clients by name, each with a connection of its own; the SDK first."""
     settings: Any = {"base_url": base_url, "api_key": "none"}
     price = (0.15, 0.6)
+    paced = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": 12.0})
     device = SimulatedEndpoint(profile=SimulatedProfile(), name="device", place="device")
     made: dict[str, openai.AsyncOpenAI] = {
         TYPED: openai.AsyncOpenAI(**settings, max_retries=0),
-        "disco": AsyncDisco(policy=_preset("off"), price=price, **settings),
-        "disco, with a local model": AsyncDisco(local=device, policy=_preset("off"), price=price, **settings),
-        "disco, paced": AsyncDisco(policy=_preset(12.0), price=price, **settings),
+        "disco": AsyncDisco(policy=unpaced(), price=price, **settings),
+        "disco, with a local model": AsyncDisco(local=device, policy=unpaced(), price=price, **settings),
+        "disco, paced": AsyncDisco(policy=paced, price=price, **settings),
     }
     try:
         yield made
@@ -259,7 +207,7 @@ async def cpu_per_chunk(made: dict[str, openai.AsyncOpenAI], rounds: int) -> dic
     readers = _readers(made)
     out: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(rounds + 2):  # the first two warm up
-        for name, read in _shuffled(readers):
+        for name, read in shuffled(readers):
             cpu_at = time.process_time()
             seen, _ = await read("long")
             cpu_s = time.process_time() - cpu_at
@@ -275,7 +223,7 @@ async def ttft(made: dict[str, openai.AsyncOpenAI], requests: int) -> dict[str, 
     readers = _readers(made)
     out: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(requests + 20):
-        for name, read in _shuffled(readers):
+        for name, read in shuffled(readers):
             at = time.perf_counter()
             seen, first_at = await read("short")
             if seen != SHORT:
@@ -293,7 +241,7 @@ async def whole_request(made: dict[str, openai.AsyncOpenAI], requests: int) -> t
     out: Spans = {name: [] for name in made}
     cpu: Spans = {name: [] for name in made}
     for turn in range(requests + 20):
-        for name, client in _shuffled(made):
+        for name, client in shuffled(made):
             at, cpu_at = time.perf_counter(), time.process_time()
             answer = await client.chat.completions.create(messages=MESSAGES, model="short")
             took_s, cpu_s = time.perf_counter() - at, time.process_time() - cpu_at
@@ -303,13 +251,6 @@ async def whole_request(made: dict[str, openai.AsyncOpenAI], requests: int) -> t
                 out[name].append(took_s * 1e6)
                 cpu[name].append(cpu_s * 1e6)
     return out, cpu
-
-
-def _shuffled(items: dict[str, T]) -> list[tuple[str, T]]:
-    # In a fixed order each would always pay for the garbage of the same neighbour.
-    order = list(items.items())
-    random.shuffle(order)
-    return order
 
 
 async def measure(base_url: str, rounds: int, requests: int) -> None:
@@ -335,9 +276,9 @@ async def measure(base_url: str, rounds: int, requests: int) -> None:
                 row += f"{statistics.median(of[name]):>{width}.0f}{_added(of[name], of[TYPED]):>+8.0f}"
         print(row)
     ratio, added_ms = _ratio(cpu["disco"], cpu[TYPED]), _added(whole["disco"], whole[TYPED]) / 1e3
-    print(f"target: CPU/chunk at most {OF_SDK} of the SDK's typed stream: {ratio:.3f}, {_met(ratio, OF_SDK)}")
+    print(f"target: CPU/chunk at most {OF_SDK} of the SDK's typed stream: {ratio:.3f}, {met(ratio, OF_SDK)}")
     print(
-        f"target: at most {ADDED_MS} ms added to a whole request: {added_ms:.2f}, {_met(added_ms, ADDED_MS)}"
+        f"target: at most {ADDED_MS} ms added to a whole request: {added_ms:.2f}, {met(added_ms, ADDED_MS)}"
     )
 
 
@@ -345,18 +286,12 @@ def _added(mine: list[float], other: list[float]) -> float:
     return statistics.median(a - b for a, b in zip(mine, other, strict=True))
 
 
-def _met(figure: float, target: float) -> str:
-    return "met" if figure <= target else "missed"
-
-
 def _ratio(mine: list[float], other: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(mine, other, strict=True))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="long streams per client")
     parser.add_argument("--requests", type=int, default=200, help="short requests per client and kind")
     parser.add_argument(
@@ -368,7 +303,7 @@ def main() -> None:
             f"\n{LONG} chunks a stream, {per_write} a write; medians of {options.rounds} streams, "
             f"{options.requests} requests; µs; ratio and added: to the SDK's typed stream in the same turn"
         )
-        with serving(per_write) as base_url:
+        with serving(prepared, per_write) as base_url:
             asyncio.run(measure(base_url, options.rounds, options.requests))
 
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import httpx2
-from fault_clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
-from fault_schedule import Turn
-from fault_witness import Device, Witness, complaint
+from fault_runs.clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
+from fault_runs.schedule import Turn
+from fault_runs.witness import Device, Witness, complaint
 from faults.proxy import FaultProxy
 from servers import LlamaServer
 
