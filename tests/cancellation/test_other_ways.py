@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import threading
 import time
 
 import anyio
+import moved_clock
 import openai
 import pytest
+from defects.parts import ScriptedDevice
 from leaving import LONG, generates, script, soon, tasks, until
 from promptly import WITHIN_S
 from scripted_server import WAIT_FOR_CLOSE
@@ -21,6 +24,7 @@ from disco.client.background_tasks import BackgroundTasks
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.events import Delta
 
 HERE = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
 THERE = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
@@ -101,6 +105,20 @@ async def test_a_stream_closed_by_one_task_ends_for_another_that_reads_it():
                 await anyio.wait_all_tasks_blocked()
                 await stream.close()
         assert silent.busy == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", [moved_clock.virtual("trio")], ids=["virtual"])
+@pytest.mark.parametrize("closing_s", [0.5, math.inf])
+async def test_a_client_that_is_closed_closes_its_attempts_to_the_end_but_waits_for_none_for_ever(closing_s):
+    local = ScriptedDevice(lambda _: [[Delta("The sea")], math.inf], closing_s=closing_s)
+    client = AsyncDisco(local=local, policy=HERE)
+    stream = await client.chat.completions.create(**ASKED)
+    await anext(stream)
+    with anyio.fail_after(60):
+        await client.close()
+    assert local.closed == (closing_s < math.inf)
+    assert stream.route.finish_reason == "cancelled"
 
 
 @pytest.mark.anyio

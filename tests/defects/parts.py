@@ -80,15 +80,24 @@ class ScriptedDevice(Endpoint):
         script: makes the steps of an attempt from its prefix: seconds, events, what it raises, or what to wait for.
         parks: a loser may finish its prefill.
         prompt_tokens: what an attempt says it has read.
+        closing_s: how long an attempt takes to close.
+
+    Mutable: `closed`, how many attempts were closed to the end.
     """
 
     place = "device"
     name = "device"
 
     def __init__(
-        self, script: Callable[[Prefix], Iterable[Step]], *, parks: bool = True, prompt_tokens: int = 10
+        self,
+        script: Callable[[Prefix], Iterable[Step]],
+        *,
+        parks: bool = True,
+        prompt_tokens: int = 10,
+        closing_s: float = 0.0,
     ) -> None:
-        self.script, self.parks, self.prompt_tokens = script, parks, prompt_tokens
+        self.script, self.parks, self.prompt_tokens, self.closing_s = script, parks, prompt_tokens, closing_s
+        self.closed = 0
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         return Capabilities(continues=True, features=None, parks=True)
@@ -118,6 +127,8 @@ class ScriptedAttempt(Attempt):
 
     async def aclose(self) -> None:
         self.steps = iter(())
+        await anyio.sleep(self.device.closing_s)
+        self.device.closed += 1
 
     def park(self) -> bool:
         return self.device.parks
