@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 from defects.parts import play
 from faults.cases import FAILING
 from faults.origin import TEXT
 from faults.simulate import simulated
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
@@ -22,7 +21,7 @@ from disco.errors import FailureKind
 from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
-from disco.session.attempt.attempt_state import AttemptOutcome, Role
+from disco.session.attempt.attempt_state import Role
 
 NAMES = ("device", "server", "edge")
 FAULTS = [fault for case in FAILING if (fault := simulated(case)) is not None]
@@ -112,27 +111,15 @@ def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules() | moves_under_way())
 def test_one_endpoint_that_is_well_is_enough(schedule):
     run = play(**schedule)
-    session = run.session
-    _tell(session)
     assert run.error is None
     assert run.finished == "stop"
     assert run.text == LONG
     assert not run.running
-    assert all(a.stopped for a in session.attempts)
-
-
-def _tell(session) -> None:
-    """For `--hypothesis-show-statistics`: how often it came to what."""
-    failed = {a.number for a in session.attempts if a.outcome is AttemptOutcome.FAILED}
-    event(f"{min(len(failed), 3)} attempts failed")
-    for move in session.migrations_run:
-        event(f"a move: {move.outcome}")
-        event(f"source failed: {move.source in failed}, target failed: {move.target in failed}")
-    event(f"takeovers: {sum(a.role is Role.TAKEOVER for a in session.attempts)}")
+    assert all(a.stopped for a in run.session.attempts)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -167,12 +154,3 @@ def test_a_first_word_that_nobody_has_seen_is_written_anew_by_whoever_is_asked_a
     assert {run.session.attempts[2].role for run in again} == {Role.STARTER}
     assert {run.finished for run in again} == {None, "stop"}
     assert {run.text for run in again if run.finished} == {TEXT}
-
-
-def test_the_first_seed_gives_the_same_run_again():
-    fault = simulated(FAILING[0])
-    plan = Plan((Start("server"),), ("device",))
-    there = {"server": SimulatedProfile(answer=LONG, fault=fault), "device": SimulatedProfile(answer=LONG)}
-    first, second = play(there, plan), play(there, plan)
-    assert first.out == second.out
-    assert np.isfinite(first.now)
