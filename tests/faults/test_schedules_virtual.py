@@ -111,7 +111,7 @@ def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules() | moves_under_way())
 def test_one_endpoint_that_is_well_is_enough(schedule):
     run = play(**schedule)
