@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 import httpx2
@@ -16,15 +15,10 @@ from openai import AsyncOpenAI
 from openai.pagination import AsyncPage
 from openai.types import Model
 
-from disco.client.chat.routed_request import Routed, clocks_of, hide, is_model_list, model_of, routed_request
-from disco.client.request_options import (
-    NO_OPTIONS,
-    RequestOptions,
-    chosen_preset,
-    merge_options,
-    take_options,
-)
-from disco.errors import ConfigurationError, NoEndpointError
+from disco.client.chat.routed_request import clocks_of, hide, is_model_list
+from disco.client.http_gateway import may_ask_server, model_list, respond, route_or_pass
+from disco.client.request_options import NO_OPTIONS, RequestOptions, chosen_preset, merge_options
+from disco.errors import ConfigurationError
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
@@ -256,130 +250,46 @@ class AsyncDisco(AsyncOpenAI):
 
     with_options = copy
 
-    def clocks(self, timeout: Any) -> Timeouts:
-        """The four clocks of one request."""
-        return clocks_of(timeout, self.timeouts)
-
     async def request(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
         """Everything but the ordinary `chat.completions.create` comes through here.
 
-        A chat completion that somebody wants parsed, raw or streamed as bytes is answered by a session all the
-        same; what only the server can do fails closed: what must stay on this machine, stays.
+        A chat completion that is wanted parsed, raw or streamed as bytes is answered by a session, too. What only
+        the server can do is passed on to it, unless the request must stay on this machine.
 
         Raises:
             NoEndpointError: no server is configured, or the preset or the request keeps everything here.
         """
-        if is_model_list(options) and not self.may_ask_server(options):
-            return await self._process_response(
-                cast_to=self._maybe_override_cast_to(cast_to, options),
-                options=options,
-                response=self.model_list(),
-                stream=stream,
-                stream_cls=stream_cls,
-            )
-        routed = self.routed(options)
-        if routed is not None:
+        if is_model_list(options) and not may_ask_server(self, options):
+            response, parser = model_list(self), stream_cls
+        else:
+            routed = route_or_pass(self, options)
+            if routed is None:
+                try:
+                    answer = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
+                except openai.APIError as error:
+                    hide(error, self, options)
+                    raise
+                if is_model_list(options) and isinstance(answer, AsyncPage):
+                    answer.data[:0] = self.local_models()
+                return answer
             from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - numpy loads with it
 
-            return await self._process_response(
-                cast_to=self._maybe_override_cast_to(cast_to, options),
-                options=options,
-                response=await self.respond(routed, options, stream=stream),
-                stream=stream,
-                stream_cls=quick_stream_class(stream_cls),
-            )
-        try:
-            answer = await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-        except openai.APIError as error:
-            hide(error, self, options)
-            raise
-        if is_model_list(options) and isinstance(answer, AsyncPage):
-            answer.data[:0] = self.local_models()
-        return answer
-
-    def may_ask_server(self, options: FinalRequestOptions) -> bool:
-        """Whether there is a server, and preset and request let this go there."""
-        own, _ = take_options(options.extra_json, self.default_options)
-        return self.server is not None and not self.router.is_local_only(own)
+            response = await respond(self, routed, options, stream=stream)
+            parser = quick_stream_class(stream_cls)
+        return await self._process_response(
+            cast_to=self._maybe_override_cast_to(cast_to, options),
+            options=options,
+            response=response,
+            stream=stream,
+            stream_cls=parser,
+        )
 
     def local_models(self) -> list[Model]:
         """The model on this machine, as the API lists models; empty where there is none."""
         name = self.router.local_model
         return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
-
-    def model_list(self) -> httpx2.Response:
-        """What `GET /models` answers where no server may be asked."""
-        data = [model.model_dump() for model in self.local_models()]
-        asked = httpx2.Request("GET", self._prepare_url("/models"))
-        return httpx2.Response(200, request=asked, json={"object": "list", "data": data})
-
-    def routed(self, options: FinalRequestOptions) -> Routed | None:
-        """What a session has to answer; None for a request to pass on.
-
-        Takes disco's options out of `options`.
-
-        Raises:
-            NoEndpointError: it is one to pass on, and there is nobody, or nobody it may go to.
-        """
-        own, rest = take_options(options.extra_json, self.default_options)
-        if self.router.local_model is not None and model_of(options, rest) == self.router.local_model:
-            own = own.model_copy(update={"local_only": True})  # asked for by its name
-        options.extra_json = rest
-        routed = routed_request(options, own, rest)
-        if routed is not None:
-            return routed
-        if self.server is None:
-            raise NoEndpointError(
-                f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
-                "(and base_url=...). Only chat.completions.create is answered on this machine."
-            )
-        if self.router.is_local_only(own):
-            raise NoEndpointError(
-                f"{options.method.upper()} {options.url} would leave this machine, which the preset "
-                f"{self.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
-                "model answers, or another preset (and the server's model)."
-            )
-        return None
-
-    async def respond(self, routed: Routed, options: FinalRequestOptions, *, stream: bool) -> httpx2.Response:
-        """The HTTP response that a routed answer would have come in."""
-        from disco.client.chat.http_encoding import (  # noqa: PLC0415 - numpy loads with it
-            RAW_RESPONSE_HEADER,
-            EventStream,
-            chat_request,
-            document,
-        )
-
-        headers = {} if isinstance(options.headers, openai.NotGiven) else dict(options.headers)
-        raw = {k: str(headers.pop(k)) for k in list(headers) if k.lower() == RAW_RESPONSE_HEADER.lower()}
-        request = chat_request(
-            routed.chat,
-            timeouts=self.clocks(options.timeout),
-            headers=cast("dict[str, str]", headers) or None,
-            query=options.params or None,
-        )
-        began_at = anyio.current_time()
-        live = await self.router.open(
-            request,
-            self.server,
-            stream=stream,
-            options=routed.own,
-            max_retries=options.get_max_retries(self.max_retries),
-        )
-        encoder = routed.encoder()
-        asked = httpx2.Request("POST", self._prepare_url(options.url), headers=raw)
-        if not stream:
-            kind = {"content-type": "application/json"}
-            content = await document(live, encoder)
-            response = httpx2.Response(200, request=asked, headers=kind, content=content)
-        else:
-            events = await EventStream.begin(live, encoder)
-            kind = {"content-type": "text/event-stream; charset=utf-8"}
-            response = httpx2.Response(200, request=asked, headers=kind, stream=events)
-        response.elapsed = timedelta(seconds=anyio.current_time() - began_at)
-        return response
 
     async def close(self) -> None:
         """Stop every answer in progress, free the model, close the connections. Idempotent."""

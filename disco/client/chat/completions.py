@@ -17,13 +17,14 @@ from disco.client.chat.answer_stream import DiscoStream, answer_usage, read
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
 from disco.client.chat.helper_events import StreamManager
 from disco.client.chat.http_encoding import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed
+from disco.client.chat.routed_request import clocks_of
 from disco.client.request_options import take_options
 from disco.request import Request
 
 if TYPE_CHECKING:
     from disco.client.async_client import AsyncDisco
 
-__all__ = ["DiscoChat", "DiscoCompletions"]
+__all__ = ["DiscoChat", "DiscoCompletions", "is_ordinary"]
 
 _AS_IT_IS = frozenset({str, int, float, bool, type(None)})
 _NOT_GIVEN = (Omit, NotGiven)
@@ -71,7 +72,7 @@ class DiscoCompletions(AsyncCompletions):
                 When text had been written, `partial_text` and `route` on the error keep it.
             TypeError: an argument that the SDK does not know, or one that is missing.
         """
-        if not self.is_ordinary(given):
+        if not is_ordinary(given):
             return await super().create(**given)  # goes on in `AsyncDisco.request`
         for name in given.keys() - _arguments():
             raise TypeError(f"AsyncCompletions.create() got an unexpected keyword argument {name!r}")
@@ -107,21 +108,13 @@ class DiscoCompletions(AsyncCompletions):
             """As the SDK's `stream`: the same events, made at a fraction of the cost."""
             return StreamManager(super().stream(**given))
 
-    @staticmethod
-    def is_ordinary(given: Mapping[str, Any]) -> bool:
-        """Whether a call wants a routed answer as typed objects, not an HTTP response or the server's own."""
-        headers = _value(given.get("extra_headers")) or {}
-        if any(name.lower() == RAW_RESPONSE_HEADER.lower() for name in headers):
-            return False
-        return is_routed({name: _value(given.get(name)) for name in NOT_ROUTED})
-
     def _request(
         self, given: dict[str, Any], headers: Mapping[str, str] | None, extra_body: dict[str, Any] | None
     ) -> Request:
         for name in ("extra_body", "extra_headers"):
             given.pop(name, None)
         query = _value(given.pop("extra_query", None))
-        timeouts = self._client.clocks(given.pop("timeout", NotGiven()))
+        timeouts = clocks_of(given.pop("timeout", NotGiven()), self._client.timeouts)
         body = {name: _plain(v) for name, v in given.items() if type(v) not in _NOT_GIVEN}
         return chat_request({**body, **(extra_body or {})}, timeouts=timeouts, headers=headers, query=query)
 
@@ -135,6 +128,14 @@ class DiscoChat(AsyncChat):
     def completions(self) -> DiscoCompletions:
         """`client.chat.completions`."""
         return DiscoCompletions(self._client)
+
+
+def is_ordinary(given: Mapping[str, Any]) -> bool:
+    """Whether a call wants a routed answer as typed objects, not an HTTP response or the server's own."""
+    headers = _value(given.get("extra_headers")) or {}
+    if any(name.lower() == RAW_RESPONSE_HEADER.lower() for name in headers):
+        return False
+    return is_routed({name: _value(given.get(name)) for name in NOT_ROUTED})
 
 
 @cache

@@ -16,6 +16,7 @@ from openai.resources.chat.completions import Completions
 
 from disco.client.async_client import NOWHERE, AsyncDisco
 from disco.client.chat.routed_request import hide, is_model_list
+from disco.client.http_gateway import may_ask_server, model_list, respond, route_or_pass
 from disco.client.sync.portal import Portal
 from disco.request import Timeouts
 
@@ -152,10 +153,10 @@ class Disco(OpenAI):
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
         """As `AsyncDisco.request`."""
-        if is_model_list(options) and not self.routed.may_ask_server(options):
-            response = self.routed.model_list()
+        if is_model_list(options) and not may_ask_server(self.routed, options):
+            response = model_list(self.routed)
         else:
-            routed = self.routed.routed(options)
+            routed = route_or_pass(self.routed, options)
             if routed is None:
                 try:
                     answer = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
@@ -165,7 +166,7 @@ class Disco(OpenAI):
                 if is_model_list(options) and isinstance(answer, SyncPage):
                     answer.data[:0] = self.routed.local_models()
                 return answer
-            response = self._portal.run(partial(self.routed.respond, routed, options, stream=stream))
+            response = self._portal.run(partial(respond, self.routed, routed, options, stream=stream))
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - numpy loads with it
         from disco.client.sync.sync_stream import sync_response  # noqa: PLC0415 - as above
 
@@ -217,9 +218,11 @@ class DiscoSyncCompletions(Completions):
 
     def create(self, **given: Any) -> Any:
         """As `OpenAI.chat.completions.create`, and as `AsyncDisco`'s in what it adds and raises."""
-        completions = self._client.routed.chat.completions
-        if not completions.is_ordinary(given):
+        from disco.client.chat.completions import is_ordinary  # noqa: PLC0415 - numpy loads with it
+
+        if not is_ordinary(given):
             return super().create(**given)  # goes on in `Disco.request`
+        completions = self._client.routed.chat.completions
         portal = self._client._portal  # noqa: SLF001 - our own client
         answer = portal.run(partial(completions.create, **given))
         if not given.get("stream"):

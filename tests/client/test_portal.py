@@ -1,0 +1,138 @@
+"""The background loop of the synchronous client: it ends whenever and wherever its owner ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import pytest
+from promptly import promptly
+
+from disco.client.sync.portal import Portal
+
+LONG_S = 3600.0
+
+
+def loops() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "disco-loop"}
+
+
+def test_it_starts_with_the_first_call_ends_with_close_and_may_start_again():
+    before = loops()
+    portal = Portal()
+    assert not portal.is_open
+    assert loops() == before
+    for _ in range(2):
+        assert portal.run(anyio.sleep, 0) is None
+        assert portal.is_open
+        assert len(loops() - before) == 1
+        portal.close()
+        portal.close()
+        assert not portal.is_open
+        assert loops() == before
+
+
+def test_threads_share_one_loop():
+    before = loops()
+    portal = Portal()
+    seen = []
+
+    async def here() -> None:
+        seen.append(asyncio.get_running_loop())
+
+    threads = [threading.Thread(target=portal.run, args=(here,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 8
+    assert len(set(seen)) == 1
+    assert len(loops() - before) == 1
+    portal.close()
+
+
+def test_closing_it_cancels_what_runs_and_waits_for_that():
+    portal, left = Portal(), []
+    running = threading.Event()
+
+    async def work() -> None:
+        running.set()
+        try:
+            await anyio.sleep(LONG_S)
+        finally:
+            left.append(1)
+
+    def call() -> None:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - concurrent.futures says CancelledError
+            portal.run(work)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    running.wait(60)
+    with promptly():
+        portal.close()
+        thread.join()
+    assert left == [1]
+
+
+@pytest.mark.parametrize("where", ["here", "in the loop"])
+def test_an_owner_that_is_forgotten_ends_it(where):
+    """The garbage collector may come in any thread, the loop's own too."""
+    before = loops()
+    portal = Portal()
+    portal.run(anyio.sleep, 0)
+    (thread,) = loops() - before
+    if where == "here":
+        del portal
+    else:
+        owner = [portal]
+
+        async def forget() -> None:
+            owner.clear()
+            gc.collect()
+
+        started = portal._open()  # the portal's own frame would hold the owner
+        del portal
+        started.call(forget)
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+INTERRUPTED = """
+import signal, sys, anyio
+from disco.client.sync.portal import Portal
+portal = Portal()
+
+async def work():
+    print("running", flush=True)
+    try:
+        await anyio.sleep(3600)
+    finally:
+        print("cancelled", flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    portal.run(work)
+except KeyboardInterrupt:
+    portal.run(anyio.sleep, 0)
+    print("goes on", flush=True)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
+def test_an_interrupted_call_is_cancelled_in_the_loop_and_the_program_ends_without_close():
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout.readline() == "running\n"
+        time.sleep(0.05)  # the main thread is about to wait
+        program.send_signal(signal.SIGINT)
+        said, _ = program.communicate(timeout=60)
+    assert sorted(said.split("\n")) == ["", "cancelled", "goes on"]
+    assert program.returncode == 7
