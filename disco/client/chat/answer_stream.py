@@ -21,7 +21,7 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["DiscoStream", "answer_usage", "read", "stop"]
+__all__ = ["DiscoStream", "Reading", "answer_usage", "finish_reason", "read", "stop"]
 
 CLOSE_S = 5.0
 
@@ -39,12 +39,11 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         self, live: LiveSession, first: list[Delta], chunks: ChatChunks, *, include_usage: bool
     ) -> None:
         self._live = live
+        self._reading = Reading(live, first)
         self._chunks = chunks
-        self._first = first
         self._include_usage = include_usage
         # --- mutable from here on
         self._chars = 0
-        self._complete = False
         self._waiting: deque[Delta | ChatCompletionChunk] = deque()
 
     @property
@@ -71,7 +70,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
 
         What is kept back for a steady pace, and what nobody has read so far; a chunk counts as one token at least.
         """
-        unread = sum(delta.tokens for delta in self._first) + len(self._waiting)
+        unread = sum(delta.tokens for delta in self._reading.first) + len(self._waiting)
         return round(self._live.buffered_tokens) + unread
 
     @cached_property
@@ -83,7 +82,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
         response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self._live))
-        response.is_closed = self._complete or self._live.done
+        response.is_closed = self._reading.is_over or self._live.done
         return response
 
     # Plain methods, not a generator: one that is left early would have to be closed by its owner under trio.
@@ -92,12 +91,12 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
 
     async def __anext__(self) -> ChatCompletionChunk:
         if not self._waiting:
-            self._waiting = deque(await self.next_batch())
+            self._waiting = deque(await self._next_batch())
             if not self._waiting:
                 raise StopAsyncIteration
-        return self.hand_out(self._waiting.popleft())
+        return self._hand_out(self._waiting.popleft())
 
-    def hand_out(self, item: Delta | ChatCompletionChunk) -> ChatCompletionChunk:
+    def _hand_out(self, item: Delta | ChatCompletionChunk) -> ChatCompletionChunk:
         """The chunk that the application gets now, which is what `writer` is about.
 
         It is made here: those of a whole batch at once would keep the garbage collector busy.
@@ -107,35 +106,30 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             self._chars += len(chunk.choices[0].delta.content or "")
         return chunk
 
-    async def next_batch(self) -> Sequence[Delta | ChatCompletionChunk]:
+    async def _next_batch(self) -> Sequence[Delta | ChatCompletionChunk]:
         """All that waits to be read, at least one item; none at the end. For readers in other threads, too.
 
-        Each item goes through `hand_out`, in order.
+        Each item goes through `_hand_out`, in order.
 
         Raises:
             Exception: what ended the answer, with `partial_text` and `route` on it.
         """
-        live, chunks = self._live, self._chunks
-        if self._complete:
+        reading = self._reading
+        if reading.is_over:
             return []
-        batch: list[Delta]
+        batch: list[Delta] = []
         try:
-            batch = self._first or await read(live)
-            self._first = []
-        except BaseException:
-            self._complete = True
-            self._close_response()
-            raise
+            batch = await reading.next()
+        finally:
+            if not batch:
+                self._close_response()
         if batch:
             return batch
-        self._complete = True
-        self._close_response()
-        reason = live.session.finish_reason or "stop"
-        if reason == "cancelled":
+        if reading.was_cancelled:
             return []
-        last = [chunks.last(reason)]
+        last = [self._chunks.last(finish_reason(self._live))]
         if self._include_usage:
-            last.append(chunks.usage(answer_usage(live)))
+            last.append(self._chunks.usage(answer_usage(self._live)))
         return last
 
     def _close_response(self) -> None:
@@ -172,6 +166,53 @@ class _Closes(httpx2.AsyncByteStream):
         await stop(self._live)
 
 
+class Reading:
+    """An answer as it is read, from the text on that was waited for before it was handed out.
+
+    Mutable: `first`, `is_over`.
+
+    Attributes:
+        first: what was read already and is not handed out yet.
+        is_over: nothing more comes: it was read to its end, or reading it has failed.
+    """
+
+    def __init__(self, live: LiveSession, first: list[Delta]) -> None:
+        self._live = live
+        self.first = first
+        self.is_over = False
+
+    async def next(self) -> list[Delta]:
+        """What was released, at least one delta; empty at the end.
+
+        Raises:
+            Exception: as `read`.
+        """
+        try:
+            batch = self.first or await read(self._live)
+        except BaseException:
+            self.is_over = True
+            raise
+        self.first = []
+        self.is_over = not batch
+        return batch
+
+    async def rest(self) -> list[Delta]:
+        """All that comes until the end of the answer.
+
+        Raises:
+            Exception: as `read`.
+        """
+        deltas: list[Delta] = []
+        while batch := await self.next():
+            deltas.extend(batch)
+        return deltas
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether it was stopped, so that its end must not look like that of a complete answer."""
+        return self._live.session.finish_reason == "cancelled"
+
+
 async def read(live: LiveSession) -> list[Delta]:
     """What was released of an answer, at least one delta; empty at its end. A read that is broken off ends it.
 
@@ -193,6 +234,11 @@ async def stop(live: LiveSession) -> None:
     live.cancel()
     with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
         await live.wait_done()
+
+
+def finish_reason(live: LiveSession) -> str:
+    """Why an answer ended, once it has."""
+    return live.session.finish_reason or "stop"
 
 
 def answer_usage(live: LiveSession) -> CompletionUsage:

@@ -13,7 +13,7 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.resources.chat.completions.completions import validate_response_format
 from pydantic import BaseModel
 
-from disco.client.chat.answer_stream import DiscoStream, answer_usage, read
+from disco.client.chat.answer_stream import DiscoStream, Reading, answer_usage, finish_reason, read
 from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
 from disco.client.chat.helper_events import StreamManager
 from disco.client.chat.http_encoding import NOT_ROUTED, RAW_RESPONSE_HEADER, chat_request, is_routed
@@ -90,16 +90,11 @@ class DiscoCompletions(AsyncCompletions):
             max_retries=self._client.max_retries,
         )
         chunks = ChatChunks(request.model)
-        first = await read(live)
         if stream:
             wants_usage = bool(stream_options.get("include_usage"))
-            return DiscoStream(live, first, chunks, include_usage=wants_usage)
-        deltas = first
-        while first:
-            first = await read(live)
-            deltas.extend(first)
-        reason = live.session.finish_reason or "stop"
-        return assemble(chunks, deltas, reason, answer_usage(live), live.written)
+            return DiscoStream(live, await read(live), chunks, include_usage=wants_usage)
+        deltas = await Reading(live, []).rest()
+        return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written)
 
     if not TYPE_CHECKING:  # to type checkers it is the SDK's own, with all its parameters
 

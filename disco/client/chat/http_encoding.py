@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import httpx2
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.answer_stream import answer_usage, read, stop
+from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, read, stop
 from disco.client.chat.chat_chunks import ChatChunks, assemble
 from disco.client.live_driver import LiveSession
 from disco.errors import NoEndpointError
@@ -129,21 +129,16 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
     Raises:
         Exception: what ended the answer, with `partial_text` and `route` on it.
     """
-    deltas: list[Delta] = []
-    while batch := await read(live):
-        deltas.extend(batch)
-    return encoder.document(deltas, live)
+    return encoder.document(await Reading(live, []).rest(), live)
 
 
 class EventStream(httpx2.AsyncByteStream):
     """The answer as server-sent events. Closing it stops the answer."""
 
-    # Mutable: _batch, _complete.
     def __init__(self, live: LiveSession, encoder: Encoder, first: list[Delta]) -> None:
         self.live = live
         self._encoder = encoder
-        self._batch = first
-        self._complete = False
+        self._reading = Reading(live, first)
 
     @classmethod
     async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
@@ -152,15 +147,14 @@ class EventStream(httpx2.AsyncByteStream):
         return cls(live, encoder, first)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        live, encoder = self.live, self._encoder
+        encoder, reading = self._encoder, self._reading
         try:
-            while self._batch:
-                yield encoder.batch(self._batch)
-                self._batch = await read(live)
-            if live.session.finish_reason != "cancelled":
-                yield encoder.end(live)
+            while batch := await reading.next():
+                yield encoder.batch(batch)
+            if not reading.was_cancelled:
+                yield encoder.end(self.live)
         finally:
-            live.cancel()
+            self.live.cancel()
 
     async def next_objects(self) -> list[Any]:
         """All that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
@@ -168,21 +162,13 @@ class EventStream(httpx2.AsyncByteStream):
         Each goes through `made`, in order.
         Instead of the bytes, for readers that want objects: most of the SDK's cost is in making them of bytes.
         """
-        live, encoder = self.live, self._encoder
+        encoder, reading = self._encoder, self._reading
         made: list[Any] = []
-        try:
-            while not made and not self._complete:
-                deltas = self._batch or await read(live)
-                self._batch = []
-                if deltas:
-                    made = encoder.objects(deltas)
-                else:
-                    self._complete = True
-                    if live.session.finish_reason != "cancelled":
-                        made = encoder.last_objects(live)
-        except BaseException:
-            self._complete = True
-            raise
+        while not made and not reading.is_over:
+            if deltas := await reading.next():
+                made = encoder.objects(deltas)
+            elif not reading.was_cancelled:
+                made = encoder.last_objects(self.live)
         return made
 
     def made(self, item: Any) -> Any:
@@ -237,15 +223,14 @@ class ChatEncoder:
 
     def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
         """The chunk with the finish reason, and the one with the usage where it was asked for."""
-        last = [self._chunks.last(live.session.finish_reason or "stop")]
+        last = [self._chunks.last(finish_reason(live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(live)))
         return last
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """The `chat.completion`."""
-        reason = live.session.finish_reason or "stop"
-        answer = assemble(self._chunks, deltas, reason, answer_usage(live), live.written)
+        answer = assemble(self._chunks, deltas, finish_reason(live), answer_usage(live), live.written)
         return answer.model_dump_json(exclude_unset=True).encode()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from openai.types.responses import ResponseTextDeltaEvent
 
-from disco.client.chat.answer_stream import answer_usage
+from disco.client.chat.answer_stream import answer_usage, finish_reason
 from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import RESPONSE_ID
 from disco.endpoints.openai_api.chunk_template import remade
@@ -106,7 +106,7 @@ class ResponsesEncoder:
         if not self._number:
             self._out = self._steps(())
         self._close()
-        reason = live.session.finish_reason or "stop"
+        reason = finish_reason(live)
         status = "incomplete" if reason in _INCOMPLETE else "completed"
         if not self._items:  # an empty answer is an answer
             self._open("message", {"role": "assistant", "content": []})

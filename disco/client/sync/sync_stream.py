@@ -65,11 +65,11 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
 
     def __next__(self) -> ChatCompletionChunk:
         if not self._waiting:
-            self._waiting = deque(self._portal.run(self._stream.next_batch))
+            self._waiting = deque(self._portal.run(self._stream._next_batch))  # noqa: SLF001 - our own stream
             if not self._waiting:
                 self._close_response()
                 raise StopIteration
-        return self._stream.hand_out(self._waiting.popleft())
+        return self._stream._hand_out(self._waiting.popleft())  # noqa: SLF001
 
     def close(self) -> None:
         """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
