@@ -1,12 +1,23 @@
-"""What both compatibility modules ask, of whom, and what the real server of these tests cannot do."""
+"""What the compatibility modules ask, of whom, in which way, and what the real server of these tests cannot do.
+
+A case is written once, as an async function. Around a synchronous client `got`, `items`, `next_of` and `entered` call
+and iterate where they would await: it blocks the test's own loop, in which nothing else has to run.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI, AsyncStream, OpenAI, Stream
+from openai.lib.streaming.chat import AsyncChatCompletionStream, ChatCompletionStream
 from pydantic import BaseModel
+
+from disco import AsyncDisco, Disco
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 KEY = "test-key"
@@ -41,16 +52,18 @@ class Mood(BaseModel):
 
 @dataclass(frozen=True)
 class Side:
-    """One of those who answer.
+    """A client, and the endpoint that answers first behind it.
 
     Attributes:
-        name: "plain" (the openai package alone), "server" or "device" (disco, and who answers first there).
+        name: "plain" (the openai package alone), "server" or "device" (disco, and the endpoint that answers first).
+        is_async: which of the two clients.
         model: the server's.
         settings: for the client's constructor.
         lacks: what cannot be had from it, with the reason.
     """
 
     name: str
+    is_async: bool
     model: str
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     lacks: dict[str, str] = field(default_factory=dict, repr=False)
@@ -58,6 +71,18 @@ class Side:
     @property
     def asked(self) -> dict[str, Any]:
         return {"model": self.model, **ASKED}
+
+    @property
+    def classes(self) -> tuple[type, type, type]:
+        """The SDK's client, stream, and stream helper."""
+        if self.is_async:
+            return AsyncOpenAI, AsyncStream, AsyncChatCompletionStream
+        return OpenAI, Stream, ChatCompletionStream
+
+    def connect(self, **more: Any) -> Any:
+        """A new client."""
+        plain, ours = (AsyncOpenAI, AsyncDisco) if self.is_async else (OpenAI, Disco)
+        return (plain if self.name == "plain" else ours)(**{**self.settings, **more})
 
     def needs(self, what: str) -> None:
         """Skip the test where this cannot be had."""
@@ -81,6 +106,32 @@ LACKS: dict[str, dict[str, str]] = {
     "server": {**IGNORED, **BREAKS_OFF},
     "device": {},
 }
+
+
+async def got(result: Any) -> Any:
+    """What a call gives, awaited where it has to be."""
+    return await result if inspect.isawaitable(result) else result
+
+
+async def items(source: Any) -> list[Any]:
+    """All that is left in an iterator of either kind."""
+    return [item async for item in source] if hasattr(source, "__aiter__") else list(source)
+
+
+async def next_of(source: Any) -> Any:
+    """The next item of an iterator of either kind; None at its end."""
+    return await anext(source, None) if hasattr(source, "__anext__") else next(source, None)
+
+
+@contextlib.asynccontextmanager
+async def entered(manager: Any) -> AsyncIterator[Any]:
+    """A context manager of either kind."""
+    if hasattr(manager, "__aenter__"):
+        async with manager as value:
+            yield value
+    else:
+        with manager as value:
+            yield value
 
 
 def text_of(chunks: list[Any]) -> str:
