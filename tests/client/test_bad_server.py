@@ -51,6 +51,13 @@ BEGIN = sse(chunk(role="assistant", content=""), chunk(BEGUN), done=False)
 END = sse(chunk(REST), chunk(finish="stop"))
 
 
+BOOM = {"error": {"message": "Boom.", "type": "server_error", "code": "boom"}}
+SLOW_DOWN = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
+DOCUMENT = {**chunk(WHOLE), "object": "chat.completion"}
+CONTENT = b'data: {"choices": [{"index": 0, "delta": {"content": "'
+CALLERS = {"survives": False}
+
+
 def refusal(status: str, code: str | None = None, message: str = "No, thank you.", headers: str = "") -> list:
     error = {"message": message, "type": "some_error", "param": "messages", "code": code}
     return answer(json.dumps({"error": error}).encode(), status=status, headers=headers)
@@ -77,6 +84,7 @@ class Fault:
     survives: bool = True
 
 
+NULLS = dict.fromkeys(("id", "object", "created", "model", "usage"))
 FINE = [
     Fault("nothing wrong", stream(BEGIN + END)),
     Fault(
@@ -94,164 +102,75 @@ FINE = [
         "null fields",
         stream(
             sse(
-                {
-                    "id": None,
-                    "object": None,
-                    "created": None,
-                    "model": None,
-                    "usage": None,
-                    "choices": [{"index": None, "delta": None, "finish_reason": None, "logprobs": None}],
-                },
+                {**NULLS, "choices": [dict.fromkeys(("index", "delta", "finish_reason", "logprobs"))]},
                 {"id": None, "choices": [{"delta": {"content": BEGUN, "role": None, "tool_calls": None}}]},
                 done=False,
             ),
             END,
         ),
     ),
-    Fault(
-        "the wrong content type",
-        answer(BEGIN + END, content_type="text/plain"),
-    ),
-    Fault(
-        "a long line",
-        stream(sse({**chunk(BEGUN), "padding": "x" * 1_000_000}, done=False), END),
-    ),
+    Fault("the wrong content type", answer(BEGIN + END, content_type="text/plain")),
+    Fault("a long line", stream(sse({**chunk(BEGUN), "padding": "x" * 1_000_000}, done=False), END)),
     Fault("characters cut between two reads", stream(*[bytes([b]) for b in BEGIN + END])),
 ]
 
+GARBAGE = openai.APIResponseValidationError, "garbage"
+CUT = openai.APIConnectionError, "incomplete"
+LOST = openai.APIConnectionError, "connection"
+
+
+def before(name: str, script: list[Any], kind: tuple[type[openai.OpenAIError], str], **more: Any) -> Fault:
+    """A fault before the first text."""
+    return Fault(name, script, kind[0], "", kind[1], **more)
+
+
+def after(name: str, script: list[Any], kind: tuple[type[openai.OpenAIError], str]) -> Fault:
+    """A fault in mid-stream."""
+    return Fault(name, script, kind[0], BEGUN, kind[1])
+
+
 FAULTS = [
-    Fault(
-        "data that is not JSON",
-        stream(BEGIN, b"data: {oops\n\n"),
-        openai.APIResponseValidationError,
-        BEGUN,
-        "garbage",
+    after("data that is not JSON", stream(BEGIN, b"data: {oops\n\n"), GARBAGE),
+    after("JSON that is no object", stream(BEGIN, b"data: [1, 2]\n\n"), GARBAGE),
+    after("bytes that are no UTF-8", stream(BEGIN, CONTENT + b'\xe2\x82"}}]}\n\n'), GARBAGE),
+    after("a line that does not end", stream(BEGIN, b"data: " + b"x" * (8 * 1024 * 1024 + 1)), GARBAGE),
+    before("a web page", answer(b"<html>Sign in</html>", content_type="text/html; charset=utf-8"), GARBAGE),
+    before("one document instead of a stream", answer(json.dumps(DOCUMENT).encode()), GARBAGE),
+    after("an error object in mid-stream", stream(BEGIN, sse(BOOM)), (openai.APIError, "server")),
+    after("an error event", stream(BEGIN, b"event: error\n" + sse(BOOM)), (openai.APIError, "server")),
+    after("a rate limit in mid-stream", stream(BEGIN, sse(SLOW_DOWN)), (openai.APIError, "rate_limit")),
+    after("an end without a finish reason", stream(BEGIN + b"data: [DONE]\n\n"), CUT),
+    after("an end in mid-sentence", stream(BEGIN), CUT),
+    after("half a character at the end", stream(BEGIN, CONTENT + b"\xe2\x82"), CUT),
+    before("an empty stream", stream(b""), CUT),
+    before("only [DONE]", stream(b"data: [DONE]\n\n"), CUT),
+    after("a connection that is reset", [STREAM_HEAD, piece(BEGIN), 0.02, RESET], LOST),
+    after("a body that is cut off", [STREAM_HEAD, piece(BEGIN)], LOST),
+    before("a connection reset at once", [RESET], LOST),
+    before("another protocol", [b"SSH-2.0-nonsense\r\n"], LOST),
+    *(
+        before(" ".join(filter(None, [status, code])), refusal(f"{status} X", code, message), kind, **more)
+        for status, code, kind, more in [
+            ("500", None, (openai.InternalServerError, "server"), {}),
+            ("408", None, (openai.APIStatusError, "server"), {}),
+            ("409", None, (openai.ConflictError, "server"), {}),
+            ("429", None, (openai.RateLimitError, "rate_limit"), {}),
+            ("413", None, (openai.APIStatusError, "context_length"), {}),
+            ("400", "context_length_exceeded", (openai.BadRequestError, "context_length"), {}),
+            ("400", None, (openai.BadRequestError, "bad_request"), CALLERS),
+            ("400", "content_filter", (openai.BadRequestError, "content_filter"), CALLERS),
+            ("404", "model_not_found", (openai.NotFoundError, "bad_request"), CALLERS),
+            ("422", None, (openai.UnprocessableEntityError, "bad_request"), CALLERS),
+            ("401", "invalid_api_key", (openai.AuthenticationError, "authentication"), {}),
+            ("403", None, (openai.PermissionDeniedError, "authentication"), {}),
+        ]
+        for message in [f"Incorrect API key provided: {KEY}." if status == "401" else "No, thank you."]
     ),
-    Fault(
-        "JSON that is no object",
-        stream(BEGIN, b"data: [1, 2]\n\n"),
-        openai.APIResponseValidationError,
-        BEGUN,
-        "garbage",
-    ),
-    Fault(
-        "an error object in mid-stream",
-        stream(BEGIN, sse({"error": {"message": "Boom.", "type": "server_error", "code": "boom"}})),
-        openai.APIError,
-        BEGUN,
-        "server",
-    ),
-    Fault(
-        "an error event",
-        stream(BEGIN, b'event: error\ndata: {"error": {"message": "Boom.", "code": "boom"}}\n\n'),
-        openai.APIError,
-        BEGUN,
-        "server",
-    ),
-    Fault(
-        "a rate limit in mid-stream",
-        stream(BEGIN, sse({"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}})),
-        openai.APIError,
-        BEGUN,
-        "rate_limit",
-    ),
-    Fault(
-        "a web page",
-        answer(b"<html>Sign in</html>", content_type="text/html; charset=utf-8"),
-        openai.APIResponseValidationError,
-        "",
-        "garbage",
-    ),
-    Fault(
+    before(
         "a web page with 502",
         answer(b"<html>Bad gateway</html>", status="502 Bad Gateway", content_type="text/html"),
-        openai.InternalServerError,
-        "",
-        "server",
+        (openai.InternalServerError, "server"),
     ),
-    Fault(
-        "one document instead of a stream",
-        answer(json.dumps({**chunk(WHOLE), "object": "chat.completion"}).encode()),
-        openai.APIResponseValidationError,
-        "",
-        "garbage",
-    ),
-    Fault(
-        "an end without a finish reason",
-        stream(BEGIN + b"data: [DONE]\n\n"),
-        openai.APIConnectionError,
-        BEGUN,
-        "incomplete",
-    ),
-    Fault("an end in mid-sentence", stream(BEGIN), openai.APIConnectionError, BEGUN, "incomplete"),
-    Fault("an empty stream", stream(b""), openai.APIConnectionError, "", "incomplete"),
-    Fault("only [DONE]", stream(b"data: [DONE]\n\n"), openai.APIConnectionError, "", "incomplete"),
-    Fault(
-        "half a character at the end",
-        stream(BEGIN, b'data: {"choices": [{"index": 0, "delta": {"content": "\xe2\x82'),
-        openai.APIConnectionError,
-        BEGUN,
-        "incomplete",
-    ),
-    Fault(
-        "bytes that are no UTF-8",
-        stream(BEGIN, b'data: {"choices": [{"index": 0, "delta": {"content": "\xe2\x82"}}]}\n\n'),
-        openai.APIResponseValidationError,
-        BEGUN,
-        "garbage",
-    ),
-    Fault(
-        "a line that does not end",
-        stream(BEGIN, b"data: " + b"x" * (8 * 1024 * 1024 + 1)),
-        openai.APIResponseValidationError,
-        BEGUN,
-        "garbage",
-    ),
-    Fault(
-        "a connection that is reset",
-        [STREAM_HEAD, piece(BEGIN), 0.02, RESET],
-        openai.APIConnectionError,
-        BEGUN,
-        "connection",
-    ),
-    Fault(
-        "a body that is cut off", [STREAM_HEAD, piece(BEGIN)], openai.APIConnectionError, BEGUN, "connection"
-    ),
-    Fault("a connection reset at once", [RESET], openai.APIConnectionError, "", "connection"),
-    Fault("another protocol", [b"SSH-2.0-nonsense\r\n"], openai.APIConnectionError, "", "connection"),
-    Fault("429", refusal("429 Too Many Requests"), openai.RateLimitError, "", "rate_limit"),
-    Fault("500", refusal("500 Internal Server Error"), openai.InternalServerError, "", "server"),
-    Fault("408", refusal("408 Request Timeout"), openai.APIStatusError, "", "server"),
-    Fault("409", refusal("409 Conflict"), openai.ConflictError, "", "server"),
-    Fault("413", refusal("413 Content Too Large"), openai.APIStatusError, "", "context_length"),
-    Fault(
-        "400, the context is too long",
-        refusal("400 Bad Request", "context_length_exceeded"),
-        openai.BadRequestError,
-        "",
-        "context_length",
-    ),
-    Fault("400", refusal("400 Bad Request"), openai.BadRequestError, "", "bad_request", survives=False),
-    Fault(
-        "400, a content filter",
-        refusal("400 Bad Request", "content_filter"),
-        openai.BadRequestError,
-        "",
-        "content_filter",
-        survives=False,
-    ),
-    Fault(
-        "401",
-        refusal("401 Unauthorized", "invalid_api_key", f"Incorrect API key provided: {KEY}."),
-        openai.AuthenticationError,
-        "",
-        "authentication",
-    ),
-    Fault("403", refusal("403 X"), openai.PermissionDeniedError, "", "authentication"),
-    Fault(
-        "404", refusal("404 X", "model_not_found"), openai.NotFoundError, "", "bad_request", survives=False
-    ),
-    Fault("422", refusal("422 X"), openai.UnprocessableEntityError, "", "bad_request", survives=False),
 ]
 
 # The SDK's own generators are left open by an exception, which trio remarks on.
@@ -260,17 +179,27 @@ sdk_leaves_generators = pytest.mark.filterwarnings(
     "ignore:Async generator 'openai:ResourceWarning",
     "ignore:Async generator 'httpx2:ResourceWarning",
 )
-each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-# In every way of asking where it may make a difference: before the first text, in mid-stream, a refusal.
-TELLING = ("an error object in mid-stream", "a body that is cut off", "a web page", "429", "401")
-each_fault_in_each_way = pytest.mark.parametrize(
-    ("fault", "way"),
-    [
-        pytest.param(fault, way, id=f"{fault.name}-{way}")
-        for fault in FAULTS
-        for way in ("stream", "whole", *(("raw", "events") if fault.name in TELLING else ()))
-    ],
+# In every way of asking and on both loops where it may make a difference: before the first text, in mid-stream, a
+# refusal. The other faults: a stream on one loop, a whole answer on the other.
+TELLING = (
+    "an error object in mid-stream",
+    "a body that is cut off",
+    "a web page",
+    "429",
+    "401 invalid_api_key",
 )
+
+
+def each_fault(test: Any) -> Any:
+    cases = []
+    for fault in FAULTS:
+        loops = ("asyncio", "trio")
+        if fault.name in TELLING:
+            ways = [(way, loop) for way in ("stream", "whole", "raw", "events") for loop in loops]
+        else:
+            ways = [("stream", "trio"), ("whole", "asyncio")]
+        cases += [pytest.param(fault, *way, id="-".join([fault.name, *way])) for way in ways]
+    return pytest.mark.parametrize(("fault", "way", "anyio_backend"), cases)(test)
 
 
 def device() -> SimulatedEndpoint:
@@ -320,7 +249,7 @@ async def caught(client, way: str = "stream") -> Exception | None:
     return None
 
 
-@pytest.mark.parametrize("way", ["stream", "whole"])
+@pytest.mark.parametrize(("way", "anyio_backend"), [("stream", "trio"), ("whole", "asyncio")])
 @pytest.mark.parametrize("fault", FINE, ids=lambda fault: fault.name)
 async def test_oddities_are_no_faults(fault, way):
     async with scripted_server(fault.script) as server, asking(server) as client:
@@ -331,7 +260,7 @@ async def test_oddities_are_no_faults(fault, way):
 
 
 @sdk_leaves_generators
-@each_fault_in_each_way
+@each_fault
 async def test_alone_it_is_an_exception_of_the_sdks_that_keeps_the_text(fault, way):
     async with scripted_server(fault.script) as server, asking(server) as client:
         error = await caught(client, way)
@@ -347,7 +276,8 @@ async def test_alone_it_is_an_exception_of_the_sdks_that_keeps_the_text(fault, w
 
 
 @sdk_leaves_generators
-@each_fault
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 async def test_alone_it_is_what_the_plain_sdk_makes_of_the_same_bytes(fault):
     async with scripted_server(fault.script) as server:
         async with openai.AsyncOpenAI(
@@ -366,7 +296,7 @@ async def test_alone_it_is_what_the_plain_sdk_makes_of_the_same_bytes(fault):
 
 
 @sdk_leaves_generators
-@each_fault_in_each_way
+@each_fault
 async def test_with_a_device_the_answer_survives_unless_the_caller_is_to_blame(fault, way):
     async with scripted_server(fault.script) as server, asking(server, device()) as client:
         if not fault.survives:

@@ -1,4 +1,4 @@
-"""Endpoints that fail more than once: who is left alone, who is tried again and when, and who answers instead."""
+"""A dead, refusing or unreachable server on real sockets, and the backups behind it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import openai
 import pytest
 from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse, stream
 from servers import free_port
-from watched import ask, endpoint, preset, virtually
+from watched import preset
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.client import planning as routing
-from disco.client.request_options import RequestOptions
-from disco.client.router import Router
-from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
@@ -29,253 +26,6 @@ SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "first-model", "messages": SEA}
 SERVER_FIRST = preset("server_only")
 KEY, OTHER_KEY = "secret-key-1234", "other-secret-5678"
-
-# ---------------------------------------------------------------------- in virtual time
-
-
-class Down(SimulatedEndpoint):
-    """A server that fails as long as `kind` is set, after `after_s` seconds."""
-
-    def __init__(self, name: str = "server", *, ttft_s: float = 0.1, **more) -> None:
-        super().__init__(name, SimulatedProfile(ttft_s=ttft_s, answer="So it is. " * 3, **more))
-        self.well = self.profile
-        self.opened_at: list[float] = []
-
-    def fail(self, kind: str | None, after_s: float = 0.0, *, retry_after_s: float | None = None) -> None:
-        fault = Fault(silence_s=after_s, kind=kind and FailureKind(kind), retry_after_s=retry_after_s)
-        self.profile = self.well if kind is None else SimulatedProfile(fault=fault, answer="")
-
-    def open(self, request, prefix=None):
-        self.opened_at.append(anyio.current_time())
-        return super().open(request, *() if prefix is None else (prefix,))
-
-
-class Client:
-    """A router on a device and a server; `get` is one answer's record."""
-
-    def __init__(self, server, *, policy=SERVER_FIRST, device=None, **more) -> None:
-        self.server = server
-        self.device = endpoint("device") if device is None else device or None
-        self.router = Router(local=self.device, policy=policy, seed=0, **more)
-
-    async def open(self, **options):
-        return await self.router.open(
-            ask(), self.server, stream=True, options=RequestOptions(**options), max_retries=0
-        )
-
-    async def get(self, **options):
-        live = await self.open(**options)
-        try:
-            while await live.read():
-                pass
-        except openai.OpenAIError:
-            pass
-        await live.wait_done()
-        return live.record
-
-    async def who(self) -> list[tuple[str, str | None]]:
-        return [(t.endpoint, t.failure) for t in (await self.get()).attempts]
-
-
-def run(function, *servers, **more):
-    async def main():
-        client = Client(*servers, **more)
-        await function(client)
-        await client.router.aclose()
-
-    virtually(main)
-
-
-def test_a_hiccup_changes_nothing():
-    async def story(client):
-        client.server.fail("server")
-        assert await client.who() == [("server", "server"), ("device", None)]
-        client.server.fail(None)
-        for _ in range(3):
-            record = await client.get()
-            assert [t.endpoint for t in record.attempts] == ["server"]
-            assert record.deprioritised == ()
-
-    run(story, Down())
-
-
-def test_a_dead_server_is_left_alone_tried_now_and_then_and_taken_back_when_it_lives():
-    async def story(client):
-        client.server.fail("connection")
-        assert await client.who() == [("server", "connection"), ("device", None)]
-        assert await client.who() == [("server", "connection"), ("device", None)]
-        record = await client.get()
-        assert [t.endpoint for t in record.attempts] == ["device"]
-        (rest,) = record.deprioritised
-        assert (rest.endpoint, rest.reason, rest.failure, rest.failures) == (
-            "server",
-            "failures",
-            "connection",
-            2,
-        )
-        assert record.to_dict()["deprioritised"][0]["for_s"] == pytest.approx(rest.for_s)
-        probes = 0
-        for _ in range(100):  # ten minutes of asking
-            await anyio.sleep(6.0)
-            probes += len(await client.who()) - 1
-        assert 3 <= probes <= 12
-        client.server.fail(None)
-        await anyio.sleep(120)
-        assert await client.who() == [("server", None)]
-        assert await client.who() == [("server", None)]
-
-    run(story, Down())
-
-
-def test_a_probe_that_stays_silent_costs_no_more_than_a_slow_first_token():
-    async def story(client):
-        client.server.fail("connection")
-        await client.get()
-        await client.get()
-        client.server.fail("connection", after_s=29.0)
-        await anyio.sleep(2)
-        record = await client.get()
-        assert record.starts[0] == ("server", 0.0)
-        name, after_s = record.starts[1]
-        assert name == "device"
-        assert after_s < 5
-        assert record.winner == "device"
-        assert record.pace.ttft_raw_s < after_s + 1
-        # Nor does the next request wait for it: that it was mute for so long is an answer, too.
-        record = await client.get()
-        assert record.starts == (("device", 0.0),)
-        assert record.deprioritised[0].failures == 3
-
-    run(story, Down())
-
-
-def test_only_one_request_at_a_time_tries_a_server_that_has_rested_and_one_that_is_left_makes_room():
-    async def story(client):
-        client.server.fail("connection")
-        await client.get()
-        await client.get()
-        await anyio.sleep(2)
-        client.server.fail("connection", after_s=20.0)
-        client.server.opened_at.clear()
-        lives = [await client.open() for _ in range(5)]
-        await anyio.sleep(0.01)
-        assert len(client.server.opened_at) == 1
-        first, *others = lives
-        first.cancel()
-        await first.wait_done()
-        assert (await client.get()).starts[0][0] == "server"
-        for live in others:
-            while await live.read():
-                pass
-            assert [t.endpoint for t in live.record.attempts] == ["device"]
-            assert live.record.deprioritised[0].reason == "probed"
-
-    run(story, Down())
-
-
-def test_a_rate_limit_is_kept_to_while_the_device_answers():
-    async def story(client):
-        client.server.fail("rate_limit", retry_after_s=30.0)
-        assert await client.who() == [("server", "rate_limit"), ("device", None)]
-        at = anyio.current_time()
-        client.server.fail(None)
-        record = await client.get()
-        (rest,) = record.deprioritised
-        assert (rest.reason, rest.failures) == ("rate_limit", 1)
-        assert 25 < rest.for_s <= 30
-        assert await client.who() == [("device", None)]
-        await anyio.sleep_until(at + 30)
-        assert await client.who() == [("server", None)]
-
-    run(story, Down())
-
-
-def test_who_has_nobody_else_is_never_refused_because_of_the_breaker():
-    async def story(client):
-        client.server.fail("server")
-        for _ in range(6):
-            assert await client.who() == [("server", "server")]
-        client.server.fail(None)
-        record = await client.get()
-        assert [t.endpoint for t in record.attempts] == ["server"]
-        assert record.deprioritised == ()
-
-    run(story, Down(), device=False)
-
-
-def test_a_server_that_rests_still_answers_when_the_device_fails():
-    async def story(client):
-        client.server.fail("connection")
-        await client.get()
-        await client.get()
-        client.server.fail(None)
-        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
-        assert await client.who() == [("device", "crashed"), ("server", None)]
-
-    run(story, Down())
-
-
-@pytest.mark.parametrize("kind", ["bad_request", "content_filter", "authentication", "context_length"])
-def test_refusals_never_open_the_breaker(kind):
-    async def story(client):
-        client.server.fail(kind)
-        for _ in range(6):
-            assert (await client.who())[0] == ("server", kind)
-
-    run(story, Down())
-
-
-@pytest.mark.parametrize("kind", ["bad_request", "content_filter"])
-def test_what_the_caller_did_wrong_goes_nowhere_else(kind):
-    async def story(client):
-        client.server.fail(kind)
-        assert await client.who() == [("server", kind)]
-
-    run(story, Down())
-
-
-def test_a_probe_whose_time_never_came_makes_room():
-    """The device waits for the server, which speaks first: nobody has tried the device."""
-
-    async def story(client):
-        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
-        for _ in range(3):
-            await client.get(local_only=True)
-        await anyio.sleep(5)
-        for _ in range(2):
-            record = await client.get()
-            assert [s[0] for s in record.starts] == ["server", "device"]
-            assert [t.endpoint for t in record.attempts] == ["server"]
-
-    waits = Preset(dispatch={"policy": "wait_time", "budget": 0.05}, playback={"pace_tps": "off"})
-    run(story, Down(ttft_s=0.01), policy=waits)
-
-
-def test_losers_are_no_failures():
-    async def story(client):
-        for _ in range(10):
-            await client.get()
-        assert (await client.get()).deprioritised == ()
-
-    run(story, Down(ttft_s=5.0), policy=preset("race"))
-
-
-def test_offline_the_device_speaks_at_once_and_the_server_is_the_last_resort():
-    class Offline(Down):
-        has_route = False
-
-    async def story(client):
-        record = await client.get()
-        assert [t.endpoint for t in record.attempts] == ["device"]
-        assert [(r.endpoint, r.reason) for r in record.deprioritised] == [("server", "offline")]
-        assert client.server.opened_at == []
-        client.device.profile = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
-        assert await client.who() == [("device", "crashed"), ("server", None)]
-
-    run(story, Offline())
-
-
-# ---------------------------------------------------------------------- on sockets
 
 WHOLE = stream(
     sse(chunk(role="assistant", content=""), chunk("The sea "), chunk("is wide."), chunk(finish="stop"))
@@ -472,14 +222,6 @@ async def test_a_refused_key_is_answered_around_and_told_once(caplog):
     assert len(told) == 1
     assert "'server'" in told[0]
     assert KEY not in told[0]
-
-
-@pytest.mark.anyio
-async def test_a_refused_key_with_nobody_else_is_the_sdks_error():
-    async with scripted_server(refusal("401 Unauthorized")) as server, asking(server.base_url) as client:
-        with pytest.raises(openai.AuthenticationError):
-            await text_of(client)
-        assert len(server.requests) == 1
 
 
 @pytest.mark.anyio

@@ -6,9 +6,9 @@ import math
 
 import anyio
 import httpx2
+import moved_clock
 import openai
 import pytest
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,14 +20,16 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
+pytestmark = pytest.mark.anyio
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA}
 
 
-def virtually(function, *arguments):
-    """Run an async function in virtual time."""
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    return anyio.run(function, *arguments, backend="trio", backend_options={"clock": clock})
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    """In virtual time, in which nothing here waits for a socket or a thread."""
+    return moved_clock.virtual(request.param)
 
 
 def preset(policy: str, exchange_rate: float = 0.0, **more) -> Preset:
@@ -167,22 +169,23 @@ async def answers_in(c: AsyncDisco, **options):
     return await c.chat.completions.create(**ASKED, **extra)
 
 
-def test_defaults_hold_for_every_way_of_asking_and_can_be_taken_back():
-    async def main():
-        c = client(preset("server_only"), default_options={"local_only": True})
-        assert (await answers_in(c)).route.winner == "device"
-        assert (await answers_in(c, local_only=False)).route.winner == "server"
-        raw = await c.chat.completions.with_raw_response.create(**ASKED)
-        assert raw.parse().choices[0].message.content
-        assert (await c.responses.create(model="m", input="sea")).output_text
-        for way in (c.embeddings.create(model="m", input="sea"), c.files.list()):
-            with pytest.raises(disco.NoEndpointError):
-                await way
-        assert str(c.websocket_base_url).endswith(".invalid")
-        assert [m.id async for m in c.models.list()] == ["local/device"]
-        await c.close()
+def tried(answer) -> list[tuple[str, str | None]]:
+    return [(t.endpoint, t.failure) for t in answer.route.attempts]
 
-    virtually(main)
+
+async def test_defaults_hold_for_every_way_of_asking_and_can_be_taken_back():
+    c = client(preset("server_only"), default_options={"local_only": True})
+    assert (await answers_in(c)).route.winner == "device"
+    assert (await answers_in(c, local_only=False)).route.winner == "server"
+    raw = await c.chat.completions.with_raw_response.create(**ASKED)
+    assert raw.parse().choices[0].message.content
+    assert (await c.responses.create(model="m", input="sea")).output_text
+    for way in (c.embeddings.create(model="m", input="sea"), c.files.list()):
+        with pytest.raises(disco.NoEndpointError):
+            await way
+    assert str(c.websocket_base_url).endswith(".invalid")
+    assert [m.id async for m in c.models.list()] == ["local/device"]
+    await c.close()
 
 
 def test_the_synchronous_client_has_them_too():
@@ -197,7 +200,7 @@ def test_the_synchronous_client_has_them_too():
             c.chat.completions.create(**ASKED, extra_body={"disco": {"deadlines": 3}})
 
 
-@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # the network is looked at in a thread
 async def test_options_reach_no_server():
     sent = []
 
@@ -208,6 +211,9 @@ async def test_options_reach_no_server():
     transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
     options = {"disco": {"deadline_s": 9, "budget_class": "urgent"}, "own": 1}
     async with AsyncDisco(api_key="x", http_client=transport, default_options={"pace_tps": 7}) as c:
+        with pytest.raises(disco.NoEndpointError):
+            await c.chat.completions.create(**ASKED, n=2, extra_body={"disco": {"local_only": True}})
+        assert sent == []
         for n in (1, 2):  # routed, passed on
             with pytest.raises(openai.BadRequestError):
                 await c.chat.completions.create(**ASKED, n=n, extra_body=options)
@@ -223,37 +229,31 @@ async def test_options_reach_no_server():
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("where", ["request", "client"])
-def test_a_deadline_ends_an_answer_that_is_not_complete_and_keeps_what_there_is(stream, where):
-    async def main():
-        defaults = {"deadline_s": 3.05} if where == "client" else {}
-        slow = SimulatedProfile(decode_tps=10.0, answer_tokens=100, ttft_s=1.0)
-        c = client(preset("server_only"), server=slow, default_options=defaults)
-        options = {} if where == "client" else {"extra_body": {"disco": {"deadline_s": 3.05}}}
-        began_at = anyio.current_time()
-        with pytest.raises(openai.APITimeoutError) as caught:  # noqa: PT012
-            answer = await c.chat.completions.create(**ASKED, stream=stream, **options)
-            _ = [chunk async for chunk in answer]
-        assert anyio.current_time() - began_at == pytest.approx(3.05)
-        assert isinstance(caught.value, disco.AnswerTimeoutError)
-        assert caught.value.route.answer_tokens == 21  # from 1.0 s on, ten a second
-        assert len(caught.value.partial_text) > 20
-        assert [t.endpoint for t in caught.value.route.attempts] == ["server"]
-        assert c.server.busy == 0
-        await c.close()
-
-    virtually(main)
+async def test_a_deadline_ends_an_answer_that_is_not_complete_and_keeps_what_there_is(stream, where):
+    defaults = {"deadline_s": 3.05} if where == "client" else {}
+    slow = SimulatedProfile(decode_tps=10.0, answer_tokens=100, ttft_s=1.0)
+    c = client(preset("server_only"), server=slow, default_options=defaults)
+    options = {} if where == "client" else {"extra_body": {"disco": {"deadline_s": 3.05}}}
+    began_at = anyio.current_time()
+    with pytest.raises(openai.APITimeoutError) as caught:  # noqa: PT012
+        answer = await c.chat.completions.create(**ASKED, stream=stream, **options)
+        _ = [chunk async for chunk in answer]
+    assert anyio.current_time() - began_at == pytest.approx(3.05)
+    assert isinstance(caught.value, disco.AnswerTimeoutError)
+    assert caught.value.route.answer_tokens == 21  # from 1.0 s on, ten a second
+    assert len(caught.value.partial_text) > 20
+    assert [t.endpoint for t in caught.value.route.attempts] == ["server"]
+    assert c.server.busy == 0
+    await c.close()
 
 
-def test_a_deadline_takes_the_place_of_the_clients_clock():
-    async def main():
-        slow = SimulatedProfile(decode_tps=10.0, answer_tokens=60)
-        c = client(preset("server_only"), server=slow, timeouts=Timeouts(total_s=2.0))
-        with pytest.raises(openai.APITimeoutError):
-            await answers_in(c)
-        assert (await answers_in(c, deadline_s=60)).route.finish_reason == "stop"
-        await c.close()
-
-    virtually(main)
+async def test_a_deadline_takes_the_place_of_the_clients_clock():
+    slow = SimulatedProfile(decode_tps=10.0, answer_tokens=60)
+    c = client(preset("server_only"), server=slow, timeouts=Timeouts(total_s=2.0))
+    with pytest.raises(openai.APITimeoutError):
+        await answers_in(c)
+    assert (await answers_in(c, deadline_s=60)).route.finish_reason == "stop"
+    await c.close()
 
 
 # ---------------------------------------------------------------------- budget_class
@@ -275,25 +275,17 @@ def test_a_deadline_takes_the_place_of_the_clients_clock():
         ("server_only", 0.0, "device"),
     ],
 )
-def test_background_leaves_the_constrained_side_alone_unless_the_other_fails(policy, rate, spared):
+async def test_background_leaves_the_constrained_side_alone_unless_the_other_fails(policy, rate, spared):
     other = {"server": "device", "device": "server"}[spared]
     slow = SimulatedProfile(overhead_s=20.0, decode_tps=5.0)  # slow enough for any policy to want both
-
-    async def main():
-        c = client(preset(policy, rate), **{other: slow})
-        for _ in range(5):
-            answer = await answers_in(c, budget_class="background")
-            assert [t.endpoint for t in answer.route.attempts] == [other]
-        broken = c.router.local if other == "device" else c.server
-        broken.profile = SimulatedProfile(overhead_s=1.0, fault=Fault(kind=FailureKind.CONNECTION))
-        answer = await answers_in(c, budget_class="background")
-        assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
-            (other, "connection"),
-            (spared, None),
-        ]
-        await c.close()
-
-    virtually(main)
+    c = client(preset(policy, rate), **{other: slow})
+    for _ in range(5):
+        assert tried(await answers_in(c, budget_class="background")) == [(other, None)]
+    broken = c.router.local if other == "device" else c.server
+    broken.profile = SimulatedProfile(overhead_s=1.0, fault=Fault(kind=FailureKind.CONNECTION))
+    answer = await answers_in(c, budget_class="background")
+    assert tried(answer) == [(other, "connection"), (spared, None)]
+    await c.close()
 
 
 @pytest.mark.parametrize(
@@ -306,46 +298,34 @@ def test_background_leaves_the_constrained_side_alone_unless_the_other_fails(pol
         ("auto", {"budget": 0.0}),
     ],
 )
-def test_urgent_starts_both_sides_at_once_whatever_the_budget_says(policy, more):
-    async def main():
-        c = client(preset(policy, **more), SimulatedProfile(overhead_s=3.0), SimulatedProfile(ttft_s=2.0))
-        for name, expected in (("standard", 1), ("urgent", 2)):
-            answer = await answers_in(c, budget_class=name)
-            assert len([t for t in answer.route.attempts if t.started_s == 0.0]) == expected
-        assert answer.route.winner == "server"
-        await c.close()
-
-    virtually(main)
+async def test_urgent_starts_both_sides_at_once_whatever_the_budget_says(policy, more):
+    c = client(preset(policy, **more), SimulatedProfile(overhead_s=3.0), SimulatedProfile(ttft_s=2.0))
+    for name, expected in (("standard", 1), ("urgent", 2)):
+        answer = await answers_in(c, budget_class=name)
+        assert len([t for t in answer.route.attempts if t.started_s == 0.0]) == expected
+    assert answer.route.winner == "server"
+    await c.close()
 
 
-def test_urgent_does_not_leave_this_machine_when_it_must_not():
-    async def main():
-        c = client(preset("auto"))
-        answer = await answers_in(c, budget_class="urgent", local_only=True)
-        assert [t.endpoint for t in answer.route.attempts] == ["device"]
-        answer = await answers_in(c, budget_class="urgent", policy="private")
-        assert [t.endpoint for t in answer.route.attempts] == ["device"]
-        await c.close()
-
-    virtually(main)
+async def test_urgent_does_not_leave_this_machine_when_it_must_not():
+    c = client(preset("auto"))
+    for stays in ({"local_only": True}, {"policy": "private"}):
+        assert tried(await answers_in(c, budget_class="urgent", **stays)) == [("device", None)]
+    await c.close()
 
 
-def test_a_background_answer_does_not_move_to_the_constrained_side():
+async def test_a_background_answer_does_not_move_to_the_constrained_side():
     """The device is dear here, so an answer it writes would move to the server, whose tokens the preset limits."""
     moving = Preset(
         dispatch={"policy": "length_threshold", "budget": 0.0},
         cost={"exchange_rate": DEVICE_IS_DEAR},
         playback={"pace_tps": 5.0},
     )
-
-    async def main():
-        profile = SimulatedProfile(answer_tokens=300, decode_tps=30.0, continues=True)
-        c = client(moving, profile, profile)
-        writers = {}
-        for name in ("standard", "background"):
-            answer = await answers_in(c, budget_class=name)
-            writers[name] = [p.endpoint for p in answer.route.segments]
-        assert writers == {"standard": ["device", "server"], "background": ["device"]}
-        await c.close()
-
-    virtually(main)
+    profile = SimulatedProfile(answer_tokens=300, decode_tps=30.0, continues=True)
+    c = client(moving, profile, profile)
+    writers = {}
+    for name in ("standard", "background"):
+        answer = await answers_in(c, budget_class=name)
+        writers[name] = [p.endpoint for p in answer.route.segments]
+    assert writers == {"standard": ["device", "server"], "background": ["device"]}
+    await c.close()
