@@ -6,7 +6,6 @@ import json
 import threading
 
 import anyio
-import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -90,23 +89,14 @@ async def test_it_is_an_openai_client(llama_server, device):
         assert [m.id for m in models.data] == ["local/smollm2-135m", llama_server.model]
 
 
-@pytest.mark.parametrize("policy", ["device_only", "server_only", "race"])
-async def test_a_stream_looks_like_the_sdks_own(llama_server, device, policy):
-    async with client(llama_server, device, preset(policy)) as c:
-        stream = await c.chat.completions.create(
-            model=llama_server.model,
-            messages=SEA,
-            stream=True,
-            max_tokens=12,
-            temperature=0,
-            stream_options={"include_usage": True},
-        )
-        assert isinstance(stream, openai.AsyncStream)
+async def test_a_stream_of_a_race_looks_like_the_sdks_own(llama_server, device):
+    async with client(llama_server, device, preset("race")) as c:
+        asked = {"max_tokens": 12, "temperature": 0, "stream_options": {"include_usage": True}}
+        stream = await c.chat.completions.create(model=llama_server.model, messages=SEA, stream=True, **asked)
         chunks = [chunk async for chunk in stream]
     assert len({(c.id, c.model, c.created) for c in chunks}) == 1
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
-    assert [c.choices[0].finish_reason for c in chunks if c.choices].count(None) == len(chunks) - 2
+    assert [c.choices[0].finish_reason for c in chunks[:-1]] == [*[None] * (len(chunks) - 2), "length"]
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == 12
     assert chunks[-1].usage.prompt_tokens >= 5  # exact on the device; this server does not tell in streams
@@ -172,81 +162,12 @@ async def test_a_server_that_dies_in_mid_answer_is_replaced(llama_server, device
     )
     async with client(llama_server, device, preset("server_only", migrate=False)) as c:
         c.server = dying
-        stream = await c.chat.completions.create(model="m", messages=SEA, stream=True, max_tokens=60)
+        stream = await c.chat.completions.create(model="m", messages=SEA, stream=True, max_tokens=30)
         text = await read(stream)
     assert text.startswith("The sea is wide and deep and full of fish, The sea")
     assert [p.endpoint for p in stream.route.segments] == ["server", "device"]
     assert stream.route.seamless
     assert [t.failure for t in stream.route.attempts] == ["connection", None]
-
-
-async def test_local_only_never_asks_the_server(llama_server, device):
-    async with client(llama_server, device, preset("server_only")) as c:
-        answer = await c.chat.completions.create(
-            model="m", messages=SEA, max_tokens=5, extra_body={"disco": {"local_only": True}}
-        )
-    assert [t.endpoint for t in answer.route.attempts] == ["device"]
-
-
-@pytest.mark.parametrize("policy", ["private", "balanced"])
-async def test_what_must_stay_here_is_sent_by_no_method(device, policy, monkeypatch):
-    """Every way out of a client that is local-only, or has no server, is closed; nothing is sent, even to try."""
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    sent = []
-
-    async def handle(request):
-        sent.append(request)
-        return httpx2.Response(200, json={})
-
-    transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
-    key = {"api_key": "x"} if policy == "private" else {}
-    async with AsyncDisco(local=device, policy=policy, http_client=transport, **key) as c:
-        ways = [
-            c.chat.completions.create(model="m", messages=SEA, n=2),
-            c.chat.completions.with_raw_response.create(model="m", messages=SEA, n=2),
-            c.completions.create(model="m", prompt="sea"),
-            c.responses.create(model="m", input="sea", previous_response_id="resp_1"),
-            c.responses.create(model="m", input="sea", tools=[{"type": "web_search"}]),
-            c.embeddings.create(model="m", input="sea"),
-            c.with_options(timeout=3).responses.create(model="m", input="sea", background=True),
-        ]
-        for way in ways:
-            with pytest.raises(disco.NoEndpointError):
-                await way
-        assert str(c.websocket_base_url).endswith(".invalid")
-    assert sent == []
-
-
-@sdk_leaves_generators
-async def test_what_wants_a_response_is_answered_here_too(device):
-    """`parse`, raw and streamed responses of a local-only request: one answer, and nothing is sent."""
-    sent = []
-
-    async def handle(request):
-        sent.append(request)
-        return httpx2.Response(500)
-
-    transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
-    asked = {"model": "m", "messages": SEA, "max_tokens": 6, "temperature": 0.0, "seed": 3}
-    async with AsyncDisco(local=device, policy="private", api_key="x", http_client=transport) as c:
-        completions = c.chat.completions
-        text = (await completions.create(**asked)).choices[0].message.content
-        raw = await completions.with_raw_response.create(**asked)
-        assert raw.parse().choices[0].message.content == text
-        assert raw.headers["content-type"] == "application/json"
-        async with completions.with_streaming_response.create(**asked) as response:
-            assert (await response.json())["choices"][0]["message"]["content"] == text
-        raw = await completions.with_raw_response.create(stream=True, **asked)
-        assert "".join([x.choices[0].delta.content or "" async for x in raw.parse()]) == text
-        async with completions.with_streaming_response.create(
-            stream=True, stream_options={"include_usage": True}, **asked
-        ) as response:
-            lines = [line async for line in response.iter_lines() if line]
-        assert lines[-1] == "data: [DONE]"
-        assert '"total_tokens"' in lines[-2]
-        with pytest.raises(openai.LengthFinishReasonError):
-            await completions.parse(**asked)
-    assert sent == []
 
 
 @sdk_leaves_generators
@@ -258,50 +179,12 @@ async def test_leaving_the_stream_helper_stops_the_answer(device):
         assert c.router.statistics.seen == 1  # it has been charged and learnt from: nothing of it runs
 
 
-async def test_options_do_not_reach_the_server_with_a_request_that_passes_through(device):
-    sent = []
-
-    async def handle(request):
-        sent.append(request)
-        return httpx2.Response(200, json={"id": "x", "object": "chat.completion", "choices": []})
-
-    transport = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
-    async with AsyncDisco(local=device, api_key="x", http_client=transport) as c:
-        with pytest.raises(disco.NoEndpointError):
-            await c.chat.completions.create(
-                model="m", messages=SEA, n=2, extra_body={"disco": {"local_only": True}}
-            )
-        assert sent == []
-        await c.chat.completions.create(
-            model="m", messages=SEA, n=2, extra_body={"disco": {"pace_tps": 5}, "a": 1}
-        )
-    assert b"disco" not in sent[0].content
-    assert b'"a":1' in sent[0].content
-
-
 async def test_a_copy_knows_how_the_server_continues(llama_server, device):
     auto = Continuation(method="auto", template=str(llama_server.gguf))
     async with client(llama_server, device, "balanced", continuation=auto) as c:
         await c.warm_up()
         assert c.server.capabilities("any").continues
         assert c.with_options(timeout=3).server.capabilities("any").continues
-
-
-async def test_a_wrong_key_is_the_sdks_own_error_where_nobody_else_may_answer(device):
-    import servers
-
-    with servers.llama_cpp_server(api_key="right") as server:
-        at = {"policy": preset("server_only"), "base_url": server.base_url, "api_key": "wrong"}
-        async with AsyncDisco(**at) as c:
-            with pytest.raises(openai.AuthenticationError) as caught:
-                await c.chat.completions.create(model=server.model, messages=SEA, stream=True)
-        assert "wrong" not in str(caught.value)
-        async with AsyncDisco(local=device, **at) as c:
-            answer = await c.chat.completions.create(model=server.model, messages=SEA, max_tokens=5)
-    assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
-        ("server", "authentication"),
-        ("device", None),
-    ]
 
 
 async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(device):
@@ -317,36 +200,6 @@ async def test_an_unreachable_server_is_a_connection_error_or_a_local_answer(dev
         answer = await c.chat.completions.create(model="m", messages=SEA, max_tokens=5)
         assert answer.route.winner == "device"
         assert answer.route.attempts[0].failure == "connection"
-
-
-async def test_delivered_text_is_on_the_error_when_nobody_can_go_on():
-    dying = SimulatedEndpoint(
-        "server",
-        SimulatedProfile(continues=False, decode_tps=500.0, fault=Fault(10, kind=FailureKind.SERVER)),
-    )
-    async with AsyncDisco(local=None, policy="balanced", api_key="x") as c:
-        c.server = dying
-        stream = await c.chat.completions.create(
-            model="m", messages=SEA, stream=True, extra_body={"disco": {"pace_tps": "off"}}
-        )
-        text = ""
-        with pytest.raises(openai.InternalServerError) as caught:  # noqa: PT012
-            async for chunk in stream:
-                text += chunk.choices[0].delta.content or ""
-    assert text
-    assert caught.value.partial_text == text
-    assert caught.value.route.finish_reason is None
-    assert text not in str(caught.value)
-
-
-async def test_a_prompt_longer_than_every_context_is_a_bad_request(device):
-    async with AsyncDisco(local=device, policy="private") as c:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await c.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": "word " * 20000}], max_tokens=5
-            )
-    assert caught.value.code == "context_length_exceeded"
-    assert "2048" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -368,15 +221,6 @@ async def test_a_wrong_configuration_says_what_to_write_instead(arguments, says,
             await c.warm_up()
 
 
-@pytest.mark.parametrize(
-    ("option", "says"), [({"local_onyl": True}, "local_only"), ({"pace_tps": -1}, "pace_tps"), (3, "dict")]
-)
-async def test_a_wrong_option_of_a_request_is_refused(device, option, says):
-    async with AsyncDisco(local=device, policy="private") as c:
-        with pytest.raises(disco.ConfigurationError, match=says):
-            await c.chat.completions.create(model="m", messages=SEA, extra_body={"disco": option})
-
-
 async def test_a_broken_gguf_is_named(tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\x00" * 100)
@@ -385,7 +229,7 @@ async def test_a_broken_gguf_is_named(tmp_path):
             await c.chat.completions.create(model="m", messages=SEA)
 
 
-@pytest.mark.parametrize("after_chunks", [0, 1, 5])
+@pytest.mark.parametrize("after_chunks", [0, 5])
 async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, device, after_chunks):
     threads = threading.active_count()
     async with client(llama_server, device, preset("race")) as c:
@@ -404,7 +248,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, devi
     assert threading.active_count() <= threads + 1  # the model's own thread stays for the next test
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1, 0.4])
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.4])
 async def test_a_cancelled_call_leaves_nothing_running(llama_server, device, after_s):
     async with client(llama_server, device, preset("race")) as c:
         with anyio.move_on_after(after_s):

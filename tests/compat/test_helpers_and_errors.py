@@ -179,6 +179,7 @@ async def test_a_prompt_that_is_too_long(side, ask):
         asked["extra_body"] = {"disco": {"local_only": True}}
     with pytest.raises(openai.BadRequestError) as caught:
         await ask(**asked)
+    assert "2048" in str(caught.value)
     assert caught.value.code == "context_length_exceeded"
     assert caught.value.param == "messages"
 

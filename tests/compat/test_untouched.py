@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from typing import Any
 
 import httpx2
 import openai
 import pytest
+from compat_cases import SEA, entered, got, items, text_of
 
 import disco
 from disco import AsyncDisco, Disco
@@ -16,7 +16,6 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 
 pytestmark = pytest.mark.anyio
 
-SEA = [{"role": "user", "content": "Tell me about the sea."}]
 CHAT = {"model": "m", "messages": SEA}
 
 CALLS = {
@@ -41,6 +40,10 @@ CALLS = {
     "fine-tuning": lambda c: c.fine_tuning.jobs.retrieve("job_1"),
     "vector stores": lambda c: c.vector_stores.retrieve("vs_1"),
     "conversations": lambda c: c.conversations.create(extra_headers={"X-Own": "1"}),
+    "n, raw": lambda c: c.chat.completions.with_raw_response.create(**CHAT, n=2),
+    "in the background": lambda c: c.with_options(timeout=3).responses.create(
+        model="m", input="x", background=True
+    ),
     "raw": lambda c: c.with_raw_response.embeddings.create(model="m", input="sea"),
     "an address of its own": lambda c: c.post("/own/way", body={"a": 1}, cast_to=httpx2.Response),
 }
@@ -71,12 +74,8 @@ async def ask(kind: type, call, **settings) -> tuple[httpx2.Request, Any]:
     client = kind(
         base_url="http://server.test/v1", api_key="k", http_client=recorder.client(kind), **settings
     )
-    answer = call(client)
-    if inspect.isawaitable(answer):
-        answer = await answer
-    closed = client.close()
-    if inspect.isawaitable(closed):
-        await closed
+    answer = await got(call(client))
+    await got(client.close())
     (request,) = recorder.sent
     return request, answer
 
@@ -99,17 +98,48 @@ async def test_it_is_sent_as_the_plain_client_sends_it(kinds, name):
         assert sent.read() == expected.read()
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("kind", [AsyncDisco, Disco], ids=["async", "sync"])
-async def test_it_does_not_leave_this_machine_when_it_must_not(kind, name):
-    recorder = Recorder()
+def here(kind: type, recorder: Recorder, **settings) -> Any:
     local = SimulatedEndpoint("device", place="device")
-    client = kind(local=local, policy="private", api_key="k", http_client=recorder.client(kind))
-    with pytest.raises(disco.NoEndpointError):  # noqa: PT012 - of either kind
-        answer = CALLS[name](client)
-        if inspect.isawaitable(answer):
-            await answer
+    return kind(local=local, http_client=recorder.client(kind), **settings)
+
+
+each_client = pytest.mark.parametrize("kind", [AsyncDisco, Disco], ids=["async", "sync"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "settings", [{"policy": "private", "api_key": "k"}, {"policy": "balanced"}], ids=["private", "no server"]
+)
+@each_client
+async def test_it_does_not_leave_this_machine_when_it_must_not(kind, settings, name, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    recorder = Recorder()
+    async with entered(here(kind, recorder, **settings)) as client:
+        with pytest.raises(disco.NoEndpointError):
+            await got(CALLS[name](client))
+        assert str(client.websocket_base_url).endswith(".invalid")
     assert recorder.sent == []
-    closed = client.close()
-    if inspect.isawaitable(closed):
-        await closed
+
+
+@each_client
+async def test_what_wants_a_response_is_answered_here_too(kind):
+    """`parse`, raw and streamed responses of a local-only request: one answer, and nothing is sent."""
+    recorder = Recorder()
+    async with entered(here(kind, recorder, policy="private", api_key="k")) as client:
+        completions = client.chat.completions
+        text = (await got(completions.create(**CHAT))).choices[0].message.content
+        raw = await got(completions.with_raw_response.create(**CHAT))
+        assert raw.headers["content-type"] == "application/json"
+        parsed = await got(completions.parse(**CHAT))
+        async with entered(completions.with_streaming_response.create(**CHAT)) as response:
+            document = await got(response.json())
+        streamed = await got(completions.with_raw_response.create(**CHAT, stream=True))
+        chunks = await items(streamed.parse())
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        async with entered(completions.with_streaming_response.create(**CHAT, **options)) as response:
+            lines = [line for line in await items(response.iter_lines()) if line]
+    whole = [raw.parse().choices[0].message, parsed.choices[0].message]
+    assert {m.content for m in whole} == {text, document["choices"][0]["message"]["content"], text_of(chunks)}
+    assert lines[-1] == "data: [DONE]"
+    assert '"total_tokens"' in lines[-2]
+    assert recorder.sent == []
