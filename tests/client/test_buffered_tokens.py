@@ -10,6 +10,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Tell me about the sea."}], "stream": True}
+SLOW = Preset(name="slow", dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4})
 
 
 def device(**profile) -> SimulatedEndpoint:
@@ -27,24 +28,17 @@ async def test_what_came_together_is_counted_down_as_it_is_read():
     assert left == list(range(11, -1, -1))
 
 
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
 @pytest.mark.anyio
-async def test_what_is_held_for_a_steady_pace_is_counted():
-    slow = Preset(
-        name="slow", dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4}
-    )
-    async with AsyncDisco(local=device(answer_tokens=40, decode_tps=200.0), policy=slow) as client:
-        stream = await client.chat.completions.create(**ASKED)
-        levels = [stream.buffered_tokens async for _ in stream]
-    assert 5 < max(levels) <= 40
-    assert levels[-1] == 0
-
-
-def test_the_synchronous_stream_has_it_too():
-    slow = Preset(
-        name="slow", dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4}
-    )
-    with Disco(local=device(answer_tokens=40, decode_tps=200.0), policy=slow) as client:
-        stream = client.chat.completions.create(**ASKED)
-        levels = [stream.buffered_tokens for _ in stream]
+async def test_what_is_held_for_a_steady_pace_is_counted(kind):
+    client = kind(local=device(answer_tokens=40, decode_tps=200.0), policy=SLOW)
+    if kind is AsyncDisco:
+        async with client:
+            stream = await client.chat.completions.create(**ASKED)
+            levels = [stream.buffered_tokens async for _ in stream]
+    else:
+        with client:
+            stream = client.chat.completions.create(**ASKED)
+            levels = [stream.buffered_tokens for _ in stream]
     assert 5 < max(levels) <= 40
     assert levels[-1] == 0

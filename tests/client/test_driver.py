@@ -7,15 +7,16 @@ import math
 import anyio
 import pytest
 import trio
-import trio.testing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from situations import situations
+from watched import virtually
 
 from disco.client.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.errors import DiscoError
-from disco.plan import Candidate
+from disco.plan import Candidate, Plan, Start
 from disco.playback import Playback
 from disco.rates import Rates
 from disco.request import Request
@@ -23,12 +24,6 @@ from disco.session.machine import Session, SessionConfig
 from disco.session.switching.migration_rule import AnswerLengths
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
-
-
-def virtually(function, *arguments):
-    """Run an async function in virtual time; it must not take real time."""
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    return anyio.run(function, *arguments, backend="trio", backend_options={"clock": clock})
 
 
 async def live_run(situation):
@@ -75,7 +70,7 @@ async def live_run(situation):
     return text, session, error
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75)
 @given(situations())
 def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
     text, session, error = virtually(live_run, situation)
@@ -87,11 +82,7 @@ def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
 
 def test_closing_the_client_ends_a_reader_that_still_waits():
     async def main():
-        from disco.endpoints.simulation.simulated_script import SimulatedProfile
-
         silent = SimulatedEndpoint("server", SimulatedProfile(ttft_s=math.inf))
-        from disco.plan import Plan, Start
-
         session = Session(
             Plan((Start("server"),)),
             {"server": Candidate("server", "any")},

@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
+from scripted_server import chunk, sse
 
 import disco
 from disco import AsyncDisco, Disco
@@ -27,34 +28,23 @@ WEATHER = {
 }
 
 
-def chunk(delta: dict, finish_reason: str | None = None) -> dict:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "m-1",
-        "choices": [choice],
-    }
-
-
 def call(index: int, arguments: str, **more) -> dict:
     function = {"arguments": arguments, **({"name": "weather"} if more else {})}
-    return {"tool_calls": [{"index": index, "function": function, **more}]}
+    return chunk(tool_calls=[{"index": index, "function": function, **more}])
 
 
 TOOL_ANSWER = [
-    chunk({"role": "assistant", "content": ""}),
-    chunk({"reasoning_content": "They ask "}),
-    chunk({"reasoning_content": "about weather."}),
-    chunk({"content": "Let me "}),
-    chunk({"content": "look."}),
-    chunk(call(0, "", id="call_a", type="function")),
-    chunk(call(0, '{"city": ')),
-    chunk(call(0, '"Paris"}')),
-    chunk(call(1, "", id="call_b", type="function")),
-    chunk(call(1, '{"city": "Rome"}')),
-    chunk({}, "tool_calls"),
+    chunk("", role="assistant"),
+    chunk(reasoning_content="They ask "),
+    chunk(reasoning_content="about weather."),
+    chunk("Let me "),
+    chunk("look."),
+    call(0, "", id="call_a", type="function"),
+    call(0, '{"city": '),
+    call(0, '"Paris"}'),
+    call(1, "", id="call_b", type="function"),
+    call(1, '{"city": "Rome"}'),
+    chunk(finish="tool_calls"),
 ]
 
 
@@ -64,7 +54,7 @@ class Server:
     def __init__(self, chunks: list[dict]) -> None:
         self.asked: list[dict] = []
         self.paths: list[str] = []
-        self._body = "".join(f"data: {json.dumps(c)}\n\n" for c in chunks) + "data: [DONE]\n\n"
+        self._body = sse(*chunks)
 
     def client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(self._handle))
@@ -74,7 +64,7 @@ class Server:
         self.asked.append(json.loads(request.content))
         if not request.url.path.endswith("/chat/completions"):
             return httpx2.Response(400, json={"error": {"message": "unknown here", "type": "x"}})
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, text=self._body)
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=self._body)
 
 
 def asking(server: Server) -> AsyncDisco:
@@ -145,14 +135,14 @@ async def test_output_can_be_sent_back_as_input():
 
 
 async def test_a_cut_answer_is_incomplete_and_says_why():
-    async with asking(Server([chunk({"content": "Long"}), chunk({}, "length")])) as c:
+    async with asking(Server([chunk("Long"), chunk(finish="length")])) as c:
         answer = await c.responses.create(model="m", input="x", max_output_tokens=16)
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert answer.output[0].status == "incomplete"
 
 
 async def test_an_empty_answer_is_an_answer():
-    async with asking(Server([chunk({"role": "assistant"}), chunk({}, "stop")])) as c:
+    async with asking(Server([chunk(role="assistant"), chunk(finish="stop")])) as c:
         answer = await c.responses.create(model="m", input="x")
         events = [e.type async for e in await c.responses.create(model="m", input="x", stream=True)]
     assert (answer.status, answer.output_text) == ("completed", "")

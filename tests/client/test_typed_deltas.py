@@ -51,6 +51,15 @@ ANSWER = [
 ]
 CALLS = [("call_a", "weather", '{"city": "Paris"}'), ("call_b", "weather", '{"city": "Rome"}')]
 ONLY_CALLS = ANSWER[3:]
+# As servers write the calls: the name comes first, and what follows are arguments alone.
+BEGUN = {"type": "function", "function": {"name": "weather", "arguments": ""}}
+PIECES = [
+    {"index": 0, "id": "call_a", **BEGUN},
+    {"index": 0, "function": {"arguments": '{"city": '}},
+    {"index": 0, "function": {"arguments": '"Paris"}'}},
+    {"index": 1, "id": "call_b", **BEGUN},
+    {"index": 1, "function": {"arguments": '{"city": "Rome"}'}},
+]
 
 
 class TypedAttempt(Attempt):
@@ -123,23 +132,7 @@ async def test_chunks_are_what_servers_write(batches):
         deltas = [one.choices[0].delta.model_dump(exclude_unset=True) for one in each]
         assert [delta.get("role") for delta in deltas] == ["assistant", *[None] * (len(deltas) - 1)]
         pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
-        assert pieces == [
-            {
-                "index": 0,
-                "id": "call_a",
-                "type": "function",
-                "function": {"name": "weather", "arguments": ""},
-            },
-            {"index": 0, "function": {"arguments": '{"city": '}},
-            {"index": 0, "function": {"arguments": '"Paris"}'}},
-            {
-                "index": 1,
-                "id": "call_b",
-                "type": "function",
-                "function": {"name": "weather", "arguments": ""},
-            },
-            {"index": 1, "function": {"arguments": '{"city": "Rome"}'}},
-        ]
+        assert pieces == PIECES
         if batches is ANSWER:
             assert (
                 "".join(delta.get("reasoning_content") or "" for delta in deltas) == "They ask about weather."

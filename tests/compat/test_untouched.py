@@ -13,6 +13,7 @@ from compat_cases import SEA, entered, got, items, text_of
 import disco
 from disco import AsyncDisco, Disco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +100,7 @@ async def test_it_is_sent_as_the_plain_client_sends_it(kinds, name):
 
 
 def here(kind: type, recorder: Recorder, **settings) -> Any:
-    local = SimulatedEndpoint("device", place="device")
+    local = SimulatedEndpoint("device", SimulatedProfile(answer_tokens=6, decode_tps=1e4), place="device")
     return kind(local=local, http_client=recorder.client(kind), **settings)
 
 
