@@ -30,7 +30,6 @@ SERVER_FIRST = Preset(
     dispatch={"policy": "server_only"}, playback={"pace_tps": "off"}, migration={"enabled": False}
 )
 RACE = Preset(dispatch={"policy": "race"}, playback={"pace_tps": "off"}, migration={"enabled": False})
-DAY = 86_400
 
 
 def reply(tokens: int = 4, *, finish: str = "stop", prompt: int = 12) -> list:
@@ -45,16 +44,14 @@ def device() -> SimulatedEndpoint:
 
 
 @contextlib.asynccontextmanager
-async def paid(script, *, local=None, policy=SERVER_FIRST, **more):
-    """A server that costs, and a client of it."""
+async def paid(script, *, policy=SERVER_FIRST, tokens=None, usd=None, **more):
+    """A server that costs so much a day, and a client of it."""
+    amounts = {"server_tokens": tokens, "server_usd": usd, "window_s": 86_400}
+    budget = {name: amount for name, amount in amounts.items() if amount is not None}
     async with scripted_server(script) as server:
         more = {"base_url": server.base_url, "api_key": "secret-key-1234", "max_retries": 0, **more}
-        async with AsyncDisco(local=local, policy=policy, **more) as disco:
+        async with AsyncDisco(policy=policy, budget=budget, **more) as disco:
             yield server, disco
-
-
-def day(**amounts) -> dict:
-    return {"window_s": DAY, **amounts}
 
 
 def ask(disco, **more):
@@ -63,7 +60,7 @@ def ask(disco, **more):
 
 async def test_a_budget_is_spent_to_the_end_and_then_refused():
     """A single user's tokens add up to the limit and never past it; the refusal is the API's own kind of error."""
-    async with paid(reply(40), budget=day(server_tokens=600)) as (server, disco):
+    async with paid(reply(40), tokens=600) as (server, disco):
 
         async def ask_on() -> None:
             for _ in range(20):
@@ -85,10 +82,7 @@ async def test_a_budget_is_spent_to_the_end_and_then_refused():
 
 
 async def test_without_money_the_device_answers():
-    async with paid(reply(40), local=device(), budget=day(server_usd=1e-6), price=(1.0, 2.0)) as (
-        server,
-        disco,
-    ):
+    async with paid(reply(40), local=device(), usd=1e-6, price=(1.0, 2.0)) as (server, disco):
         answer = await ask(disco)
         assert answer.route.winner == "device"
         assert [(w.endpoint, w.what, w.why) for w in answer.route.budget_cuts] == [
@@ -100,7 +94,7 @@ async def test_without_money_the_device_answers():
 
 async def test_a_burst_does_not_overspend():
     """All at once: every answer reserves before it starts, so the last ones are the device's."""
-    async with paid(reply(40), local=device(), budget=day(server_tokens=1500)) as (server, disco):
+    async with paid(reply(40), local=device(), tokens=1500) as (server, disco):
         winners = []
 
         async def one() -> None:
@@ -117,17 +111,11 @@ async def test_a_burst_does_not_overspend():
 
 async def test_a_server_is_told_of_a_lowered_limit_and_the_device_writes_on():
     """The answer is one: what the server wrote, and the device's continuation."""
-    async with paid(reply(80, finish="length"), local=device(), budget=day(server_tokens=400)) as (
-        server,
-        disco,
-    ):
+    async with paid(reply(80, finish="length"), local=device(), tokens=400) as (server, disco):
         answer = await ask(disco, max_tokens=300)
         told = server.requests[0][2]["max_tokens"]
         assert 64 <= told < 300
-    async with paid(reply(told, finish="length"), local=device(), budget=day(server_tokens=400)) as (
-        server,
-        disco,
-    ):
+    async with paid(reply(told, finish="length"), local=device(), tokens=400) as (server, disco):
         answer = await ask(disco, max_tokens=300)
         assert [t.failure for t in answer.route.attempts] == ["budget", None]
         assert answer.route.winner == "server"
@@ -138,7 +126,7 @@ async def test_a_server_is_told_of_a_lowered_limit_and_the_device_writes_on():
 
 async def test_a_reader_who_leaves_gives_back_what_was_not_used():
     hanging = [*reply(3)[:1], *stream(sse(chunk("word "), done=False))[1:-1], 30.0]
-    async with paid(hanging, budget=day(server_tokens=5000)) as (_, disco):
+    async with paid(hanging, tokens=5000) as (_, disco):
         streamed = await ask(disco, stream=True)
         async for _ in streamed:
             break
@@ -149,7 +137,7 @@ async def test_a_reader_who_leaves_gives_back_what_was_not_used():
 
 async def test_a_failed_start_costs_nothing():
     broken = [b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"]
-    async with paid(broken, budget=day(server_tokens=5000)) as (_, disco):
+    async with paid(broken, tokens=5000) as (_, disco):
         with pytest.raises(openai.InternalServerError):
             await ask(disco)
         assert disco.router.limiter.left(0.0) == {"server_tokens": 5000}
@@ -157,21 +145,13 @@ async def test_a_failed_start_costs_nothing():
 
 async def test_no_race_before_the_server_is_known():
     """Its first answers are its own; then there is data, and both start."""
-    async with paid(reply(2), local=device(), policy=RACE, budget=day(server_tokens=10**6)) as (
-        server,
-        disco,
-    ):
+    async with paid(reply(2), local=device(), policy=RACE, tokens=10**6) as (_, disco):
         starts = [(await ask(disco)).route for _ in range(6)]
         assert [r.starts[0] for r in starts[:5]] == [("server", 0.0)] * 5
         assert all(w.why == "unknown" for r in starts[:5] for w in r.budget_cuts)
         assert [after_s for _, after_s in starts[5].starts] == [0.0, 0.0]
-    async with paid(
-        reply(2),
-        local=device(),
-        policy=RACE,
-        budget=day(server_tokens=10**6),
-        server_profile="gpt-4o-mini-2024",
-    ) as (_, disco):
+    known = {"policy": RACE, "tokens": 10**6, "server_profile": "gpt-4o-mini-2024"}
+    async with paid(reply(2), local=device(), **known) as (_, disco):
         assert len((await ask(disco)).route.starts) == 2
         assert not (await ask(disco)).route.budget_cuts
 
@@ -179,9 +159,8 @@ async def test_no_race_before_the_server_is_known():
 async def test_no_hedge_goes_to_a_server_that_pushes_back():
     limited = [b"HTTP/1.1 429 X\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n"]
     slow = SimulatedEndpoint("device", SimulatedProfile(ttft_s=0.3, decode_tps=1e4), place="device")
-    async with paid(
-        limited, local=slow, policy=RACE, server_profile="gpt-4o-mini-2024", budget=day(server_tokens=10**6)
-    ) as (server, disco):
+    known = {"policy": RACE, "tokens": 10**6, "server_profile": "gpt-4o-mini-2024"}
+    async with paid(limited, local=slow, **known) as (server, disco):
         first = await ask(disco)
         assert len(first.route.starts) == 2
         assert "rate_limit" in [t.failure for t in first.route.attempts]
@@ -191,7 +170,7 @@ async def test_no_hedge_goes_to_a_server_that_pushes_back():
 
 
 async def test_another_policy_does_not_get_around_the_clients_budget():
-    async with paid(reply(40), local=device(), budget=day(server_tokens=100)) as (server, disco):
+    async with paid(reply(40), local=device(), tokens=100) as (server, disco):
         answer = await ask(disco, extra_body={"disco": {"policy": "fast", "budget_class": "urgent"}})
         assert [name for name, _ in answer.route.starts] == ["device"]
         copy = disco.with_options(timeout=5.0)
@@ -200,7 +179,7 @@ async def test_another_policy_does_not_get_around_the_clients_budget():
 
 
 async def test_money_needs_a_price():
-    async with paid(reply(), budget=day(server_usd=0.5)) as (_, disco):
+    async with paid(reply(), usd=0.5) as (_, disco):
         with pytest.raises(ConfigurationError, match=re.escape("price=(usd_per_million_in")):
             await disco.chat.completions.create(model="nobody-knows-me", messages=SEA)
         assert (await ask(disco)).route.budget["server_usd"]["spent"] == pytest.approx(
