@@ -37,6 +37,12 @@ def anyio_backend(request):
 
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
+ONE_TOKEN_HERE = {
+    "model": "m",
+    "messages": SEA,
+    "max_tokens": 1,
+    "extra_body": {"disco": {"local_only": True}},
+}
 DEAR_SERVER = {"exchange_rate": 0.0}
 DEAR_DEVICE = {"exchange_rate": 1e-6}
 
@@ -80,13 +86,6 @@ async def read(stream) -> str:
         if chunk.choices:
             text += chunk.choices[0].delta.content or ""
     return text
-
-
-async def test_it_is_an_openai_client(llama_server, device):
-    async with client(llama_server, device, "balanced") as c:
-        assert isinstance(c, openai.AsyncOpenAI)
-        models = await c.models.list()
-        assert [m.id for m in models.data] == ["local/smollm2-135m", llama_server.model]
 
 
 async def test_a_stream_of_a_race_looks_like_the_sdks_own(llama_server, device):
@@ -242,9 +241,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running(llama_server, devi
         assert all(t.outcome != "running" for t in stream.route.attempts)
         # The model is free again at once.
         with promptly():
-            await c.chat.completions.create(
-                model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
-            )
+            await c.chat.completions.create(**ONE_TOKEN_HERE)
     assert threading.active_count() <= threads + 1  # the model's own thread stays for the next test
 
 
@@ -254,9 +251,7 @@ async def test_a_cancelled_call_leaves_nothing_running(llama_server, device, aft
         with anyio.move_on_after(after_s):
             await c.chat.completions.create(model="m", messages=SEA, max_tokens=400)
         with promptly():
-            await c.chat.completions.create(
-                model="m", messages=SEA, max_tokens=1, extra_body={"disco": {"local_only": True}}
-            )
+            await c.chat.completions.create(**ONE_TOKEN_HERE)
 
 
 async def test_many_answers_at_once_do_not_mix(llama_server, device):

@@ -13,6 +13,7 @@ import openai
 import pytest
 from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse, stream
 from servers import free_port
+from serving import upstream
 from watched import preset
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
@@ -21,6 +22,8 @@ from disco.client import planning as routing
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+
+pytestmark = pytest.mark.anyio
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "first-model", "messages": SEA}
@@ -53,12 +56,8 @@ def asking(base_url: str, *backups: Backup, local=None, **more) -> AsyncDisco:
 
 
 def behind(server, name=None, **more) -> Backup:
-    settings = {
-        "api_key": OTHER_KEY,
-        "model": "second-model",
-        "http_client": http(),
-        "continuation": "trailing",
-    }
+    settings = {"api_key": OTHER_KEY, "model": "second-model", "http_client": http()}
+    settings |= {"continuation": "trailing"}
     return Backup(base_url=server.base_url, name=name, **{**settings, **more})
 
 
@@ -72,7 +71,6 @@ async def text_of(client: AsyncDisco, **more) -> tuple[str, object]:
         return text, chunks.route
 
 
-@pytest.mark.anyio
 async def test_a_backup_answers_for_a_dead_server_with_its_own_key_and_model():
     async with scripted_server(WHOLE) as second, asking(nowhere(), behind(second)) as client:
         text, route = await text_of(client, extra_headers={"X-Secret": "for the first only"})
@@ -85,7 +83,6 @@ async def test_a_backup_answers_for_a_dead_server_with_its_own_key_and_model():
     assert [e.name for e in route.endpoints] == ["server", "backup-1"]
 
 
-@pytest.mark.anyio
 async def test_once_the_first_server_is_known_to_be_dead_the_backup_takes_its_place():
     async with scripted_server(WHOLE) as second, asking(nowhere(), behind(second), local=device()) as client:
         for _ in range(2):  # the device comes first while the server is only suspected
@@ -96,7 +93,6 @@ async def test_once_the_first_server_is_known_to_be_dead_the_backup_takes_its_pl
     assert [r.endpoint for r in route.deprioritised] == ["server"]
 
 
-@pytest.mark.anyio
 async def test_a_backup_goes_on_where_the_first_server_broke_off():
     async with (
         scripted_server(DIES) as first,
@@ -111,7 +107,6 @@ async def test_a_backup_goes_on_where_the_first_server_broke_off():
     assert messages[-1]["role"] == "assistant"
 
 
-@pytest.mark.anyio
 async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
     async with (
         scripted_server(WHOLE) as first,
@@ -132,12 +127,10 @@ async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
     assert dear.requests == []
 
 
-@pytest.mark.anyio
 async def test_what_must_stay_here_never_reaches_a_backup():
     async with scripted_server(WHOLE) as second:
-        dead = SimulatedEndpoint(
-            "device", SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED)), place="device"
-        )
+        crashes = SimulatedProfile(fault=Fault(kind=FailureKind.CRASHED))
+        dead = SimulatedEndpoint("device", crashes, place="device")
         async with asking(nowhere(), behind(second), local=dead) as client:
             with pytest.raises(openai.APIConnectionError):
                 await text_of(client, extra_body={"disco": {"local_only": True}})
@@ -147,7 +140,6 @@ async def test_what_must_stay_here_never_reaches_a_backup():
         assert second.connections == 0
 
 
-@pytest.mark.anyio
 async def test_copies_keep_the_backups_and_closing_closes_them():
     async with scripted_server(WHOLE) as second:
         backup = behind(second)
@@ -159,8 +151,6 @@ async def test_copies_keep_the_backups_and_closing_closes_them():
 
 
 def test_the_synchronous_client_has_backups_too():
-    from serving import upstream
-
     with upstream(WHOLE) as second:
         backup = Backup(base_url=second.base_url, api_key=OTHER_KEY, model="second-model")
         with Disco(
@@ -207,7 +197,6 @@ def test_backups_without_a_first_server_or_of_another_kind_are_refused(monkeypat
         AsyncDisco(api_key=KEY, backups=["http://b/v1"])
 
 
-@pytest.mark.anyio
 async def test_a_refused_key_is_answered_around_and_told_once(caplog):
     async with (
         scripted_server(refusal("401 Unauthorized")) as server,
@@ -224,8 +213,7 @@ async def test_a_refused_key_is_answered_around_and_told_once(caplog):
     assert KEY not in told[0]
 
 
-@pytest.mark.anyio
-async def test_a_black_hole_is_given_up_long_before_the_connect_clock_where_somebody_else_may_serve(
+async def test_a_black_hole_is_given_up_long_before_the_connect_clock_where_another_endpoint_may_serve(
     monkeypatch,
 ):
     """A listener whose queue is full drops every further SYN, as a firewall does."""
@@ -280,17 +268,11 @@ def test_on_a_machine_without_a_network_the_server_is_not_even_tried():
         possible = False
     if not possible:
         pytest.skip("a network namespace takes Linux, `unshare` and root")
-    ran = subprocess.run(
-        [*apart, sys.executable, "-c", OFFLINE_PROGRAM],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    program = [*apart, sys.executable, "-c", OFFLINE_PROGRAM]
+    ran = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
     assert ran.stdout.splitlines() == ["Here it is.", "['device'] ['offline']"], ran.stderr
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_when_it_runs_again():
     asked = {"model": "m", "messages": SEA, "max_tokens": 4}
@@ -305,10 +287,8 @@ async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_whe
             assert [t.endpoint for t in (await get()).attempts] == ["server"]
             server.kill()
             for _ in range(2):
-                assert [(t.endpoint, t.failure) for t in (await get()).attempts] == [
-                    ("server", "connection"),
-                    ("device", None),
-                ]
+                tried = [(t.endpoint, t.failure) for t in (await get()).attempts]
+                assert tried == [("server", "connection"), ("device", None)]
             route = await get()
             assert [t.endpoint for t in route.attempts] == ["device"]
             assert route.deprioritised[0].failure == "connection"
