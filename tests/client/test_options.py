@@ -26,10 +26,10 @@ SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA}
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    """In virtual time, in which nothing here waits for a socket or a thread."""
-    return moved_clock.virtual(request.param)
+@pytest.fixture
+def anyio_backend():
+    """In virtual time: nothing here waits for a socket or a thread. `test_breaker` has the other loop."""
+    return moved_clock.virtual("asyncio")
 
 
 def preset(policy: str, exchange_rate: float = 0.0, **more) -> Preset:
