@@ -94,7 +94,7 @@ class Metrics:
         )
         self._failovers = Counter(
             "disco_failovers",
-            "Answers completed although an attempt failed, by who wrote the end",
+            "Failed attempts that another endpoint replaced, by the endpoint that took over",
             ["endpoint"],
             registry=registry,
         )
@@ -143,9 +143,8 @@ class Metrics:
         for attempt in route.attempts:
             if attempt.failure is not None:
                 self._failures.labels(attempt.endpoint, attempt.failure).inc()
-        failed = any(attempt.failure is not None for attempt in route.attempts)
-        if failed and route.segments and reason not in ("failed", "cancelled"):
-            self._failovers.labels(route.segments[-1].endpoint).inc()
+        for _, by in route.failovers:
+            self._failovers.labels(by.endpoint).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

@@ -9,7 +9,7 @@ from opentelemetry.metrics import Histogram, Meter
 
 from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.telemetry.otel_names import ERROR_TYPE, endpoint_attributes, request_attributes
-from disco.telemetry.record_facts import Fact, RequestFacts, failovers
+from disco.telemetry.record_facts import Fact, RequestFacts
 
 __all__ = ["MOST_GAPS", "Instruments", "gaps_s"]
 
@@ -87,7 +87,7 @@ class Instruments:
         for move in route.migrations:
             way = {"disco.source": move.source, "disco.target": move.target}
             self._moves.add(1, {**way, "disco.outcome": move.outcome})
-        for dead, by in failovers(route):
+        for dead, by in route.failovers:
             way = {"disco.source": dead.endpoint, "disco.target": by.endpoint}
             self._failovers.add(1, {**way, ERROR_TYPE: dead.failure or "_OTHER"})
 

@@ -9,7 +9,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from disco.session.records.route_record import AttemptRecord, RouteRecord
 from disco.telemetry.otel_names import ERROR_TYPE, endpoint_attributes, request_attributes
-from disco.telemetry.record_facts import Fact, RequestFacts, failovers, outcome
+from disco.telemetry.record_facts import Fact, RequestFacts, outcome
 
 __all__ = ["finish_span", "start_span"]
 
@@ -134,7 +134,7 @@ def _events(route: RouteRecord) -> Iterator[Event]:
             took = 0.0 if move.took_s is None else move.took_s
             late: dict[str, Fact] = {"disco.took_s": took, "disco.late_tokens": move.late_tokens}
             yield move.switched_s, "disco.move.switched", {**way, **late}
-    for dead, by in failovers(route):
+    for dead, by in route.failovers:
         at_s = max(by.started_s, dead.ended_s or 0.0)
         failed: dict[str, Fact] = {"disco.source": dead.endpoint, "disco.target": by.endpoint}
         yield at_s, "disco.failover", {**failed, ERROR_TYPE: dead.failure or "_OTHER"}

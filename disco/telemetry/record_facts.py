@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.session.records.route_record import AttemptRecord, RouteRecord
+from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Fact", "RequestFacts", "billed", "facts", "failovers", "outcome"]
+__all__ = ["Fact", "RequestFacts", "billed", "facts", "outcome"]
 
 Fact = str | int | float | bool
 
@@ -55,7 +55,7 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
         "last_writer": route.segments[-1].endpoint if route.segments else None,
         "attempts": len(route.attempts),
         "moves": sum(transfer.outcome == "switched" for transfer in route.migrations),
-        "failovers": len(failovers(route)),
+        "failovers": len(route.failovers),
         "input_tokens": usage[0],
         "output_tokens": usage[1],
         "ttft_generated_s": route.pace.ttft_raw_s,
@@ -81,19 +81,3 @@ def billed(route: RouteRecord) -> tuple[int, int]:
             if len(route.segments) == 1 and first.completion_tokens:
                 answer = first.completion_tokens
     return prompt, answer
-
-
-def failovers(route: RouteRecord) -> list[tuple[AttemptRecord, AttemptRecord]]:
-    """(the attempt that failed, the attempt of another endpoint that wrote on, or wrote instead), in order."""
-    found = []
-    for number, dead in enumerate(route.attempts):
-        if dead.failure is None or dead.ended_s is None:
-            continue
-        for by in route.attempts[number + 1 :]:
-            wrote = by.kept_tokens > 0 or by.outcome == "finished"
-            # A hedge that was under way before a mute one failed has not taken over from it.
-            took_over = dead.tokens > 0 or by.started_s >= dead.ended_s
-            if by.endpoint != dead.endpoint and wrote and took_over:
-                found.append((dead, by))
-                break
-    return found

@@ -16,6 +16,7 @@ from disco.playback.reader_metrics import TOLERANCE_S
 from disco.replay.metrics.outcome import Reading
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
+from disco.session.switching.failover_rule import has_replaced
 
 __all__ = ["FLUIDITY_TTFT_S", "Readings"]
 
@@ -113,8 +114,11 @@ def _has_failed_over(session: Session) -> bool:
 
 
 def _replaced(dead: AttemptState, by: AttemptState) -> bool:
-    return (
-        by.outcome is AttemptOutcome.FINISHED
-        and by.candidate.name != dead.candidate.name
-        and (dead.tokens > 0 or (dead.ended_at is not None and by.started_at >= dead.ended_at))
+    # Of an answer that was read to its end, the last of those who took over has finished it.
+    return has_replaced(
+        same_endpoint=by.candidate.name == dead.candidate.name,
+        wrote=by.outcome is AttemptOutcome.FINISHED,
+        started=by.started_at,
+        dead_wrote=dead.tokens > 0,
+        dead_ended=math.inf if dead.ended_at is None else dead.ended_at,
     )

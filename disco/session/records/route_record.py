@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from disco.cost import Ledger
 from disco.plan import BudgetCut, CoolDown
 from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
     "AttemptRecord",
@@ -255,6 +256,28 @@ class RouteRecord:
             p.start_char == end and p.written_crc32 == p.delivered_crc32 and self.attempts[p.attempt].joins
             for p, end in zip(self.segments, ends, strict=False)
         )
+
+    @property
+    def failovers(self) -> list[tuple[AttemptRecord, AttemptRecord]]:
+        """(the attempt that failed, the attempt of another endpoint that replaced it), in order.
+
+        At most one for each failed attempt. See `session.switching.failover_rule.has_replaced`.
+        """
+        found = []
+        for number, dead in enumerate(self.attempts):
+            if dead.failure is None or dead.ended_s is None:
+                continue
+            for by in self.attempts[number + 1 :]:
+                if has_replaced(
+                    same_endpoint=by.endpoint == dead.endpoint,
+                    wrote=by.kept_tokens > 0 or by.outcome == AttemptOutcome.FINISHED,
+                    started=by.started_s,
+                    dead_wrote=dead.tokens > 0,
+                    dead_ended=dead.ended_s,
+                ):
+                    found.append((dead, by))
+                    break
+        return found
 
     def to_dict(self, *, timelines: bool = False) -> dict[str, Any]:
         """Plain numbers, names and lists, ready for JSON.

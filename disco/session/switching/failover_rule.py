@@ -20,6 +20,7 @@ __all__ = [
     "Retry",
     "StartWaiting",
     "Step",
+    "has_replaced",
     "next_step",
     "silence",
 ]
@@ -179,3 +180,19 @@ def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFai
         "raise the limit or configure another endpoint that can take over."
     )
     return EndpointFailure(kind, error)
+
+
+def has_replaced(
+    *, same_endpoint: bool, wrote: bool, started: float, dead_wrote: bool, dead_ended: float
+) -> bool:
+    """Whether an attempt replaced one that failed: what a failover is, in records, logs, metrics and replay.
+
+    Args:
+        same_endpoint: both attempts are of one endpoint; that is a retry.
+        wrote: some of the answer is by the attempt.
+        started: when the attempt started, s.
+        dead_wrote: the failed attempt had written.
+        dead_ended: when the failed attempt ended, s.
+    """
+    # A hedge that was under way before a mute attempt failed has won a race. It has taken nothing over.
+    return not same_endpoint and wrote and (dead_wrote or started >= dead_ended)
