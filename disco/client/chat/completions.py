@@ -80,8 +80,8 @@ class DiscoCompletions(AsyncCompletions):
         headers: Mapping[str, str] | None = _value(given.get("extra_headers"))
         options, extra_body = take_options(_value(given.get("extra_body")), self._client.default_options)
         stream = bool(_value(given.pop("stream", None)))
-        stream_options = _value(given.pop("stream_options", None)) or {}
         request = self._request(given, headers, extra_body)
+        stream_options = _value(given.get("stream_options")) or {}
         live = await self._client.router.open(
             request,
             self._client.server,

@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, read, stop
 from disco.client.chat.chat_chunks import ChatChunks, assemble
 from disco.client.live_driver import LiveSession
-from disco.errors import NoEndpointError
+from disco.client.request_checks import check_chat
 from disco.events import Delta, DeltaKind
 from disco.request import Request, Timeouts
 
@@ -60,14 +60,14 @@ def chat_request(
 
     Raises:
         TypeError: `messages` or `model` is missing.
-        NoEndpointError: `messages` is not what any endpoint could read.
+        NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
-    _check(messages)
+    check_chat(body)
     return Request(
         messages=list(messages),
         model=model,
@@ -75,23 +75,6 @@ def chat_request(
         extra_headers=headers,
         extra_query=query,
         timeouts=timeouts,
-    )
-
-
-def _check(messages: Any) -> None:
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise _wrong_type("messages", "an array of objects")
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise _wrong_type(f"messages[{number}]", "an object")
-        content = message.get("content")
-        if content is not None and not isinstance(content, (str, list, tuple)):
-            raise _wrong_type(f"messages[{number}].content", "a string or an array of objects")
-
-
-def _wrong_type(param: str, wanted: str) -> NoEndpointError:
-    return NoEndpointError(
-        f"Invalid type for {param!r}: expected {wanted}.", code="invalid_type", param=param
     )
 
 

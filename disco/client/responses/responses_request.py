@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disco.client.request_checks import check_responses
 from disco.errors import NoEndpointError
 
 __all__ = ["RESPONSE_ID", "chat_body"]
@@ -45,8 +46,10 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `/chat/completions` body that asks for the same; None when there is none.
 
     Raises:
-        NoEndpointError: it goes on from a response that was made here, which nobody has kept.
+        NoEndpointError: the request goes on from a response that disco made and has not kept, or a field has a wrong
+            type or is out of range.
     """
+    check_responses(body)
     earlier = body.get("previous_response_id")
     if isinstance(earlier, str) and earlier.startswith(RESPONSE_ID):
         raise NoEndpointError(

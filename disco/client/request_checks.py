@@ -1,0 +1,294 @@
+"""What every endpoint would refuse in a request, refused here: wrong types, and numbers out of range.
+
+A request may be answered by any endpoint. So its shape is checked once, before any of them is asked, with the words and
+codes of the API. What only some endpoints refuse (a temperature above 2, say) is theirs to judge. Fields that
+are not named here are passed on as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from disco.errors import NoEndpointError
+
+__all__ = ["check_chat", "check_responses"]
+
+Check = Callable[[str, Any], None]
+"""Refuses the value of a field, given the field's name. Never called with None, which counts as not given."""
+
+
+def _refused(param: str, wanted: str) -> NoEndpointError:
+    return NoEndpointError(
+        f"Invalid type for {param!r}: expected {wanted}.", code="invalid_type", param=param
+    )
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _string(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _refused(name, "a string")
+
+
+def _boolean(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise _refused(name, "a boolean")
+
+
+def _object(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise _refused(name, "an object")
+
+
+def _array(name: str, value: Any) -> None:
+    if not _is_sequence(value):
+        raise _refused(name, "an array")
+
+
+def _objects(name: str, value: Any) -> None:
+    if not _is_sequence(value):
+        raise _refused(name, "an array of objects")
+    for number, item in enumerate(value):
+        _object(f"{name}[{number}]", item)
+
+
+def _string_or_object(name: str, value: Any) -> None:
+    if not isinstance(value, str | Mapping):
+        raise _refused(name, "a string or an object")
+
+
+def _string_or_strings(name: str, value: Any) -> None:
+    if not isinstance(value, str) and not (_is_sequence(value) and all(isinstance(v, str) for v in value)):
+        raise _refused(name, "a string or an array of strings")
+
+
+def _integer(least: float = -math.inf, most: float = math.inf) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _refused(name, "an integer")
+        _in_range("integer", name, value, least, most)
+
+    return check
+
+
+def _number(least: float = -math.inf, most: float = math.inf) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise _refused(name, "a number")
+        _in_range("decimal", name, value, least, most)
+
+    return check
+
+
+def _in_range(kind: str, name: str, value: float, least: float, most: float) -> None:
+    if value < least:
+        side, sign, bound = "below min", ">=", least
+    elif value > most:
+        side, sign, bound = "above max", "<=", most
+    else:  # also what is no number at all (NaN), which no JSON can hold
+        return
+    # An integer of a million digits is not repeated.
+    given = f"{value}" if abs(value) < 1e15 else "one that is far from it"
+    raise NoEndpointError(
+        f"Invalid {name!r}: {kind} {side}imum value. Expected a value {sign} {bound:g}, but got {given} instead.",
+        code=f"{kind}_{side.replace(' ', '_')}_value",
+        param=name,
+    )
+
+
+def _logit_bias(name: str, value: Any) -> None:
+    _object(name, value)
+    for token, bias in value.items():
+        if not str(token).removeprefix("-").isdecimal():
+            raise _refused(name, "an object whose names are token ids")
+        _number()(name, bias)
+
+
+def _stream_options(name: str, value: Any) -> None:
+    _object(name, value)
+    _check_fields(value, {"include_usage": _boolean, "include_obfuscation": _boolean}, f"{name}.")
+
+
+def _response_format(name: str, value: Any) -> None:
+    if isinstance(value, type):  # a class, as the SDK's own `parse` takes it
+        return
+    _object(name, value)
+    _check_fields(value, {"type": _string, "json_schema": _object}, f"{name}.")
+    if isinstance(value.get("json_schema"), Mapping):
+        _check_fields(value["json_schema"], {"name": _string, "schema": _object}, f"{name}.json_schema.")
+
+
+def _text_format(name: str, value: Any) -> None:
+    _object(name, value)
+    _check_fields(value, {"format": _object, "verbosity": _string}, f"{name}.")
+    if isinstance(value.get("format"), Mapping):
+        _check_fields(value["format"], {"type": _string, "schema": _object}, f"{name}.format.")
+
+
+def _reasoning(name: str, value: Any) -> None:
+    _object(name, value)
+    _check_fields(value, {"effort": _string, "summary": _string}, f"{name}.")
+
+
+def _functions(name: str, value: Any) -> None:
+    _objects(name, value)
+    for number, tool in enumerate(value):
+        fields = {
+            "type": _string,
+            "function": _object,
+            "custom": _object,
+            "name": _string,
+            "parameters": _object,
+        }
+        _check_fields(tool, fields, f"{name}[{number}].")
+        if isinstance(tool.get("function"), Mapping):
+            fields = {"name": _string, "description": _string, "parameters": _object}
+            _check_fields(tool["function"], fields, f"{name}[{number}].function.")
+
+
+def _calls(name: str, value: Any) -> None:
+    _objects(name, value)
+    for number, call in enumerate(value):
+        _check_fields(call, {"id": _string, "type": _string, "function": _object}, f"{name}[{number}].")
+        if isinstance(call.get("function"), Mapping):
+            fields = {"name": _string, "arguments": _string}
+            _check_fields(call["function"], fields, f"{name}[{number}].function.")
+
+
+def _content(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        return
+    if not _is_sequence(value):
+        raise _refused(name, "a string or an array of objects")
+    for number, part in enumerate(value):
+        where = f"{name}[{number}]"
+        _string_or_object(where, part)
+        if isinstance(part, Mapping):
+            fields = {"type": _string, "text": _string, "refusal": _string, "image_url": _string_or_object}
+            fields |= {"input_audio": _object, "detail": _string}
+            _check_fields(part, fields, f"{where}.")
+            if isinstance(part.get("input_audio"), Mapping):
+                _check_fields(part["input_audio"], {"data": _string}, f"{where}.input_audio.")
+
+
+def _messages(name: str, value: Any) -> None:
+    _objects(name, value)
+    for number, message in enumerate(value):
+        _check_fields(message, _MESSAGE, f"{name}[{number}].")
+
+
+def _input(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        return
+    if not _is_sequence(value):
+        raise _refused(name, "a string or an array of objects")
+    _objects(name, value)
+    for number, item in enumerate(value):
+        if item.get("type", "message") in _CHAT_ITEMS:  # of the others, the server knows the fields
+            _check_fields(item, _ITEM, f"{name}[{number}].")
+        else:
+            _check_fields(item, {"type": _string}, f"{name}[{number}].")
+
+
+_MESSAGE: Mapping[str, Check] = {
+    "role": _string,
+    "content": _content,
+    "name": _string,
+    "refusal": _string,
+    "tool_calls": _calls,
+    "tool_call_id": _string,
+    "function_call": _object,
+    "audio": _object,
+}
+_CHAT_ITEMS = (None, "message", "function_call", "function_call_output")
+_ITEM: Mapping[str, Check] = {
+    "type": _string,
+    "role": _string,
+    "content": _content,
+    "call_id": _string,
+    "name": _string,
+    "arguments": _string,
+    "output": _content,
+}
+# Of both APIs.
+_COMMON: Mapping[str, Check] = {
+    "metadata": _object,
+    "model": _string,
+    "parallel_tool_calls": _boolean,
+    "prompt_cache_key": _string,
+    "safety_identifier": _string,
+    "service_tier": _string,
+    "store": _boolean,
+    "stream_options": _stream_options,
+    "temperature": _number(0),
+    "tool_choice": _string_or_object,
+    "tools": _functions,
+    "top_logprobs": _integer(0, 20),
+    "top_p": _number(0, 1),
+    "user": _string,
+}
+_CHAT: Mapping[str, Check] = {
+    **_COMMON,
+    "audio": _object,
+    "frequency_penalty": _number(),
+    "function_call": _string_or_object,
+    "functions": _objects,
+    "logit_bias": _logit_bias,
+    "logprobs": _boolean,
+    "max_completion_tokens": _integer(1),
+    "max_tokens": _integer(1),
+    "messages": _messages,
+    "min_p": _number(0, 1),
+    "modalities": _array,
+    "n": _integer(1),
+    "prediction": _object,
+    "presence_penalty": _number(),
+    "reasoning_effort": _string,
+    "repeat_penalty": _number(),
+    "response_format": _response_format,
+    "seed": _integer(),
+    "stop": _string_or_strings,
+    "top_k": _integer(),
+    "verbosity": _string,
+    "web_search_options": _object,
+}
+_RESPONSES: Mapping[str, Check] = {
+    **_COMMON,
+    "background": _boolean,
+    "conversation": _string_or_object,
+    "include": _array,
+    "input": _input,
+    "instructions": _string,
+    "max_output_tokens": _integer(1),
+    "max_tool_calls": _integer(1),
+    "previous_response_id": _string,
+    "prompt": _object,
+    "reasoning": _reasoning,
+    "text": _text_format,
+    "truncation": _string,
+}
+
+
+def check_chat(body: Mapping[str, Any]) -> None:
+    """Refuse a `/chat/completions` body that no endpoint could answer.
+
+    Raises:
+        NoEndpointError: a field has a wrong type or is out of range; `param` names it.
+    """
+    _check_fields(body, _CHAT)
+
+
+def check_responses(body: Mapping[str, Any]) -> None:
+    """The same for a `/responses` body."""
+    _check_fields(body, _RESPONSES)
+
+
+def _check_fields(fields: Mapping[str, Any], checks: Mapping[str, Check], where: str = "") -> None:
+    for name, value in fields.items():
+        check = checks.get(name)
+        if check is not None and value is not None:
+            check(f"{where}{name}", value)
