@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +80,12 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
     )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="least level of the lines on standard error: failures, with info every answer (default: warning)",
+    )
     return parser
 
 
@@ -94,7 +101,8 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 
     key = _key(arguments.key_file)
     metrics = Metrics()
-    with nullcontext() if arguments.record is None else RouteLog(arguments.record) as log:
+    record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
+    with _logging(arguments.log_level), record as log:
 
         def on_route(route: Any) -> None:
             metrics.answer(route)
@@ -125,8 +133,25 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _logging(level: str) -> Iterator[None]:
+    """Write what disco logs to standard error. Other libraries' logs may hold URLs with keys and stay out."""
+    logger = logging.getLogger("disco")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bool) -> None:
     # What is loaded now stays until the end: searching it for garbage again and again would hold up every stream.
+    # The process is this command's own. `disco.server.serve` leaves the collector of its host alone.
     gc.collect()
     gc.freeze()
     here = client.router.local_model

@@ -15,7 +15,7 @@ from disco.errors import FailureKind
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
-from disco.telemetry.log_lines import LOG
+from disco.telemetry.log_lines import LOG, log_failure
 from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["Accounting"]
@@ -67,6 +67,9 @@ class Accounting:
         if self._reservation is not None:
             self._reservation.close(anyio.current_time())
         self._tell_of_refused_keys(session)
+        for state in session.attempts:
+            if state.failure is not None:
+                log_failure(state.candidate.name, state.failure)
         ledger = settle_accounts(session)
         # The session has closed and changes no more, so the record may be written when it is asked for; only
         # the budgets that it reports go on changing.

@@ -85,7 +85,7 @@ class Guards:
         names: hosts that requests may name; None for any. On loopback, a web page that has its own name
             resolve to 127.0.0.1 is caught by this.
         origins: see `check_origins`.
-        label: the path as metrics call it.
+        label: the path as metrics and the log call it.
         metrics: told of every request.
     """
 
@@ -111,6 +111,7 @@ class Guards:
             await self._app(scope, receive, send)
             return
         began_at = perf_counter()
+        path = self._label(scope["path"])
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin")
         status = 499  # the client left before there was one
@@ -127,17 +128,21 @@ class Guards:
             # A browser asks without the key whether it may send it.
             self._check(headers, keyless=preflight or scope["path"] == "/health")
             if preflight:
-                await Reply(sending).begin(204, _preflight(headers))
+                await Reply(sending, path).begin(204, _preflight(headers))
                 await sending({"type": "http.response.body", "body": b""})
             else:
                 await self._app(scope, receive, sending)
         except Refusal as refusal:
-            await Reply(sending).refuse(refusal)
+            await Reply(sending, path).refuse(refusal)
         finally:
             if self._metrics is not None:
-                self._metrics.request(self._label(scope["path"]), status, perf_counter() - began_at)
+                self._metrics.request(path, status, perf_counter() - began_at)
 
     def _check(self, headers: dict[bytes, bytes], *, keyless: bool) -> None:
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy may go by the other of the two, and take part of this body for the next request (RFC 9112, 6.1).
+            message = "A request has either Content-Length or Transfer-Encoding, not both."
+            raise Refusal(400, message, code="unclear_length", headers={"connection": "close"})
         if self._names is not None:
             name = _host(headers.get(b"host", b"").decode("latin-1"))
             if not is_loopback(name) and name not in self._names:

@@ -1,4 +1,4 @@
-"""Who is being answered: at most so many at once, and nobody any more once the server closes."""
+"""Admits requests: at most so many are answered at once, and none once the server closes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,47 @@ __all__ = ["AnswerLimiter", "closing"]
 
 
 def closing() -> Refusal:
-    """What those are told who come, or are still here, when the server closes."""
+    """The refusal of requests that come, or are still open, when the server closes."""
     return Refusal(
         503, "The server is shutting down.", kind=SERVER, code="shutting_down", headers={"retry-after": "1"}
     )
 
 
 class AnswerLimiter:
-    """Admits requests. Mutable: `_work` and `closed`."""
+    """Admits requests.
+
+    Mutable: `_open`, the scopes of all requests; `busy`, how many of them are being answered; `closed`.
+    """
 
     def __init__(self, max_concurrent: int) -> None:
         self.max_concurrent = max_concurrent
         self.closed = False
-        self._work: set[anyio.CancelScope] = set()
-
-    @property
-    def busy(self) -> int:
-        """Requests being answered."""
-        return len(self._work)
+        self.busy = 0
+        self._open: set[anyio.CancelScope] = set()
 
     @contextmanager
-    def admit(self) -> Iterator[anyio.CancelScope]:
-        """A place for one request, in a scope that `close` cancels.
+    def receive(self) -> Iterator[anyio.CancelScope]:
+        """A scope for one request, from its first byte on, that `close` cancels.
 
         Raises:
-            Refusal: no place is free, or the server is closing.
+            Refusal: the server is closing.
         """
         if self.closed:
             raise closing()
+        with anyio.CancelScope() as work:
+            self._open.add(work)
+            try:
+                yield work
+            finally:
+                self._open.discard(work)
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """A place for one answer. Its request has been read: a body that never ends takes no place.
+
+        Raises:
+            Refusal: no place is free.
+        """
         if self.busy >= self.max_concurrent:
             raise Refusal(
                 429,
@@ -49,15 +62,14 @@ class AnswerLimiter:
                 code="rate_limit_exceeded",
                 headers={"retry-after": "1"},
             )
-        with anyio.CancelScope() as work:
-            self._work.add(work)
-            try:
-                yield work
-            finally:
-                self._work.discard(work)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
 
     def close(self) -> None:
-        """Break off what is being answered and admit nobody any more. Idempotent."""
+        """Break off every request and take no more. Idempotent."""
         self.closed = True
-        for work in list(self._work):
+        for work in list(self._open):
             work.cancel()

@@ -31,6 +31,7 @@ class Refusal(Exception):
         status: of HTTP.
         error: the object under "error" in the body.
         headers: that go with it.
+        reason: what the log says of it: a code of ours, or the class of an error. Never words of a server or a caller.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Refusal(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
+        reason: str | None = None,
     ) -> None:
         """`more`: what the body says besides; it also replaces the four fields the API always has."""
         super().__init__(message)
         self.status = status
         self.error = {"message": message, "type": kind, "param": param, "code": code, **(more or {})}
         self.headers = dict(headers or {})
+        self.reason = reason or code or kind
 
     def body(self) -> bytes:
         """The JSON document."""
@@ -79,7 +82,10 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, openai.APIError):  # an error object in a stream, or an answer that is no protocol
         more = error.body if isinstance(error.body, Mapping) else {}
         message = "The server behind disco broke off with an error."
-        return Refusal(502, message, kind=SERVER, code=error.code, headers=_NO_RETRY, more=more)
+        reason = type(error).__name__
+        return Refusal(
+            502, message, kind=SERVER, code=error.code, headers=_NO_RETRY, more=more, reason=reason
+        )
     # Its message may quote anything, the prompt included; where it happened is enough to find it.
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     log.error("%s at %s", type(error).__name__, ", ".join(f"{f.filename}:{f.lineno}" for f in frame))
@@ -118,4 +124,7 @@ def _status(error: openai.APIStatusError) -> Refusal:
         detail = more.get("detail")
         if "message" not in more and isinstance(detail, str):
             message = detail
-    return Refusal(error.status_code, message, kind=kind, headers={**headers, **_NO_RETRY}, more=more)
+    reason = type(error).__name__
+    return Refusal(
+        error.status_code, message, kind=kind, headers={**headers, **_NO_RETRY}, more=more, reason=reason
+    )

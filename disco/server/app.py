@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import anyio
 import openai
-from openai.types import Model
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,7 +20,7 @@ from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
 from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
 from disco.server.admission import AnswerLimiter
-from disco.server.api_errors import INVALID, Refusal, refusal_of
+from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
 from disco.server.http_reply import JSON, Reply
 from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
@@ -110,8 +109,10 @@ class _Models:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive
-        reply = Reply(send)
         name = scope["path_params"].get("name")
+        if name == "":
+            raise HTTPException(404)  # "/v1/models/" is no path of the API
+        reply = Reply(send, _label(scope["path"]))
         try:
             answer = await (self._all() if name is None else self._one(name))
         except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
@@ -120,25 +121,39 @@ class _Models:
             await reply.whole(200, json.dumps(answer).encode())
 
     async def _all(self) -> dict[str, Any]:
+        mine = [model.model_dump(mode="json", exclude_unset=True) for model in self._client.local_models()]
+        if not self._asks_server():
+            return {"object": "list", "data": mine}
         try:
-            models = list((await self._client.models.list()).data)
-        except openai.APIConnectionError:
-            # The model on this machine is there without a network, which is what it is for.
-            models = self._client.local_models()
-            if not models:
+            raw = await self._client.models.with_raw_response.list()
+            theirs = _document(raw.content)
+            if not isinstance(theirs.get("data"), list):
+                raise _garbled()
+        except (openai.APIConnectionError, Refusal):
+            # The model on this machine is there without a server, which is what it is for.
+            if not mine:
                 raise
-        return {"object": "list", "data": [_plain(model) for model in models]}
+            theirs = {"object": "list", "data": []}
+        return {**theirs, "data": [*mine, *theirs["data"]]}
 
     async def _one(self, name: str) -> dict[str, Any]:
         for model in self._client.local_models():
             if model.id == name:
-                return _plain(model)
+                return model.model_dump(mode="json", exclude_unset=True)
+        unknown = Refusal(
+            404, f"The model {name[:80]!r} does not exist here.", param="model", code="model_not_found"
+        )
+        if not self._asks_server():
+            raise unknown
+        try:
+            raw = await self._client.models.with_raw_response.retrieve(name)
+        except ValueError:  # the SDK puts no dots into a path
+            raise unknown from None
+        return _document(raw.content)
+
+    def _asks_server(self) -> bool:
         client = self._client
-        if client.server is None or client.router.is_local_only(client.default_options):
-            raise Refusal(
-                404, f"The model {name[:80]!r} does not exist here.", param="model", code="model_not_found"
-            )
-        return _plain(await client.models.retrieve(name))
+        return client.server is not None and not client.router.is_local_only(client.default_options)
 
 
 class _MetricsPage:
@@ -149,7 +164,7 @@ class _MetricsPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
-        await Reply(send).whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
+        await Reply(send, "/metrics").whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
 
 
 async def _health(request: Request) -> Response:
@@ -173,11 +188,27 @@ async def _no_such(request: Request, error: Exception) -> Response:
 
 
 def _label(path: str) -> str:
-    """The path as metrics know it: what clients make up must not become a label each."""
+    """The path as metrics and the log know it: what clients make up must not become a label each."""
     if path in _LABELS:
         return path
     return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
 
 
-def _plain(model: Model) -> dict[str, Any]:
-    return model.model_dump(mode="json", exclude_unset=True)
+def _document(data: bytes) -> dict[str, Any]:
+    """The JSON object that the server behind answered.
+
+    Raises:
+        Refusal: the answer is none.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _garbled() from None
+    if not isinstance(document, dict):
+        raise _garbled()
+    return document
+
+
+def _garbled() -> Refusal:
+    message = "The server behind disco answered with something that is not what the API answers."
+    return Refusal(502, message, kind=SERVER, code="bad_response")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from starlette.types import Send
@@ -10,15 +11,23 @@ from disco.server.api_errors import Refusal, error_event
 
 __all__ = ["EVENTS", "JSON", "Reply"]
 
+log = logging.getLogger("disco.server")
+
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
 class Reply:
-    """Status, headers and body of one answer, sent as they come. Mutable: everything but `_send`."""
+    """Status, headers and body of one answer, sent as they come. Mutable: `started`, `_events` and `_last`.
 
-    def __init__(self, send: Send) -> None:
+    Args:
+        send: of the ASGI server.
+        path: the path as the log names it, not as the client wrote it.
+    """
+
+    def __init__(self, send: Send, path: str) -> None:
         self._send = send
+        self._path = path
         self.started = False
         self._events = False  # it is an event stream, which can carry an error
         self._last = b""
@@ -48,7 +57,7 @@ class Reply:
         await self.end(body)
 
     async def refuse(self, refusal: Refusal, *, named: bool = False) -> None:
-        """The error, as a response or, where one has begun, as its last event.
+        """The error, as a response or, where one has begun, as its last event. The log says so, too.
 
         A body that cannot carry an error stays unfinished, which the client's HTTP library notices.
 
@@ -56,6 +65,9 @@ class Reply:
             refusal: what to say.
             named: the way the Responses API's streams say it.
         """
+        level = logging.WARNING if refusal.status >= 500 else logging.INFO
+        when = "in mid-answer, " if self.started else ""
+        log.log(level, "%s: refused %swith %d (%s)", self._path, when, refusal.status, refusal.reason)
         if not self.started:
             await self.whole(refusal.status, refusal.body(), refusal.headers.items())
         elif self._events:

@@ -43,11 +43,12 @@ class Relay:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
+        reply = Reply(send, f"/v1{self._path}")
         try:
-            with self._limiter.admit() as work:
+            with self._limiter.receive() as work:
                 asked = parse(self._path, await read_body(scope, receive, self._max_body_bytes))
-                await self._while_connected(asked, receive, reply)
+                with self._limiter.admit():
+                    await self._while_connected(asked, receive, reply)
             if work.cancelled_caught:
                 with anyio.move_on_after(LAST_WORD_S):
                     await reply.refuse(closing(), named=self._path == RESPONSES)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import anyio
 from starlette.types import Receive, Scope
 
+from disco.client.request_checks import check_chat, check_responses
 from disco.dispatch import available_presets
 from disco.errors import nearest
 from disco.server.api_errors import Refusal
@@ -17,6 +18,7 @@ from disco.server.api_errors import Refusal
 __all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "read_body"]
 
 SILENCE_S = 30.0  # a client that sends nothing for so long in the middle of a body is given up
+WHOLE_S = 300.0  # a body that has not come whole after so long is given up: 32 MiB at 1 Mbit/s
 DRAIN_S = 5.0  # how long a body that is too long is read on, so that the refusal is seen and not a reset
 CHAT, RESPONSES = "/chat/completions", "/responses"
 
@@ -44,7 +46,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     """The whole body of a request.
 
     Raises:
-        Refusal: it is longer than `max_bytes`, or stopped coming.
+        Refusal: the body is longer than `max_bytes`, or does not come in time.
         Gone: the client left.
     """
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
@@ -52,9 +54,10 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     more = True
+    began_at = anyio.current_time()
     with anyio.CancelScope() as patience:
         while more and not too_long:
-            patience.deadline = anyio.current_time() + SILENCE_S
+            patience.deadline = min(anyio.current_time() + SILENCE_S, began_at + WHOLE_S)
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Gone
@@ -64,7 +67,8 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
             too_long = size > max_bytes
             more = message.get("more_body", False)
     if patience.cancelled_caught:
-        raise Refusal(408, f"Nothing of the body came for {SILENCE_S:g} s.", code="body_timeout")
+        late = f"The body stopped coming for {SILENCE_S:g} s, or was not whole after {WHOLE_S:g} s."
+        raise Refusal(408, late, code="body_timeout", headers={"connection": "close"})
     if too_long:
         with anyio.move_on_after(DRAIN_S):
             while more:
@@ -83,6 +87,7 @@ def parse(path: str, data: bytes) -> ParsedBody:
 
     Raises:
         Refusal: it is not a JSON object, or lacks what the path needs.
+        NoEndpointError: a field has a wrong type or is out of range.
     """
     try:
         body = json.loads(data, parse_constant=_no_constant)
@@ -98,27 +103,24 @@ def parse(path: str, data: bytes) -> ParsedBody:
         _check_preset(disco.get("preset", disco.get("policy")))
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
-        raise _wrong("stream", "a boolean")
-    if path == CHAT or (path == RESPONSES and body.get("prompt") is None):
-        model = body.get("model")
-        if model is None:
-            raise Refusal(400, "you must provide a model parameter", param="model")
-        if not isinstance(model, str):
-            raise _wrong("model", "a string")
+        message = "Invalid type for 'stream': expected a boolean."
+        raise Refusal(400, message, param="stream", code="invalid_type")
+    names_model = path == CHAT or (path == RESPONSES and body.get("prompt") is None)
+    if names_model and body.get("model") is None:
+        raise Refusal(400, "you must provide a model parameter", param="model")
     if path == CHAT:
-        _check_messages(body.get("messages"))
-    elif path == RESPONSES and not isinstance(body.get("input"), str | list | None):
-        raise _wrong("input", "a string or an array")
+        _require_messages(body.get("messages"))
+        check_chat(body)
+    elif path == RESPONSES:
+        check_responses(body)
     return ParsedBody(body, disco, bool(stream))
 
 
-def _check_messages(messages: object) -> None:
+def _require_messages(messages: object) -> None:
     if messages is None:
         message = "Missing required parameter: 'messages'."
         raise Refusal(400, message, param="messages", code="missing_required_parameter")
-    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise _wrong("messages", "an array of objects")
-    if not messages:
+    if messages == []:
         message = "Invalid 'messages': empty array. Expected an array with minimum length 1."
         raise Refusal(400, message, param="messages", code="empty_array")
 
@@ -130,10 +132,6 @@ def _check_preset(preset: object) -> None:
         name = preset[:80]
         message = f"No preset is called {name!r}. {nearest(name, presets)} Paths are for the server's owner."
         raise Refusal(400, message, param="disco", code="invalid_disco_option")
-
-
-def _wrong(param: str, wanted: str) -> Refusal:
-    return Refusal(400, f"Invalid type for {param!r}: expected {wanted}.", param=param, code="invalid_type")
 
 
 def _no_constant(name: str) -> NoReturn:

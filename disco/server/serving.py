@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import math
 import os
 import socket
@@ -128,10 +127,6 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What is there by now stays: the garbage collector need not go through all of it again, for some 50 ms, in
-        # the middle of somebody's answer.
-        gc.collect()
-        gc.freeze()
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

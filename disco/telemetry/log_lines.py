@@ -1,4 +1,4 @@
-"""The lines in the log: one for each answer, and, for whoever debugs, how it came about.
+"""The lines in the log: one for each answer, one for each failure, and, for debugging, how an answer came about.
 
 `disco` and what hangs below it is silent until the application sets up logging. Every line carries its figures
 as fields of their own (`extra`), for formatters that write JSON. No prompt, answer, key or vendor message is in one.
@@ -9,16 +9,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from disco.errors import FailureKind
 from disco.plan import Plan
 from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord
 from disco.telemetry.record_facts import Fact
 
-__all__ = ["LOG", "is_logged", "log_answer", "log_callback", "log_plan", "log_probe"]
+__all__ = ["LOG", "is_logged", "log_answer", "log_callback", "log_failure", "log_plan", "log_probe"]
 
 LOG = logging.getLogger("disco")
 LOG.addHandler(logging.NullHandler())
 _ROUTE = logging.getLogger("disco.route")
 _PROBE = logging.getLogger("disco.probe")
+
+# Nothing is wrong with an endpoint that does not serve such a request; its caller is told.
+_NO_FAULT_OF_THE_ENDPOINT = frozenset(
+    {
+        FailureKind.BAD_REQUEST,
+        FailureKind.CONTENT_FILTER,
+        FailureKind.CONTEXT_LENGTH,
+        FailureKind.BUDGET,
+        FailureKind.UNSERVED,
+    }
+)
 
 
 def is_logged() -> bool:
@@ -75,6 +87,22 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row["cost_usd"],
         extra=_fields(row),
     )
+
+
+def log_failure(endpoint: str, failure: FailureKind) -> None:
+    """WARNING: an attempt failed, which the answer does not show where another endpoint took over.
+
+    Args:
+        endpoint: the name of the endpoint.
+        failure: what went wrong. Requests that the endpoint rightly does not serve are left out.
+    """
+    if failure not in _NO_FAULT_OF_THE_ENDPOINT:
+        _ROUTE.warning(
+            "endpoint %s failed: %s",
+            endpoint,
+            failure.value,
+            extra=_fields({"endpoint": endpoint, "failure": failure.value}),
+        )
 
 
 def log_probe(model: str | None, method: str) -> None:

@@ -6,6 +6,7 @@ Keys, names and limits: tests/server/test_guards.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from typing import Any
 
@@ -164,6 +165,21 @@ def test_a_request_of_unclear_length_is_refused_and_nothing_after_it_is_read(ser
     assert answer.count(b"HTTP/1.1 ") <= 1
     assert b'"status":"ok"' not in answer
     assert not answer.startswith(b"HTTP/1.1 2")
+
+
+@pytest.mark.parametrize("length", [0, 5, 10**6])
+def test_a_length_given_in_two_ways_starts_no_work(served, length):
+    """A proxy may go by the other of the two. Whatever they say, this one is refused, with the key and all."""
+    before = len(served.routes)
+    body = json.dumps(CHAT).encode()
+    lengths = [b"Transfer-Encoding: chunked\r\n", b"Content-Length: %d\r\n" % length]
+    for order in (lengths, lengths[::-1]):
+        head = START + b"Authorization: Bearer " + CALLERS_KEY.encode() + b"\r\n" + b"".join(order) + b"\r\n"
+        answer = raw(served, head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) + SECOND)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert b"unclear_length" in answer
+    assert len(served.routes) == before
 
 
 def test_a_head_without_end_is_refused(served):
