@@ -24,6 +24,7 @@ from disco.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "serve"]
+KEY = "k" * 20
 LONG = {
     "model": "m",
     "messages": [{"role": "user", "content": "Tell a long story. CANARYPROMPT"}],
@@ -32,28 +33,25 @@ LONG = {
     "stream": True,
     "disco": {"pace_tps": "off"},
 }
-
-
-def environment(**more: str) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "DISCO_"))}
-    return {**inherited, "PYTHONPATH": str(ROOT), **more}
+signals = pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
 
 
 @contextlib.contextmanager
 def running(*arguments: str, **variables: str):
-    """The process, and the base URL it printed. It must be told to end, or it is killed."""
+    """The process, and host and port of the base URL it printed. It must be told to end, or it is killed."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "DISCO_"))}
     process = subprocess.Popen(
         [*COMMAND, "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        env=environment(PYTHONFAULTHANDLER="1", **variables),
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **variables},
     )
     with process:
         try:
             first = process.stdout.readline()
             assert first.startswith("http://"), first + process.stdout.read()
-            yield process, first.strip()
+            yield process, (urlsplit(first.strip()).hostname, urlsplit(first.strip()).port)
         finally:
             process.kill()
 
@@ -67,13 +65,20 @@ def end_of(process: subprocess.Popen[str]) -> int:
         pytest.fail(f"It goes on after 20 s:\n{process.communicate(timeout=10)[0]}")
 
 
+@contextlib.contextmanager
+def asking(address, path: str, body: dict | None = None, headers: dict | None = None):
+    """A request that has been sent; its answer has not been read."""
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+        data = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, data, headers or {})
+        yield connection
+
+
 @pytest.fixture
 def refused(monkeypatch, capsys):
     """Called with arguments and environment: what the command says when it does not start."""
 
     def run(*arguments: str, **variables: str) -> str:
-        for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
-            monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         assert main(["serve", *arguments]) == 2
@@ -84,39 +89,33 @@ def refused(monkeypatch, capsys):
     return run
 
 
-def begin(base_url: str, body: dict) -> http.client.HTTPResponse:
-    parts = urlsplit(base_url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-    connection.request("POST", f"{parts.path}/chat/completions", json.dumps(body))
-    response = connection.getresponse()
-    response.kept = connection  # or its socket closes with it
-    return response
-
-
-def connects(base_url: str) -> bool:
-    parts = urlsplit(base_url)
+def connects(address) -> bool:
     try:
-        socket.create_connection((parts.hostname, parts.port), timeout=1).close()
+        socket.create_connection(address, timeout=1).close()
     except OSError:
         return False
     return True
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
+@signals
 @pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_answer_in_progress_is_finished_before_the_end(sent, tmp_path):
-    records = tmp_path / "routes.jsonl"
-    body = {**LONG, "max_tokens": 60}
-    with running("--policy", "private", "--grace", "60", "--record", str(records)) as (process, base_url):
-        answer = begin(base_url, body)
-        assert answer.readline().startswith(b"data: ")
-        process.send_signal(sent)
-        deadline = time.monotonic() + 5
-        while connects(base_url):
-            assert time.monotonic() < deadline, "it still takes connections"
-        text = answer.read().decode()
-        assert text.endswith("data: [DONE]\n\n")
-        answer.kept.close()
+    """Under a key from a file, on an address that others can reach."""
+    records, file = tmp_path / "routes.jsonl", tmp_path / "key"
+    file.write_text(KEY + "\n")
+    options = ("--policy", "private", "--grace", "60", "--record", str(records))
+    with running(*options, "--host", "0.0.0.0", "--key-file", str(file)) as (process, address):
+        with asking(address, "/v1/models") as connection:
+            assert connection.getresponse().status == 401
+        keyed = {"Authorization": f"Bearer {KEY}"}
+        with asking(address, "/v1/chat/completions", {**LONG, "max_tokens": 60}, keyed) as connection:
+            answer = connection.getresponse()
+            assert answer.readline().startswith(b"data: ")
+            process.send_signal(sent)
+            deadline = time.monotonic() + 60
+            while connects(address):
+                assert time.monotonic() < deadline, "it still takes connections"
+            assert answer.read().decode().endswith("data: [DONE]\n\n")
         assert end_of(process) == 0
         said = process.stdout.read()
     assert "CANARYPROMPT" not in said
@@ -126,17 +125,24 @@ def test_an_answer_in_progress_is_finished_before_the_end(sent, tmp_path):
     assert "CANARYPROMPT" not in line
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
-@pytest.mark.parametrize(("grace", "signals"), [("0.5", 1), ("600", 2)], ids=["after grace", "second signal"])
-def test_what_takes_too_long_is_broken_off_and_told_so(grace, signals):
-    with running("--policy", "private", "--grace", grace) as (process, base_url):
-        answer = begin(base_url, LONG)
-        waiting = begin_without_reading(base_url, {**LONG, "stream": False})
-        while "disco_http_requests_in_flight 2.0" not in metrics(base_url):
+@signals
+@pytest.mark.parametrize(("grace", "count"), [("0.5", 1), ("600", 2)], ids=["after grace", "second signal"])
+def test_what_takes_too_long_is_broken_off_and_told_so(grace, count):
+    """So are those who say nothing, some of whom are being accepted just then."""
+    with (
+        running("--policy", "private", "--grace", grace) as (process, address),
+        asking(address, "/v1/chat/completions", LONG) as streaming,
+        asking(address, "/v1/chat/completions", {**LONG, "stream": False}) as waiting,
+    ):
+        answer = streaming.getresponse()
+        busy = ""
+        while "disco_http_requests_in_flight 2.0" not in busy:
             assert process.poll() is None
+            with asking(address, "/metrics") as connection:
+                busy = connection.getresponse().read().decode()
         assert answer.readline().startswith(b"data: ")
-        began_at = time.monotonic()
-        for _ in range(signals):
+        silent = [socket.create_connection(address) for _ in range(50)]
+        for _ in range(count):
             process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
         last = answer.read().decode().removesuffix("\n\n").split("\n\n")[-1]
@@ -145,55 +151,40 @@ def test_what_takes_too_long_is_broken_off_and_told_so(grace, signals):
         assert whole.status == 503
         assert json.loads(whole.read())["error"]["code"] == "shutting_down"
         assert end_of(process) == 0
-        assert time.monotonic() - began_at < 15
         assert "Traceback" not in process.stdout.read()
-        waiting.close()
-        answer.kept.close()
-
-
-def metrics(base_url: str) -> str:
-    parts = urlsplit(base_url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    return text
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
-def test_a_connection_that_says_nothing_does_not_hold_up_the_end():
-    with running("--policy", "private", "--grace", "600") as (process, base_url):
-        parts = urlsplit(base_url)
-        silent = [socket.create_connection((parts.hostname, parts.port)) for _ in range(50)]
-        process.send_signal(signal.SIGTERM)  # some of them are being accepted just now
-        assert end_of(process) == 0
         for each in silent:
             each.close()
 
 
-def begin_without_reading(base_url: str, body: dict) -> http.client.HTTPConnection:
-    parts = urlsplit(base_url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
-    connection.request("POST", f"{parts.path}/chat/completions", json.dumps(body))
-    return connection
-
-
-def test_a_key_from_a_file_or_the_environment_opens_another_address(tmp_path):
-    key = "k" * 20
-    file = tmp_path / "key"
-    file.write_text(key + "\n")
-    for arguments, variables in (((), {"DISCO_SERVER_KEY": key}), (("--key-file", str(file)), {})):
-        with running("--policy", "private", "--host", "0.0.0.0", *arguments, **variables) as (_, base_url):
-            parts = urlsplit(base_url)
-            for headers, status in (({}, 401), ({"Authorization": f"Bearer {key}"}, 200)):
-                connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=20)
-                connection.request("GET", "/v1/models", headers=headers)
-                assert connection.getresponse().status == status
-                connection.close()
-
-
-def test_another_address_without_a_key_is_refused(refused):
-    assert "DISCO_SERVER_KEY" in refused("--host", "0.0.0.0", "--policy", "private")
+@signals
+def test_a_connection_that_says_nothing_does_not_hold_up_the_end_and_a_backup_answers():
+    """The first server is not there; the log says so although a caller does not notice."""
+    text = stream(sse(chunk("From the second."), chunk(finish="stop")))
+    nowhere = {"OPENAI_API_KEY": "first-key-1234", "OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"}
+    with (
+        upstream(text) as second,
+        running(
+            *("--local", "none", "--policy", "fast", "--grace", "600"),
+            *("--backup", second.base_url, "its-model"),
+            **nowhere,
+            DISCO_BACKUP_KEY="second-key-1234",
+        ) as (process, address),
+    ):
+        asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        with asking(address, "/v1/chat/completions", asked) as connection:
+            answered = json.loads(connection.getresponse().read())
+        _, headers, body = second.requests[-1]
+        silent = [socket.create_connection(address) for _ in range(50)]
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == 0
+        for each in silent:
+            each.close()
+        said = process.stdout.read()
+    assert answered["choices"][0]["message"]["content"] == "From the second."
+    assert headers["authorization"] == "Bearer second-key-1234"
+    assert body["model"] == "its-model"
+    assert "WARNING disco.route: endpoint server failed: connection" in said
+    assert "key-1234" not in said
 
 
 def test_a_port_in_use_is_named(refused):
@@ -207,14 +198,16 @@ def test_a_port_in_use_is_named(refused):
 @pytest.mark.parametrize(
     ("arguments", "variables", "says"),
     [
-        (("--host", "no-such-host.invalid"), {"DISCO_SERVER_KEY": "k" * 20}, "not known"),
-        (("--host", "192.0.2.1"), {"DISCO_SERVER_KEY": "k" * 20}, "no address of this machine"),
+        (("--host", "0.0.0.0"), {}, "DISCO_SERVER_KEY"),
+        (("--host", "no-such-host.invalid"), {"DISCO_SERVER_KEY": KEY}, "not known"),
+        (("--host", "192.0.2.1"), {"DISCO_SERVER_KEY": KEY}, "no address of this machine"),
         (("--key-file", "no-such-file"), {}, "cannot be read"),
         ((), {"DISCO_SERVER_KEY": ""}, "empty"),
         (("--allow-origin", "*"), {}, "no origin"),
         (("--policy", "privat"), {}, "private"),
         (("--local", "none"), {}, "api_key|OPENAI_API_KEY"),
         (("--local", "smolm2-135m"), {}, "smollm2-135m"),
+        (("--backup", "http://127.0.0.1:1/v1", "its-model"), {"OPENAI_API_KEY": "k"}, "DISCO_BACKUP_KEY_1"),
         (
             ("--port", "8699", "--policy", "server-only.toml"),
             {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"},
@@ -228,7 +221,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(refused, arguments, variables
         preset = tmp_path / "server-only.toml"
         preset.write_text('[dispatch]\npolicy = "server_only"\n')
         arguments = tuple(str(preset) if a == preset.name else a for a in arguments)
-    policy = () if "--policy" in arguments or "none" in arguments else ("--policy", "private")
+    policy = () if {"--policy", "--backup", "none"} & set(arguments) else ("--policy", "private")
     assert re.search(says, refused(*policy, *arguments, **variables))
 
 
@@ -237,32 +230,3 @@ def test_without_the_extra_the_command_says_what_to_install(refused, monkeypatch
     said = refused()
     assert 'pip install "disco-llm[server]"' in said
     assert "'uvicorn'" in said
-
-
-def test_a_backup_answers_for_a_server_that_is_not_there():
-    text = stream(sse(chunk("From the second."), chunk(finish="stop")))
-    nowhere = {"OPENAI_API_KEY": "first-key-1234", "OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"}
-    with (
-        upstream(text) as second,
-        running(
-            *("--local", "none", "--policy", "fast", "--backup", second.base_url, "its-model"),
-            **nowhere,
-            DISCO_BACKUP_KEY="second-key-1234",
-        ) as (process, base_url),
-    ):
-        asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=20)
-        with contextlib.closing(connection):
-            connection.request("POST", "/v1/chat/completions", json.dumps(asked))
-            answered = json.loads(connection.getresponse().read())
-        _, headers, body = second.requests[-1]
-        process.send_signal(signal.SIGTERM)
-        assert end_of(process) == 0
-    assert answered["choices"][0]["message"]["content"] == "From the second."
-    assert headers["authorization"] == "Bearer second-key-1234"
-    assert body["model"] == "its-model"
-
-
-def test_a_backup_without_a_key_is_refused_with_the_variable_to_set(refused):
-    said = refused("--backup", "http://127.0.0.1:1/v1", "its-model", OPENAI_API_KEY="k")
-    assert "DISCO_BACKUP_KEY_1" in said

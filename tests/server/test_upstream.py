@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
+import re
 
 import anyio
 import openai
 import pytest
 import scripted_server as scripted
+from asgi import simulated
 from serving import HELLO, serving, upstream
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 PLAIN = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
 CHAT = {"model": "m", "messages": HELLO}
@@ -118,95 +119,73 @@ def test_the_servers_models_and_the_local_one(monkeypatch):
 
 
 def test_without_a_network_the_local_model_is_still_listed():
-    def make(**given):
-        return AsyncDisco(
-            local="smollm2-135m", base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, **given
-        )
-
-    with serving(make) as served:
-        name = served.client.router.local_model
-        assert [m["id"] for m in served.ask("/v1/models").json["data"]] == [name]
+    nowhere = {"base_url": "http://127.0.0.1:9/v1", "api_key": "k", "max_retries": 0}
+    with serving(lambda **given: simulated(policy="balanced", **nowhere, **given)) as served:
+        assert [m["id"] for m in served.ask("/v1/models").json["data"]] == ["local/device"]
 
 
 # ---------------------------------------------------------------------- failures
 
-OPENAI_429 = b'{"error":{"message":"slow down","type":"requests","param":null,"code":"rate_limit_exceeded"}}'
+BOTH = ("/v1/chat/completions", "/v1/completions")  # routed, and passed through
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-@pytest.mark.parametrize("stream", [True, False])
+def refusal(**error) -> bytes:
+    return json.dumps({"error": error}).encode()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "says"),
     [
-        (
-            "401 Unauthorized",
-            b'{"error":{"message":"bad key upstream-key","code":"invalid_api_key"}}',
-            openai.AuthenticationError,
-            "bad key [key]",
-        ),
-        ("429 Too Many Requests", OPENAI_429, openai.RateLimitError, "slow down"),
-        (
-            "500 Oops",
-            b'{"error":{"message":"broken","type":"server_error"}}',
-            openai.InternalServerError,
-            "broken",
-        ),
+        ("401 Unauthorized", refusal(message="bad upstream-key"), openai.AuthenticationError, "bad [key]"),
+        ("429 Too Many Requests", refusal(message="slow down"), openai.RateLimitError, "slow down"),
+        ("500 Oops", refusal(message="broken"), openai.InternalServerError, "broken"),
         ("503 Busy", b"<html>busy</html>", openai.InternalServerError, "status 503"),
         ("422 No", b'{"detail":"field missing"}', openai.UnprocessableEntityError, "field missing"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_servers_errors_keep_status_and_words(path, stream, status, body, kind, says):
+def test_the_servers_errors_keep_status_and_words(status, body, kind, says):
     script = scripted.answer(body, status=status, headers="Retry-After: 7\r\n")
-    with upstream(script) as server, behind(server) as served:
-        answer = served.ask(path, {**CHAT, "prompt": "x", "stream": stream})
-        assert answer.status == int(status[:3])
-        assert says in answer.error["message"]
-        assert b"upstream-key" not in answer.body
-        assert answer.headers["retry-after"] == "7"
-        assert answer.headers["x-should-retry"] == "false"  # retrying has been done here
-        with sdk(served) as client, pytest.raises(kind, match=says.replace("[", r"\[")):
-            client.post(
-                path.removeprefix("/v1"), cast_to=object, body={**CHAT, "prompt": "x", "stream": stream}
-            )
+    with upstream(script) as server:
+        for path, stream in itertools.product(BOTH, (True, False)):
+            with behind(server) as served:  # a new one, for which nothing rests
+                asked = {**CHAT, "prompt": "x", "stream": stream}
+                answer = served.ask(path, asked)
+                assert answer.status == int(status[:3])
+                assert says in answer.error["message"]
+                assert b"upstream-key" not in answer.body
+                assert answer.headers["retry-after"] == "7"
+                assert answer.headers["x-should-retry"] == "false"  # retrying has been done here
+                with sdk(served) as client, pytest.raises(kind, match=re.escape(says)):
+                    client.post(path.removeprefix("/v1"), cast_to=object, body=asked)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/models/x"])
-def test_a_server_that_is_not_there_is_a_502(path):
-    def make(**given):
-        return AsyncDisco(
-            policy=PLAIN, base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, price=(1, 1), **given
-        )
-
-    with serving(make) as served:
-        answer = served.ask(path, None if "models" in path else {**CHAT, "prompt": "x"})
-        assert answer.status == 502
-        assert answer.error["code"] == "connection_failed"
+def test_a_server_that_is_not_there_is_a_502():
+    nowhere = {"base_url": "http://127.0.0.1:9/v1", "api_key": "k", "max_retries": 0, "price": (1, 1)}
+    with serving(lambda **given: AsyncDisco(policy=PLAIN, **nowhere, **given)) as served:
+        for path in (*BOTH, "/v1/models/x"):
+            answer = served.ask(path, None if "models" in path else {**CHAT, "prompt": "x"})
+            assert (answer.status, answer.error["code"]) == (502, "connection_failed")
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/x"])
 def test_a_list_of_models_that_is_none_is_a_502(path):
-    said = [
-        b"<html>hello</html>",
-        b"[]",
-        b'{"data"',
-        b"[" * 100_000,
-        *([b'{"data": 5}'] * (path == "/v1/models")),
-    ]
+    said = [b"<html>hello</html>", b"[]", b'{"data"', b"[" * 100_000]
+    said += [b'{"data": 5}'] if path == "/v1/models" else []
     with upstream(*map(scripted.answer, said)) as server, behind(server) as served:
         for _ in said:
             answer = served.ask(path)
             assert (answer.status, answer.error["code"]) == (502, "bad_response")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_a_server_that_says_nothing_is_a_504(path):
+def test_a_server_that_says_nothing_is_a_504():
     with upstream([scripted.WAIT_FOR_CLOSE]) as server, behind(server, timeout=0.3) as served:
-        answer = served.ask(path, {**CHAT, "prompt": "x"})
-        assert answer.status == 504
-        assert answer.error["code"] == "timeout"
+        for path in BOTH:
+            answer = served.ask(path, {**CHAT, "prompt": "x"})
+            assert (answer.status, answer.error["code"]) == (504, "timeout")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", [*BOTH, "/v1/responses"])
 @pytest.mark.parametrize("end", [scripted.RESET, "error object"])
 def test_a_stream_that_breaks_ends_with_an_error_event(path, end):
     """Text before it arrives; then the plain client raises, as it would have at the server itself."""
@@ -214,43 +193,37 @@ def test_a_stream_that_breaks_ends_with_an_error_event(path, end):
     error = {"error": {"message": "overloaded", "type": "server_error", "code": "overloaded", "param": None}}
     last = end if end == scripted.RESET else scripted.piece(scripted.sse(error, done=False))
     script = [scripted.STREAM_HEAD, scripted.piece(first), 0.1, last, scripted.STREAM_END]
-    with upstream(script) as server, behind(server) as served:
-        answer = served.ask(path, {**CHAT, "prompt": "x", "stream": True})
+    asked = {"model": "m", "stream": True}
+    with upstream(script) as server, behind(server) as served, sdk(served) as client:
+        more = {"input": "Hi"} if path == "/v1/responses" else {"messages": HELLO, "prompt": "Hi"}
+        answer = served.ask(path, {**asked, **more})
         assert answer.status == 200
-        events = answer.body.decode().split("\n\n")
-        assert '"Salt"' in events[0]
-        assert events[-1] == ""
-        problem = json.loads(events[-2].removeprefix("data: "))["error"]
-        if end != scripted.RESET:
-            assert problem["code"] == "overloaded"
+        *events, nothing = answer.body.decode().split("\n\n")
+        assert nothing == ""
+        assert any('"Salt"' in event for event in events)
         assert "data: [DONE]" not in events
-        with sdk(served) as client, pytest.raises(openai.APIError):  # noqa: PT012
-            stream = client.chat.completions.create(**CHAT, stream=True)
-            for _ in stream:
-                pass
-
-
-def test_a_broken_responses_stream_ends_with_its_own_kind_of_event():
-    first = scripted.sse(scripted.chunk("Salt"), done=False)
-    script = [scripted.STREAM_HEAD, scripted.piece(first), 0.1, scripted.RESET]
-    with upstream(script) as server, behind(server) as served:
-        answer = served.ask("/v1/responses", {"model": "m", "input": "Hi", "stream": True})
-        events = [event.split("\n") for event in answer.body.decode().split("\n\n")[:-1]]
-        numbers = [json.loads(data.removeprefix("data: "))["sequence_number"] for _, data in events]
-        assert numbers == list(range(len(events)))
-        assert events[-1][0] == "event: error"
-        said = json.loads(events[-1][1].removeprefix("data: "))
-        assert said["type"] == "error"
-        assert said["message"]
-        with sdk(served) as client, pytest.raises(openai.APIError):
-            for _ in client.responses.create(model="m", input="Hi", stream=True):
-                pass
+        problem = json.loads(events[-1].rpartition("data: ")[2])
+        if end != scripted.RESET:
+            assert problem["error"]["code"] == "overloaded"
+        if path == "/v1/responses":
+            numbers = [json.loads(event.partition("data: ")[2])["sequence_number"] for event in events]
+            assert numbers == list(range(len(events)))
+            assert events[-1].startswith("event: error\n")
+            assert problem["type"] == "error"
+            assert problem["message"]
+        ask = {
+            "/v1/responses": lambda: client.responses.create(**asked, input="Hi"),
+            "/v1/completions": lambda: client.completions.create(**asked, prompt="Hi"),
+            "/v1/chat/completions": lambda: client.chat.completions.create(**asked, messages=HELLO),
+        }
+        with pytest.raises(openai.APIError):
+            list(ask[path]())
 
 
 # ---------------------------------------------------------------------- hanging up
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize("stream", [True, False])
 def test_hanging_up_closes_the_connection_to_the_server(path, stream):
     first = scripted.piece(scripted.sse(scripted.chunk("Salt"), done=False))
@@ -308,15 +281,3 @@ def test_metrics_say_what_the_route_records_say():
     assert seen['disco_time_per_output_token_seconds_count{stage="generated"}'] == "2.0"
     assert seen['disco_http_requests_total{path="/v1/chat/completions",status="200"}'] == "2.0"
     assert seen["disco_http_requests_in_flight"] == "0.0"
-
-
-def test_a_takeover_is_counted():
-    device = SimulatedEndpoint("device", SimulatedProfile(decode_tps=2000.0, answer_tokens=6), place="device")
-    with (
-        upstream(scripted.answer(b"{}", status="500 Oops")) as server,
-        behind(server, local=device) as served,
-    ):
-        assert served.ask("/v1/chat/completions", CHAT).status == 200
-        text = served.ask("/metrics").body.decode()
-    assert 'disco_failovers_total{endpoint="device"} 1.0' in text
-    assert 'disco_answers_total{finish_reason="stop",winner="device"} 1.0' in text

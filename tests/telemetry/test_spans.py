@@ -34,7 +34,7 @@ from disco.session.records.record_writer import make_record
 from disco.session.switching.migration_rule import AnswerLengths
 from disco.telemetry import RequestFacts
 from disco.telemetry.otel_setup import Traced
-from disco.telemetry.record_facts import facts, failovers
+from disco.telemetry.record_facts import facts
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": CANARY}]}
 
@@ -371,4 +371,4 @@ def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situat
     assert sum(a.attributes["disco.cost_usd"] for a in attempts) == pytest.approx(route.cost)
     assert (whole.status.status_code is StatusCode.ERROR) == (result.error is not None)
     # Whoever counts as failed over in a replay does so here; what nobody read to its end counts, too.
-    assert bool(failovers(route)) >= _has_failed_over(session)
+    assert bool(route.failovers) >= _has_failed_over(session)
