@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from opentelemetry import metrics
-from watched import CANARY, answer, ask, endpoint, preset
+from watched import answer, ask, endpoint, preset
 
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
@@ -101,20 +100,6 @@ def test_the_figures_are_those_of_the_record(otel):
         ("server", "starter", "lost"),
     }
     assert otel.points("disco.migrations") == otel.points("disco.failovers") == []
-
-
-def test_where_only_spans_are_wanted_nothing_is_recorded(otel, monkeypatch):
-    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", metrics.NoOpMeterProvider())
-    answer(endpoint("device"), None, preset("device_only"))
-    assert otel.metrics() == {}
-    assert len(otel.spans) == 2
-
-
-def test_no_attribute_holds_text(otel):
-    answer(endpoint("device"), endpoint("server"), preset())
-    names = {name for metric in otel.metrics() for a, _ in otel.points(metric) for name in a}
-    assert names
-    assert CANARY not in otel.text()
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 6, 40])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,6 +21,7 @@ from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco, Disco
 from disco.cost import Rates
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 from disco.plan import Candidate
@@ -38,6 +38,8 @@ from disco.telemetry.record_facts import facts
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": CANARY}]}
 
+QUICK = {"ttft_s": 0.01, "decode_tps": 1000.0}
+
 
 def events(span):
     return [event.name for event in span.events]
@@ -52,26 +54,34 @@ def test_an_answer_is_a_span_and_its_attempts_are_siblings_below_it(otel):
     assert {a.parent.span_id for a in attempts} == {whole.context.span_id}
     assert {a.context.trace_id for a in attempts} == {whole.context.trace_id}
     has, route = dict(whole.attributes), live.record
-    assert has["gen_ai.operation.name"] == "chat"
-    assert has["gen_ai.provider.name"] == "disco"
-    assert has["gen_ai.request.model"] == "gpt-4o-mini"
-    assert has["gen_ai.request.stream"] is True
-    assert has["gen_ai.request.temperature"] == 0.5
-    assert has["gen_ai.response.finish_reasons"] == ("stop",)
-    assert has["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.1)
-    assert has["gen_ai.usage.input_tokens"] == route.attempts[0].prompt_tokens
-    assert has["gen_ai.usage.output_tokens"] == route.attempts[0].completion_tokens
-    assert has["disco.policy"] == "watched"
-    assert (has["disco.winner"], has["disco.outcome"], has["disco.attempts"]) == ("device", "finished", 2)
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "disco",
+        "gen_ai.request.model": "gpt-4o-mini",
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.response.time_to_first_chunk": pytest.approx(0.1),
+        "gen_ai.usage.input_tokens": route.attempts[0].prompt_tokens,
+        "gen_ai.usage.output_tokens": route.attempts[0].completion_tokens,
+        "disco.preset": "watched",
+        "disco.winner": "device",
+        "disco.outcome": "finished",
+        "disco.attempts": 2,
+        "disco.cost_usd": pytest.approx(route.cost),
+    }
+    assert {name: has[name] for name in expected} == expected
     assert "error.type" not in has
-    assert [a.attributes["disco.endpoint"] for a in attempts] == ["device", "server"]
-    assert [a.attributes["disco.outcome"] for a in attempts] == ["finished", "lost"]
-    assert [a.attributes["disco.role"] for a in attempts] == ["starter", "starter"]
-    assert [a.attributes["gen_ai.provider.name"] for a in attempts] == ["local", "openai"]
-    assert [a.attributes["gen_ai.request.model"] for a in attempts] == ["local/device", "gpt-4o-mini"]
+    for name, values in {
+        "disco.endpoint": ["device", "server"],
+        "disco.outcome": ["finished", "lost"],
+        "disco.role": ["starter", "starter"],
+        "gen_ai.provider.name": ["local", "openai"],
+        "gen_ai.request.model": ["local/device", "gpt-4o-mini"],
+    }.items():
+        assert [a.attributes[name] for a in attempts] == values
     assert [a.kind for a in attempts] == [SpanKind.INTERNAL, SpanKind.CLIENT]
     assert sum(a.attributes["disco.cost_usd"] for a in attempts) == pytest.approx(has["disco.cost_usd"])
-    assert has["disco.cost_usd"] == pytest.approx(route.cost)
 
 
 def test_times_are_those_of_the_record(otel):
@@ -97,46 +107,37 @@ def test_times_are_those_of_the_record(otel):
 def test_a_move_is_two_events_and_the_target_an_attempt(otel):
     device = endpoint("device", ttft_s=0.8, answer=None, answer_tokens=400)
     server = endpoint("server", answer=None, answer_tokens=400)
-    live = answer(device, server, preset(moves=True, pace_tps=10.0))
-    assert [t.outcome for t in live.record.migrations] == ["switched"]
+    answer(device, server, preset(moves=True, pace_tps=10.0))
     whole = otel.answer()
-    assert whole.attributes["disco.migrations"] == 1
-    assert whole.attributes["disco.last_writer"] == "device"
+    assert (whole.attributes["disco.migrations"], whole.attributes["disco.last_writer"]) == (1, "device")
     assert events(whole)[-2:] == ["disco.move.decided", "disco.move.switched"]
     decided, switched = whole.events[-2:]
-    assert decided.attributes["disco.source"] == switched.attributes["disco.source"] == "server"
-    assert decided.attributes["disco.target"] == switched.attributes["disco.target"] == "device"
-    assert decided.attributes["disco.outcome"] == "switched"
-    assert switched.attributes["disco.took_s"] == pytest.approx(
-        (switched.timestamp - decided.timestamp) / 1e9, abs=1e-5
-    )
+    way = {"disco.source": "server", "disco.target": "device"}
+    assert decided.attributes.items() >= {**way, "disco.outcome": "switched"}.items()
+    assert switched.attributes.items() >= way.items()
+    took_s = (switched.timestamp - decided.timestamp) / 1e9
+    assert switched.attributes["disco.took_s"] == pytest.approx(took_s, abs=1e-5)
     assert "target" in {a.attributes["disco.role"] for a in otel.attempts()}
     assert "handed_over" in {a.attributes["disco.outcome"] for a in otel.attempts()}
     ((attributes, point),) = otel.points("disco.migrations")
-    assert point.value == 1
-    assert attributes == {"disco.source": "server", "disco.target": "device", "disco.outcome": "switched"}
+    assert (attributes, point.value) == ({**way, "disco.outcome": "switched"}, 1)
 
 
 @pytest.mark.parametrize("after_tokens", [0, 5])
 def test_a_failover_is_an_event_and_only_the_attempt_is_an_error(otel, after_tokens):
+    """How often, and from whom to whom: test_failovers.py."""
     dying = endpoint("server", fault=Fault(after_tokens, kind=FailureKind.SERVER))
-    live = answer(endpoint("device", ttft_s=0.4), dying, preset("server_only"))
-    assert live.error is None
+    assert answer(endpoint("device", ttft_s=0.4), dying, preset("server_only")).error is None
     whole, (server, device) = otel.answer(), otel.attempts()
-    assert whole.status.status_code is StatusCode.UNSET
+    assert whole.status.status_code is device.status.status_code is StatusCode.UNSET
     assert server.status.status_code is StatusCode.ERROR
     assert server.attributes["error.type"] == "server"
-    assert device.status.status_code is StatusCode.UNSET
     assert device.attributes["disco.role"] == ("takeover" if after_tokens else "starter")
     (event,) = (e for e in whole.events if e.name == "disco.failover")
-    assert dict(event.attributes) == {
-        "disco.source": "server",
-        "disco.target": "device",
-        "error.type": "server",
-    }
+    assert event.attributes["error.type"] == "server"
     assert event.timestamp == device.start_time
-    ((attributes, point),) = otel.points("disco.failovers")
-    assert (attributes["disco.target"], point.value) == ("device", 1)
+    ((attributes, _),) = otel.points("disco.failovers")
+    assert attributes["error.type"] == "server"
 
 
 def test_a_failed_answer_is_an_error_with_a_class_and_without_a_message(otel):
@@ -187,63 +188,65 @@ def test_without_streaming_nothing_is_said_about_chunks_the_application_gets(ote
     assert first.sum == pytest.approx(0.1)
 
 
+class Curious(SimulatedEndpoint):
+    """Notes the span that is current where it is asked."""
+
+    def open(self, *given):
+        self.seen = [*getattr(self, "seen", ()), trace.get_current_span().get_span_context().span_id]
+        return super().open(*given)
+
+
+@contextlib.contextmanager
+def page(otel, number, parents):
+    """The application's own span, and what it asks below it."""
+    with otel.provider.get_tracer("app").start_as_current_span(f"page {number}") as mine:
+        parents[f"chat model-{number}"] = mine.get_span_context().span_id
+        yield mine, {**ASK, "model": f"model-{number}"}
+
+
+def parents_of_answers(otel):
+    return {s.name: s.parent.span_id for s in otel.spans if s.name.startswith("chat ")}
+
+
 @pytest.mark.anyio
 async def test_each_answer_hangs_below_the_span_of_the_task_that_asked(otel):
-    tracer = otel.provider.get_tracer("app")
+    """An endpoint works in the span of its answer, so that an instrumented HTTP client's spans hang below that."""
     parents = {}
-    seen = []
-
-    class Curious(type(endpoint("device"))):
-        def open(self, *given):
-            seen.append(trace.get_current_span().get_span_context().span_id)
-            return super().open(*given)
-
-    device = Curious("device", endpoint("device", ttft_s=0.01, decode_tps=1000.0).profile, place="device")
+    device = Curious("device", endpoint("device", **QUICK).profile, place="device")
     async with AsyncDisco(local=device, policy="private") as client:
 
-        async def page(number):
-            with tracer.start_as_current_span(f"page {number}") as mine:
-                parents[f"chat model-{number}"] = mine.get_span_context().span_id
-                ask = {**ASK, "model": f"model-{number}", "stream": True}
-                stream = await client.chat.completions.create(**ask)
+        async def task(number):
+            with page(otel, number, parents) as (mine, asked):
+                stream = await client.chat.completions.create(**asked, stream=True)
                 assert trace.get_current_span() is mine
             # Read outside of the span: where it was asked for is what counts.
             assert [chunk async for chunk in stream]
 
-        async with anyio.create_task_group() as pages:
+        async with anyio.create_task_group() as tasks:
             for number in range(3):
-                pages.start_soon(page, number)
-    chats = [s for s in otel.spans if s.name.startswith("chat ")]
-    assert {s.name: s.parent.span_id for s in chats} == parents
-    assert sorted(seen) == sorted(s.context.span_id for s in chats), (
-        "an endpoint works in the span of its answer, so that an instrumented HTTP client's spans hang below it"
-    )
+                tasks.start_soon(task, number)
+    assert parents_of_answers(otel) == parents
+    assert sorted(device.seen) == sorted(s.context.span_id for s in otel.spans if s.name.startswith("chat "))
 
 
 def test_the_synchronous_client_does_the_same_from_any_thread(otel):
-    tracer = otel.provider.get_tracer("app")
     parents = {}
-    with Disco(local=endpoint("device", ttft_s=0.01, decode_tps=1000.0), policy="private") as client:
+    with (
+        Disco(local=endpoint("device", **QUICK), policy="private") as client,
+        ThreadPoolExecutor(3) as threads,
+    ):
 
-        def page(number):
-            with tracer.start_as_current_span(f"page {number}") as mine:
-                parents[f"chat model-{number}"] = mine.get_span_context().span_id
-                client.chat.completions.create(**{**ASK, "model": f"model-{number}"})
+        def task(number):
+            with page(otel, number, parents) as (_, asked):
+                client.chat.completions.create(**asked)
 
-        threads = [threading.Thread(target=page, args=(number,)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    chats = [s for s in otel.spans if s.name.startswith("chat ")]
-    assert {s.name: s.parent.span_id for s in chats} == parents
+        assert list(threads.map(task, range(3))) == [None] * 3
+    assert parents_of_answers(otel) == parents
 
 
 @pytest.mark.anyio
 async def test_what_comes_through_the_other_ways_in_is_a_span_too(otel):
-    async with AsyncDisco(
-        local=endpoint("device", ttft_s=0.01, decode_tps=1000.0), policy="private"
-    ) as client:
+    async with AsyncDisco(local=endpoint("device", **QUICK), policy="private") as client:
         await client.responses.create(model="gpt-4o-mini", input=CANARY)
         await client.chat.completions.with_raw_response.create(**ASK)
     assert [s.name for s in otel.spans if s.name.startswith("chat")] == ["chat gpt-4o-mini"] * 2
@@ -258,13 +261,12 @@ def test_what_is_not_sampled_leaves_no_spans_but_is_counted(otel, monkeypatch):
     assert otel.points("gen_ai.client.operation.duration")[0][1].count == 1
 
 
-def test_either_half_works_alone(otel, monkeypatch):
-    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", None)
-    answer(endpoint("device"), None, preset("device_only"))
-    assert len(otel.spans) == 2
-    otel.exporter.clear()
-    monkeypatch.undo()
-    assert trace.get_tracer_provider() is not otel.provider
+def test_spans_work_without_metrics(otel, monkeypatch):
+    for none in (None, metrics.NoOpMeterProvider()):
+        monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", none)
+        answer(endpoint("device"), None, preset("device_only"))
+    assert len(otel.spans) == 4
+    assert otel.metrics() == {}
 
 
 def test_a_provider_may_be_set_after_the_first_answer(monkeypatch):
@@ -294,46 +296,12 @@ def test_a_broken_provider_harms_no_answer(otel, caplog, moment):
     assert CANARY not in caplog.text
 
 
-def test_prompts_and_answers_are_nowhere(otel):
-    live = answer(
-        endpoint("device"), endpoint("server", ttft_s=0.3), preset(), request=ask(stop=[CANARY * 2])
-    )
-    assert CANARY in live.session.transcript.text
-    assert "gpt-4o-mini" in otel.text()
-    assert CANARY not in otel.text()
-
-
-PROGRAM = """
-import sys, anyio, trio
-from disco import AsyncDisco
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-async def main():
-    async with AsyncDisco(local=SimulatedEndpoint("device", place="device"), policy="private") as client:
-        ask = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 3}
-        await client.chat.completions.create(**ask)
-anyio.run(main)
-print([name for name in sys.modules if name.startswith(("opentelemetry", "disco.telemetry.otel_setup"))])
-"""
-
-
-def test_where_nobody_uses_opentelemetry_nothing_of_it_is_loaded():
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60
-    )
-    assert ran.stdout.strip() == "[]"
-    assert ran.stderr == ""
-
-
 # ---------------------------------------------------------------------- whatever happens
 
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m")
 
 
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situations())
 def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situation):
     profiles, pace, costs = (situation[key] for key in ("profiles", "pace", "costs"))
