@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import inspect
 import json
 import logging
 import sys
@@ -40,7 +39,7 @@ from scripted_server import (
     usage,
 )
 
-from disco import AsyncDisco, Disco, RouteLog
+from disco import AsyncDisco, Backup, Disco, RouteLog
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
@@ -96,9 +95,12 @@ TEXT_ITSELF = ("Delta", "Release", "DiscoStream", "SimulatedProfile")
 SDKS = {"api_key", "_custom_headers", "_custom_query", "_base_url"}
 
 
-@functools.cache
-def is_printed(kind: type) -> bool:
-    return str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
+class Printed(dict):
+    """By type, whether its objects are disco's to print. A dict, for this is asked of every object there is."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
+        return self[kind]
 
 
 class Journal:
@@ -116,16 +118,17 @@ class Journal:
         logging.getLogger().addHandler(lines)
         self.reprs = Path("reprs.txt").open("a")  # noqa: SIM115
         self.seen: set[str] = set()
+        self.printed = Printed()
         self.failed: dict[str, str] = {}
         self.routes: list[Any] = []
 
     def objects(self) -> None:
         """The repr of everything of disco's that is alive. Pieces of an answer on their way are what they are."""
-        for thing in gc.get_objects():  # of what was there before `main`, nothing is among them
-            kind = type(thing)
-            if is_printed(kind):
-                self.write(f"{kind.__qualname__}: {thing!r} {thing!s}")
-            if kind in (AsyncDisco, Disco):
+        printed = self.printed
+        # Of what was there before `main`, nothing is among them.
+        for thing in [thing for thing in gc.get_objects() if printed[type(thing)]]:
+            self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
+            if type(thing) in (AsyncDisco, Disco):
                 self.write(repr({name: value for name, value in vars(thing).items() if name not in SDKS}))
 
     def write(self, line: str) -> None:
@@ -226,7 +229,8 @@ async def failures(journal: Journal, log: RouteLog) -> None:
                 for way, call in ways(client, script).items():
                     if (local is None) == (way in ("whole", "raw", "response", "passed on")):
                         await attempt(journal, f"{name}, {way}, {'alone' if local is None else 'both'}", call)
-                journal.objects()
+                if local is not None:  # then every kind of endpoint is there
+                    journal.objects()
 
 
 def made(server: ScriptedServer, local: Any, log: RouteLog, journal: Journal, **more: Any) -> AsyncDisco:
@@ -284,11 +288,10 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
             for way, call in ways(client).items():
                 await attempt(journal, f"{name}, {way}", call)
             journal.objects()
-    if "backups" in inspect.signature(AsyncDisco).parameters:
-        # It is not sent what was meant for the first server.
-        own = refusal("401 Unauthorized", "invalid_api_key", QUOTE.replace(HEADER, "no such header"))
-        for script in (own, FAILURES["500"], FAILURES["reset"]):
-            await backups(journal, log, script)
+    # A backup is not sent what was meant for the first server.
+    own = refusal("401 Unauthorized", "invalid_api_key", QUOTE.replace(HEADER, "no such header"))
+    for script in (own, FAILURES["500"], FAILURES["reset"]):
+        await backups(journal, log, script)
     async with scripted_server(FAILURES["401"]) as server:
         azure = openai.AsyncAzureOpenAI(
             api_key=KEY,
@@ -309,8 +312,6 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
 
 async def backups(journal: Journal, log: RouteLog, script: list[Any]) -> None:
     """The first server is down, and its backup quotes its own key."""
-    from disco import Backup
-
     async with scripted_server(FAILURES["500"]) as down, scripted_server(script) as quoting:
         backup = Backup(base_url=quoting.base_url, api_key=KEY, model="b")
         async with made(down, None, log, journal, api_key="placeholder-key", backups=[backup]) as client:

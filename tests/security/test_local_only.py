@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from everything import methods
 from recorder import recording
 from serving import serving
 
-from disco import AsyncDisco, Disco
+from disco import AsyncDisco, Backup, Disco
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
@@ -31,45 +33,40 @@ def device(**profile: Any) -> SimulatedEndpoint:
     return SimulatedEndpoint("device", profile, place="device")
 
 
-def private(recorder, **more: Any) -> AsyncDisco:
-    return AsyncDisco(
-        **{"local": device(), "policy": "private", "api_key": KEY, "base_url": recorder.base_url, **more}
-    )
+def private(recorder, kind: Any = AsyncDisco, **more: Any) -> Any:
+    fixed = {"local": device(), "policy": "private", "api_key": KEY, "base_url": recorder.base_url}
+    return kind(**{**fixed, **more})
 
 
 async def outcome(call: Any) -> Any:
-    """What a call comes to: its result, read to the end, or its exception."""
+    """What a call of either client comes to: its result, read to the end, or its exception."""
     try:
         result = call()
         if inspect.isawaitable(result):
             result = await result
-        if not hasattr(result, "__aenter__"):
-            return result
-        async with result as entered:
-            if hasattr(entered, "__aiter__"):
-                async for _ in entered:
-                    pass
-            else:
-                await entered.read()
+        if hasattr(result, "__aenter__"):
+            async with result as entered:
+                if not hasattr(entered, "__aiter__"):
+                    await entered.read()
+                else:
+                    async for _ in entered:
+                        pass
+        elif hasattr(result, "__enter__"):
+            with result as entered:
+                _ = list(entered) if hasattr(entered, "__iter__") else entered.read()
     except Exception as error:  # noqa: BLE001 - that is what is asked for
         return error
     return result
 
 
-def sync_outcome(call: Any) -> Any:
-    try:
-        result = call()
-        if not hasattr(result, "__enter__"):
-            return result
-        with result as entered:
-            if hasattr(entered, "__iter__"):
-                for _ in entered:
-                    pass
-            else:
-                entered.read()
-    except Exception as error:  # noqa: BLE001 - that is what is asked for
-        return error
-    return result
+@contextlib.asynccontextmanager
+async def used(client: AsyncDisco | Disco) -> AsyncIterator[AsyncDisco | Disco]:
+    if isinstance(client, Disco):
+        with client:
+            yield client
+    else:
+        async with client:
+            yield client
 
 
 # ---------------------------------------------------------------------- every method of the SDK
@@ -92,26 +89,29 @@ def check_all(outcomes: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.anyio
-@pytest.mark.parametrize("how", ["policy", "default_options", "with_options"])
-async def test_no_method_of_the_client_leaves(recorder, how):
-    made = {
-        "policy": lambda: private(recorder),
-        "default_options": lambda: private(recorder, policy="balanced", default_options={"local_only": True}),
-        "with_options": lambda: private(recorder, policy="fast"),
-    }
-    async with made[how]() as client:
-        asked = client.with_options(default_options={"local_only": True}) if how == "with_options" else client
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (Disco, "policy"),
+        (AsyncDisco, "policy"),
+        (AsyncDisco, "default_options"),
+        (AsyncDisco, "with_options"),
+    ],
+)
+async def test_no_method_of_the_client_leaves(recorder, kind, how):
+    wish = {"default_options": {"local_only": True}}
+    more = {
+        "policy": {},
+        "default_options": {"policy": "balanced", **wish},
+        "with_options": {"policy": "fast"},
+    }[how]
+    async with used(private(recorder, kind, **more)) as client:
+        asked = client.with_options(**wish) if how == "with_options" else client
         check_all({name: await outcome(call) for name, call in methods(asked)})
         for verb in (asked.get, asked.delete, asked.post, asked.put, asked.patch):
-            with pytest.raises(NoEndpointError, match="would leave this machine"):
-                await verb("/anything", cast_to=object)
-    assert recorder.untouched
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_no_method_of_the_synchronous_client_leaves(recorder):
-    with Disco(local=device(), policy="private", api_key=KEY, base_url=recorder.base_url) as client:
-        check_all({name: sync_outcome(call) for name, call in methods(client)})
+            failed = await outcome(lambda verb=verb: verb("/anything", cast_to=object))
+            assert isinstance(failed, NoEndpointError)
+            assert "would leave this machine" in str(failed)
     assert recorder.untouched
 
 
@@ -168,26 +168,17 @@ SAID = {
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
 @pytest.mark.parametrize("said", SAID)
-async def test_a_request_that_says_so_stays_here(recorder, said):
-    async with private(recorder, policy="fast") as client:
-        assert client.router.local_model == "local/device"
-        for name, ask in CHATS.items():
-            answer = await outcome(lambda ask=ask: ask(client, SAID[said]))
-            assert not isinstance(answer, Exception), (name, answer)
-        for name, ask in SERVERS_OWN.items():
-            answer = await outcome(lambda ask=ask: ask(client, SAID[said]))
-            assert isinstance(answer, NoEndpointError), (name, answer)
-            assert "would leave this machine" in str(answer)
-    assert recorder.untouched
-
-
-@pytest.mark.parametrize("said", SAID)
-def test_a_request_of_the_synchronous_client_stays_here(recorder, said):
-    with Disco(local=device(), policy="fast", api_key=KEY, base_url=recorder.base_url) as client:
+async def test_a_request_that_says_so_stays_here(recorder, said, kind):
+    async with used(private(recorder, kind, policy="fast")) as client:
         for name, ask in (CHATS | SERVERS_OWN).items():
-            answer = sync_outcome(lambda ask=ask: ask(client, SAID[said]))
-            assert isinstance(answer, NoEndpointError) == (name in SERVERS_OWN), (name, answer)
+            answer = await outcome(lambda ask=ask: ask(client, SAID[said]))
+            if name in CHATS:
+                assert not isinstance(answer, Exception), (name, answer)
+            else:
+                assert isinstance(answer, NoEndpointError), (name, answer)
+                assert "would leave this machine" in str(answer)
     assert recorder.untouched
 
 
@@ -203,27 +194,24 @@ async def test_the_recorder_does_record(recorder):
 # ---------------------------------------------------------------------- the device fails
 
 FAILING = [
-    pytest.param({"fault": Fault(kind=FailureKind.CRASHED)}, LocalModelError, id="crash"),
-    pytest.param(
-        {"fault": Fault(after_tokens=2, kind=FailureKind.CRASHED)}, LocalModelError, id="mid-answer"
-    ),
-    pytest.param({"fault": Fault(kind=FailureKind.RATE_LIMIT)}, openai.OpenAIError, id="busy"),
-    pytest.param({"fault": Fault(kind=FailureKind.UNSERVED)}, openai.OpenAIError, id="unserved"),
-    pytest.param({"fault": Fault(after_tokens=2, kind=FailureKind.INCOMPLETE)}, openai.OpenAIError, id="cut"),
-    pytest.param({"context_tokens": 8}, NoEndpointError, id="context"),
-    pytest.param({"fault": Fault(kind=None, silence_s=60.0)}, openai.APITimeoutError, id="mute"),
+    ({"fault": Fault(kind=FailureKind.CRASHED)}, LocalModelError),
+    ({"fault": Fault(after_tokens=2, kind=FailureKind.CRASHED)}, LocalModelError),
+    ({"fault": Fault(kind=FailureKind.RATE_LIMIT)}, openai.OpenAIError),
+    ({"fault": Fault(kind=FailureKind.UNSERVED)}, openai.OpenAIError),
+    ({"fault": Fault(after_tokens=2, kind=FailureKind.INCOMPLETE)}, openai.OpenAIError),
+    ({"context_tokens": 8}, NoEndpointError),
+    ({"fault": Fault(kind=None, silence_s=60.0)}, openai.APITimeoutError),
 ]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("profile", "raised"), FAILING)
-@pytest.mark.parametrize("said", SAID)
-async def test_it_fails_rather_than_leave(recorder, profile, raised, said):
+@pytest.mark.parametrize(("profile", "raised"), FAILING, ids=str)
+async def test_it_fails_rather_than_leave(recorder, profile, raised):
     timeout = 0.05 if raised is openai.APITimeoutError else 60.0  # the others fail before any clock
     local = device(**profile)
     async with private(recorder, local=local, policy="fast", max_retries=0, timeout=timeout) as client:
-        for ask in CHATS.values():
-            failed = await outcome(lambda ask=ask: ask(client, SAID[said]))
+        for said, ask in zip(itertools.cycle(SAID), CHATS.values(), strict=False):
+            failed = await outcome(lambda ask=ask, said=said: ask(client, SAID[said]))
             assert isinstance(failed, raised)
             assert str(failed)
     assert recorder.untouched
@@ -302,13 +290,8 @@ async def test_warming_up_asks_nobody(recorder, more, model):
 
 
 @pytest.mark.anyio
-@pytest.mark.skipif(
-    "backups" not in inspect.signature(AsyncDisco).parameters, reason="this version has no backups"
-)
 @pytest.mark.parametrize("said", SAID)
 async def test_no_backup_is_asked_either(recorder, said):
-    from disco import Backup
-
     with recording() as second:
         backups = [Backup(base_url=second.base_url, api_key=KEY, model="m")]
         broken = device(fault=Fault(kind=FailureKind.CRASHED))

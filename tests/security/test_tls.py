@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import inspect
 import shutil
 import ssl
 import subprocess
@@ -19,7 +18,7 @@ import openai
 import pytest
 from scripted_server import chunk, sse
 
-from disco import AsyncDisco, Disco
+from disco import AsyncDisco, Backup, Disco
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -74,24 +73,22 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
         pytest.skip("makes its certificate with the command openssl, which is not installed here")
     folder = tmp_path_factory.mktemp("tls")
     made, key = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-            ),
-            *("-keyout", str(key), "-out", str(made), "-days", "2", "-subj", "/CN=disco test"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
+    curve = ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subject = ["-subj", "/CN=disco test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(made)]
+    subprocess.run([*command, *curve, *subject, *files], check=True, capture_output=True)
     return made, key
 
 
@@ -135,7 +132,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server):
         assert "CERTIFICATE_VERIFY_FAILED" in " ".join(causes(caught.value))
         with pytest.raises(openai.APIConnectionError):
             await client.embeddings.create(model="m", input="hello")
-    assert [attempt.failure for attempt in routes[0].attempts] == ["connection"]
+    assert [attempt.failure for attempt in routes[0].tries] == ["connection"]
     assert tls_server.asked == []
 
 
@@ -146,7 +143,7 @@ async def test_the_device_answers_in_its_place(tls_server):
     ) as client:
         answer = await client.chat.completions.create(**HELLO)
     assert answer.choices[0].message.content == "From the device."
-    assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
+    assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
         ("server", "connection"),
         ("device", None),
     ]
@@ -189,12 +186,7 @@ def test_the_same_without_an_event_loop(tls_server):
 
 
 @pytest.mark.anyio
-@pytest.mark.skipif(
-    "backups" not in inspect.signature(AsyncDisco).parameters, reason="this version has no backups"
-)
 async def test_a_backup_has_to_prove_its_name_too(tls_server):
-    from disco import Backup
-
     backup = Backup(base_url=tls_server.base_url, api_key=KEY, model="m")
     nobody = "http://127.0.0.1:9/v1"
     async with AsyncDisco(api_key=KEY, base_url=nobody, backups=[backup], max_retries=0) as client:
