@@ -367,24 +367,20 @@ async def devices(journal: Journal, log: RouteLog) -> None:
         "template": throwing,
         "real": real,
     }.items():
-        async with AsyncDisco(
-            local=local, policy="private", on_route=[log, journal.route], max_retries=0
-        ) as client:
+        settings: dict[str, Any] = {"policy": "private", "on_route": [log, journal.route], "max_retries": 0}
+        async with AsyncDisco(local=local, **settings) as client:
+            create = client.chat.completions.create
             ask = {"messages": MESSAGES, "model": "m", "max_tokens": 8, "user": PROMPT}
-            await attempt(journal, name, functools.partial(client.chat.completions.create, **ask))
-            await attempt(
-                journal, name, functools.partial(client.chat.completions.create, stream=True, **ask)
-            )
+            asked = {name: ask, f"{name}, stream": {**ask, "stream": True}}
             if local is real:
-                odd = {"temperature": PROMPT}
-                await attempt(
-                    journal, "odd", functools.partial(client.chat.completions.create, **{**ask, **odd})
-                )
                 schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": PROMPT}}}
-                wanted = {**ask, "response_format": schema}
-                await attempt(journal, "schema", functools.partial(client.chat.completions.create, **wanted))
-                long = {**ask, "messages": [{"role": "user", "content": PROMPT * 40}]}
-                await attempt(journal, "long", functools.partial(client.chat.completions.create, **long))
+                asked |= {
+                    "odd": {**ask, "temperature": PROMPT},
+                    "schema": {**ask, "response_format": schema},
+                    "long": {**ask, "messages": [{"role": "user", "content": PROMPT * 40}]},
+                }
+            for what, given in asked.items():
+                await attempt(journal, what, functools.partial(create, **given))
         if isinstance(local, LlamaCppEndpoint):
             await local.aclose()
 

@@ -58,9 +58,6 @@ def raw(served: Served, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/completions"]
-)
-@pytest.mark.parametrize(
     "headers",
     [
         {"Origin": "http://evil.test"},
@@ -73,14 +70,15 @@ def raw(served: Served, data: bytes) -> bytes:
     ],
     ids=str,
 )
-def test_a_page_elsewhere_starts_no_work(served, recorder, path, headers):
+def test_a_page_elsewhere_starts_no_work(served, headers):
     """Nothing runs on this machine, and nothing is sent on, whatever kind of body the page can send unasked."""
-    for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
-        before = len(served.routes), served.client.router.statistics.seen
-        answer = served.ask(path, CHAT, headers={**KEYED, **headers, "Content-Type": kind})
-        assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
-        assert (len(served.routes), served.client.router.statistics.seen) == before
-        assert list(found_in(answer.body, {"prompt": PROMPT_CANARY})) == []
+    before = len(served.routes), served.client.router.statistics.seen
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/completions"):
+        for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
+            answer = served.ask(path, CHAT, headers={**KEYED, **headers, "Content-Type": kind})
+            assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed")
+            assert list(found_in(answer.body, {"prompt": PROMPT_CANARY})) == []
+    assert (len(served.routes), served.client.router.statistics.seen) == before
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health"])
@@ -182,13 +180,13 @@ def test_a_length_given_in_two_ways_starts_no_work(served, length):
     assert len(served.routes) == before
 
 
-def test_a_head_without_end_is_refused(served):
-    answer = raw(served, START + b"X-Long: " + b"a" * 200_000)
-    assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
-
-
-def test_many_headers_are_refused_too(served):
-    answer = raw(served, START + b"".join(b"X-%d: 1\r\n" % n for n in range(50_000)))
+@pytest.mark.parametrize(
+    "head",
+    [b"X-Long: " + b"a" * 200_000, b"".join(b"X-%d: 1\r\n" % n for n in range(50_000))],
+    ids=["long", "many"],
+)
+def test_a_head_without_end_is_refused(served, head):
+    answer = raw(served, START + head)
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
 
 
@@ -238,16 +236,16 @@ def test_no_error_repeats_the_prompt(real, caplog):
     caplog.set_level("DEBUG", logger="disco")
     refused = 0
     for bad in BAD:
+        response = {"input": bad.get("messages", PROMPT), "max_output_tokens": 2}
         for path, body in (
             ("/v1/chat/completions", {**CHAT, "max_tokens": 2, **bad}),
-            (
-                "/v1/responses",
-                {"model": "m", "input": bad.get("messages", PROMPT), "max_output_tokens": 2, **bad},
-            ),
+            ("/v1/responses", {"model": "m", **response, **bad}),
         ):
             answer = real.ask(path, body)
-            if answer.status != 200:
-                refused += 1
+            assert answer.status in (200, 400), (bad, answer.body)
+            refused += answer.status == 400
+            if answer.status == 400:
                 assert list(found_in(answer.body, {"prompt": PROMPT_CANARY})) == [], (bad, answer.body)
     assert refused > len(BAD)
     assert list(found_in(caplog.text.encode(), {"prompt": PROMPT_CANARY, "key": KEY})) == []
+    assert PROMPT_CANARY not in real.ask("/metrics").body.decode()

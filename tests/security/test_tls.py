@@ -75,17 +75,6 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
     made, key = folder / "certificate.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]
     curve = ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
     subject = ["-subj", "/CN=disco test", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(made)]
     subprocess.run([*command, *curve, *subject, *files], check=True, capture_output=True)
@@ -132,7 +121,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server):
         assert "CERTIFICATE_VERIFY_FAILED" in " ".join(causes(caught.value))
         with pytest.raises(openai.APIConnectionError):
             await client.embeddings.create(model="m", input="hello")
-    assert [attempt.failure for attempt in routes[0].tries] == ["connection"]
+    assert [attempt.failure for attempt in routes[0].attempts] == ["connection"]
     assert tls_server.asked == []
 
 
@@ -143,7 +132,7 @@ async def test_the_device_answers_in_its_place(tls_server):
     ) as client:
         answer = await client.chat.completions.create(**HELLO)
     assert answer.choices[0].message.content == "From the device."
-    assert [(t.endpoint, t.failure) for t in answer.route.tries] == [
+    assert [(t.endpoint, t.failure) for t in answer.route.attempts] == [
         ("server", "connection"),
         ("device", None),
     ]
