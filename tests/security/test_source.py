@@ -18,19 +18,8 @@ from disco.replay.sweeps.executors import share, shared_value
 
 PACKAGE = Path(disco.__file__).parent
 # Modules that turn bytes into objects of any kind, or into code.
-DANGEROUS_MODULES = set(
-    [
-        "cloudpickle",
-        "dill",
-        "joblib",
-        "jsonpickle",
-        "marshal",
-        "multiprocessing.connection",
-        "pickle",
-        "shelve",
-        "yaml",
-    ]
-)
+DANGEROUS_MODULES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
+DANGEROUS_MODULES |= {"multiprocessing.connection"}
 DANGEROUS_CALLS = {"eval", "exec", "compile", "__import__", "_create_unverified_context"}
 # Keyword arguments that may not have these values.
 DANGEROUS_ARGUMENTS = {
