@@ -7,7 +7,7 @@ import contextlib
 import http.client
 import importlib.util
 import json
-import subprocess
+import runpy
 import sys
 import threading
 import time
@@ -116,17 +116,19 @@ def page() -> Iterator[Page]:
         yield opened
 
 
-def ask(app: Running, preset: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", app.port, timeout=20)
-    body = {"messages": [{"role": "user", "content": "Tell me."}], "preset": preset}
-    connection.request("POST", "/chat", json.dumps(body), {"Content-Type": "application/json"})
-    return connection, connection.getresponse()
+@contextlib.contextmanager
+def asking(app: Running, policy: str) -> Iterator[http.client.HTTPResponse]:
+    body = {"messages": [{"role": "user", "content": "Tell me."}], "policy": policy}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", app.port, timeout=20)) as connection:
+        connection.request("POST", "/chat", json.dumps(body), {"Content-Type": "application/json"})
+        with connection.getresponse() as response:
+            yield response
 
 
-def events(response: http.client.HTTPResponse) -> list[dict]:
-    return [
-        json.loads(part.removeprefix("data: ")) for part in response.read().decode().split("\n\n") if part
-    ]
+def events(app: Running, policy: str) -> list[dict]:
+    with asking(app, policy) as response:
+        parts = response.read().decode().split("\n\n")
+    return [json.loads(part.removeprefix("data: ")) for part in parts if part]
 
 
 # ---------------------------------------------------------------------- the application
@@ -141,16 +143,17 @@ def test_it_says_how_to_run_it_and_stays_short():
     assert "http" not in page.replace("http-equiv", "")  # nothing is loaded from elsewhere
 
 
-def test_it_starts_from_the_command_line():
-    said = subprocess.run([sys.executable, str(APP), "--help"], check=True, capture_output=True, text=True)
-    assert "--demo-server" in said.stdout
+def test_it_starts_from_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(APP), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(APP), run_name="__main__")
+    assert ended.value.code == 0
+    assert "--demo-server" in capsys.readouterr().out
 
 
 def test_the_words_come_with_their_writers_and_the_route_at_the_end():
     with with_server(DIES) as (app, _, _):
-        connection, response = ask(app, SERVER_FIRST)
-        *words, last = events(response)
-        connection.close()
+        *words, last = events(app, SERVER_FIRST)
     wrote = {name: "".join(e["text"] for e in words if e["writer"] == name) for name in ("server", "device")}
     assert wrote["server"] + wrote["device"] == WHOLE
     assert wrote["device"].strip() == FROM_DEVICE
@@ -162,23 +165,17 @@ def test_the_words_come_with_their_writers_and_the_route_at_the_end():
 
 def test_the_local_model_alone():
     with running() as app:
-        for preset in ("private", "balanced", "battery-saver"):
-            connection, response = ask(app, preset)
-            *words, last = events(response)
-            connection.close()
+        for policy in ("private", "balanced", "battery-saver"):
+            *words, last = events(app, policy)
             assert "".join(event["text"] for event in words) == WHOLE
             assert last["route"]["winner"] == "device"
-        connection, response = ask(app, "privat")
-        assert "private" in events(response)[0]["error"]
-        connection.close()
+        assert "private" in events(app, "privat")[0]["error"]
 
 
 def test_a_reader_who_goes_away_stops_the_work():
     with with_server(HANGS) as (app, server, portal):
-        connection, response = ask(app, SERVER_FIRST)
-        assert response.readline().startswith(b"data: ")
-        response.close()
-        connection.close()
+        with asking(app, SERVER_FIRST) as response:
+            assert response.readline().startswith(b"data: ")
         portal.call(server.closed.wait)
         app.wait_for_routes(1)
         assert app.routes[0].finish_reason == "cancelled"
@@ -187,15 +184,15 @@ def test_a_reader_who_goes_away_stops_the_work():
 # ---------------------------------------------------------------------- in the browser
 
 
-def submit(page: Page, text: str, preset: str) -> None:
-    assert page.evaluate(f"$('preset').value = {preset!r}") == page.evaluate("$('preset').value")
+def submit(page: Page, text: str, policy: str) -> None:
+    assert page.evaluate(f"$('policy').value = {policy!r}") == page.evaluate("$('policy').value")
     page.evaluate(f"$('ask').value = {text!r}; $('form').requestSubmit()")
 
 
 def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
     with with_server(DIES) as (app, _, _):
         page.goto(app.url)
-        page.wait("$('preset').value == 'balanced'")
+        page.wait("$('policy').value == 'balanced'")
         assert set(page.evaluate("Object.keys(presets)")) == set(available_presets())
         page.evaluate("window.peaks = []; new MutationObserver(() => peaks.push(parseInt($('buffered').textContent)))"
                       ".observe($('buffered'), {childList: true})")  # fmt: skip
@@ -203,16 +200,14 @@ def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
         page.wait("document.querySelector('.words .server')")
         assert page.evaluate("$('send').disabled && !$('stop').disabled")
         page.wait("document.querySelector('.facts')")
-        spans = page.evaluate(
-            "[...document.querySelectorAll('.words span')].map(s => [s.className, s.textContent])"
-        )
-        colours = page.evaluate(
-            "[...document.querySelectorAll('.words span')].map(s => getComputedStyle(s).color)"
-        )
-        facts = page.evaluate("[...document.querySelectorAll('.facts span')].map(s => s.textContent)")
-        shares = page.evaluate(
-            "[...document.querySelectorAll('.share i')].map(i => i.getBoundingClientRect().width)"
-        )
+
+        def every(selector: str, wanted: str) -> list:
+            return page.evaluate(f"[...document.querySelectorAll({selector!r})].map(e => {wanted})")
+
+        spans = every(".words span", "[e.className, e.textContent]")
+        colours = every(".words span", "getComputedStyle(e).color")
+        facts = every(".facts span", "e.textContent")
+        shares = every(".share i", "e.getBoundingClientRect().width")
         assert [name for name, _ in spans] == ["server", "device"]
         # What a model writes is text, never markup.
         assert spans[1][1].strip() == FROM_DEVICE
@@ -235,7 +230,7 @@ def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
 def test_the_stop_button_stops_the_models(page):
     with with_server(HANGS) as (app, server, portal):
         page.goto(app.url)
-        page.wait("$('preset').value == 'balanced'")
+        page.wait("$('policy').value == 'balanced'")
         submit(page, "Tell me.", SERVER_FIRST)
         page.wait("document.querySelector('.words .server')")
         page.evaluate("$('stop').click()")
@@ -248,7 +243,7 @@ def test_the_stop_button_stops_the_models(page):
 def test_without_a_server_the_page_says_so(page):
     with running() as app:
         page.goto(app.url)
-        page.wait("$('preset').value == 'private'")
+        page.wait("$('policy').value == 'private'")
         assert "no server" in page.evaluate("document.querySelector('.legend').textContent")
         submit(page, "Tell me.", "private")
         page.wait("document.querySelector('.facts')")
