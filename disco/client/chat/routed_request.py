@@ -91,12 +91,19 @@ class Routed:
 def routed_request(
     options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
 ) -> Routed | None:
-    """What a session has to answer; None for a request to pass on."""
+    """What a session has to answer; None for a request to pass on.
+
+    Raises:
+        NoEndpointError: a field of a `/responses` body has a wrong type or is out of range.
+    """
     if options.method.lower() != "post" or options.url not in (CHAT, RESPONSES):
         return None
     from disco.client.chat.http_encoding import is_routed  # noqa: PLC0415 - numpy loads with it
+    from disco.client.request_checks import check_responses  # noqa: PLC0415 - as below
     from disco.client.responses.responses_request import chat_body  # noqa: PLC0415 - rarely needed
 
     body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
+    if options.url == RESPONSES:
+        check_responses(body)  # under the names that the caller wrote; a chat has others
     chat = body if options.url == CHAT else chat_body(body)
     return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None

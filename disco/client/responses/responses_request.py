@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disco.client.request_checks import check_responses
 from disco.errors import NoEndpointError
 
 __all__ = ["RESPONSE_ID", "chat_body"]
@@ -46,10 +45,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `/chat/completions` body that asks for the same; None when there is none.
 
     Raises:
-        NoEndpointError: the request goes on from a response that disco made and has not kept, or a field has a wrong
-            type or is out of range.
+        NoEndpointError: the request goes on from a response that disco made and has not kept.
     """
-    check_responses(body)
     earlier = body.get("previous_response_id")
     if isinstance(earlier, str) and earlier.startswith(RESPONSE_ID):
         raise NoEndpointError(
