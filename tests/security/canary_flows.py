@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 from canaries import ANSWER, HEADER, KEY, MESSAGES, PASSWORD, PROMPT, SYSTEM, TOOL
 from opentelemetry import metrics, trace
@@ -160,12 +159,8 @@ class Journal:
         Path("metrics.json").write_text("" if data is None else data.to_json())
         self.reprs.close()
         switched = sum(t.outcome == "switched" for route in self.routes for t in route.migrations)
-        told = {
-            "failed": self.failed,
-            "routes": len(self.routes),
-            "switched": switched,
-            "reprs": len(self.seen),
-        }
+        told = {"failed": self.failed, "routes": len(self.routes), "switched": switched}
+        told["reprs"] = len(self.seen)
         Path("summary.json").write_text(json.dumps(told))
 
 
@@ -401,5 +396,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    assert httpx2.__version__
     asyncio.run(main())
