@@ -1,13 +1,18 @@
-"""Finds the data files that come with disco: package data in a wheel, the repository's top in a checkout."""
+"""Finds the files that come with disco beside its modules.
+
+Profiles and presets are package data in a wheel, and lie at the repository's top in a checkout. Style sheets and
+scripts lie in the package that uses them.
+"""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from disco.errors import ConfigurationError
 
-__all__ = ["resource_dir"]
+__all__ = ["resource_dir", "resource_text"]
 
 
 def resource_dir(kind: Literal["profiles", "policies"]) -> Path:
@@ -24,3 +29,8 @@ def resource_dir(kind: Literal["profiles", "policies"]) -> Path:
     raise ConfigurationError(
         f"this installation of disco has no {kind}/*.toml; reinstall the package disco-llm"
     )
+
+
+def resource_text(package: str, file: str) -> str:
+    """The text of a file that lies in a package: `resource_text("disco.replay.report", "page.css")`."""
+    return files(package).joinpath(file).read_text(encoding="utf-8")

@@ -60,7 +60,8 @@ def names(wheel) -> set[str]:
 
 def test_the_wheel_is_the_package_its_data_and_its_metadata(names):
     metadata = {name for name in names if ".dist-info/" in name}
-    code = {str(path.relative_to(ROOT)) for path in (ROOT / "disco").rglob("*.py")}
+    kinds = {".py", ".css", ".js"}
+    code = {str(path.relative_to(ROOT)) for path in (ROOT / "disco").rglob("*") if path.suffix in kinds}
     data = {f"disco/_data/{kind}/{stem}.toml" for kind in ("policies", "profiles") for stem in stems(kind)}
     assert names - metadata == {path.replace(os.sep, "/") for path in code} | data | {"disco/py.typed"}
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)

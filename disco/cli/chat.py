@@ -12,8 +12,11 @@ from openai import OpenAIError
 
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
+from disco.errors import ConfigurationError
 
 __all__ = ["run_chat"]
+
+MODEL = "gpt-4o-mini"
 
 
 async def run_chat(
@@ -21,7 +24,7 @@ async def run_chat(
     *,
     local: str,
     preset: str,
-    model: str,
+    model: str | None = None,
     isolation: Literal["thread", "process"] = "thread",
     record: str | os.PathLike[str] | None = None,
 ) -> int:
@@ -33,18 +36,24 @@ async def run_chat(
         screen: where to.
         local: see `AsyncDisco`.
         preset: likewise.
-        model: the server's.
+        model: the server's; None: gpt-4o-mini.
         isolation: as `local`.
         record: a file that route records are appended to, for `disco replay`; None: they are not kept.
 
     Raises:
-        ConfigurationError: the file for records cannot be written to.
+        ConfigurationError: the file for records cannot be written to, or a model is named for a server that there
+            is no key for.
     """
     if not os.environ.get("OPENAI_API_KEY"):
+        if model is not None:
+            raise ConfigurationError(
+                "--model names the server's model, and without OPENAI_API_KEY there is no server: set the key, or "
+                "leave --model out"
+            )
         screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
     with nullcontext() if record is None else RouteLog(record) as routes:
         async with AsyncDisco(local=local, isolation=isolation, preset=preset, on_route=routes) as client:
-            return await _converse(screen, client, local, model)
+            return await _converse(screen, client, local, model or MODEL)
 
 
 async def _converse(screen: Screen, client: AsyncDisco, local: str, model: str) -> int:

@@ -11,6 +11,7 @@ import anyio
 from openai import OpenAIError
 
 from disco.cli.console import Screen
+from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serve import add_serve
 
@@ -63,10 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
-    chat.add_argument(
-        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
-    )
-    chat.add_argument("--model", default="gpt-4o-mini", help="the server's model (default: gpt-4o-mini)")
+    chat.add_argument("--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    chat.add_argument("--model", help="the server's model (default: gpt-4o-mini)")
     chat.add_argument(
         "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
     )
@@ -101,6 +100,7 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
 async def _chat(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.chat import run_chat  # noqa: PLC0415 - as above
 
+    check_output(arguments, record=arguments.record)
     return await run_chat(
         screen,
         local=arguments.local,

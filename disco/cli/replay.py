@@ -14,6 +14,7 @@ from typing import Any
 from disco.cli.console import Screen
 from disco.cli.option_types import parse_budgets, parse_policies
 from disco.cli.output_files import check_output, write
+from disco.cli.replay_options import fill_defaults, option
 from disco.cli.scenario_options import auto_policy, described, read, situation_of
 from disco.errors import ConfigurationError
 from disco.profiles import LengthsProfile, load_lengths
@@ -36,15 +37,44 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
 # Requests × arms × seeds × scenarios from which on processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
-PAPER, SYNTHETIC = "paper", "synthetic"
+DISCO, SYNTHETIC, FILE, CHUNKS = "disco", "synthetic", "file", "chunks"
+OLD_NAMES = {"paper": DISCO}  # until the next version
+KINDS = {
+    FILE: "a trace file",
+    CHUNKS: "a trace file in chunks (--chunk-rows)",
+    SYNTHETIC: "`synthetic` requests",
+    DISCO: "the DiSCo paper's evaluation (`disco`), which sets it",
+}
+# What each option is for. Those that are not here are for everything.
+APPLIES = {
+    **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
+    **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
+    **dict.fromkeys(("runs", "quick"), (DISCO,)),
+    "lengths": (SYNTHETIC, DISCO),
+    **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("policy", "budget", "tail", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
+    **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
+    "chunk_rows": (FILE, CHUNKS),
+}
+ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
+# The policies that an option changes nothing about; of a third party's nothing is known.
+UNHEEDING = {
+    "budget": BUDGETLESS | {RECORDED},
+    "tail": BUDGETLESS | {RECORDED, ORACLE, "random", "length_threshold"},
+    "migrate": frozenset((ORACLE,)),  # nobody reads its answers: it is a bound on TTFT
+}
 
 
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     """Replay and report; returns the exit status."""
+    if arguments.trace in OLD_NAMES:
+        old, arguments.trace = arguments.trace, OLD_NAMES[arguments.trace]
+        print(f"disco: `disco replay {old}` is called `disco replay {arguments.trace}` now", file=sys.stderr)
     _check(arguments)
+    fill_defaults(arguments)
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is the JSON's alone
-    if arguments.trace == PAPER:
+    if arguments.trace == DISCO:
         from disco.cli.replay_paper import replay_paper  # noqa: PLC0415 - much that no other replay needs
 
         return replay_paper(screen, arguments)
@@ -102,14 +132,12 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
 
 
 def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Report:
-    if arguments.trace == SYNTHETIC or _asks_for_events(arguments):
-        raise ConfigurationError("--chunk-rows is for trace files and the vectorised evaluator")
     _task(arguments, None)
     path = Path(arguments.trace)
     how: dict[str, Any] = {
         "chunk_rows": arguments.chunk_rows,
         "format": arguments.format,
-        "skip_invalid": arguments.skip_invalid,
+        "skip_invalid": bool(arguments.skip_invalid),
     }
     with screen.step(f"Surveying {path.name}"):
         surveyed = survey(path, **how)
@@ -198,13 +226,7 @@ def _budget_of(policy: str, scenarios: Sequence[Scenario]) -> float:
 
 
 def _asks_for_events(arguments: argparse.Namespace) -> bool:
-    asked: bool = arguments.events or arguments.migrate
-    for name in ("pace", "device_slots", "idle_unload"):
-        if not asked and getattr(arguments, name) is not None:
-            raise ConfigurationError(
-                f"--{name.replace('_', '-')} needs --events: only that evaluator sees it"
-            )
-    return asked
+    return bool(arguments.events or arguments.migrate)
 
 
 def _pace(pace_tps: float) -> float | None:
@@ -213,17 +235,28 @@ def _pace(pace_tps: float) -> float | None:
     return pace_tps or None
 
 
+def _kind(arguments: argparse.Namespace) -> str:
+    """What is replayed: one of `APPLIES`' kinds."""
+    if arguments.trace in (DISCO, SYNTHETIC):
+        return str(arguments.trace)
+    return FILE if arguments.chunk_rows is None else CHUNKS
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """What is said before hours of work rather than after.
 
     Raises:
-        ConfigurationError: an option that belongs elsewhere, a number that cannot be, or output that could not be
+        ConfigurationError: an option that does not apply, a number that cannot be, or output that could not be
             written.
     """
-    belongs = {"runs": (PAPER,), "quick": (PAPER,), "lengths": (PAPER, SYNTHETIC)}
-    for name, traces in belongs.items():
-        if getattr(arguments, name) and arguments.trace not in traces:
-            raise ConfigurationError(f"--{name} belongs to `disco replay {traces[0]}`")
+    kind = _kind(arguments)
+    for name, kinds in APPLIES.items():
+        if getattr(arguments, name) is not None and kind not in kinds:
+            places = " and ".join(KINDS[each] for each in kinds)
+            raise ConfigurationError(f"{option(name)} does not apply to {KINDS[kind]}; it is for {places}")
+    for name in ONLY_WITH_EVENTS:
+        if getattr(arguments, name) is not None and not _asks_for_events(arguments):
+            raise ConfigurationError(f"{option(name)} needs --events: only that evaluator sees it")
     for name, least in (
         ("seeds", 1),
         ("device_slots", 1),
@@ -233,5 +266,21 @@ def _check(arguments: argparse.Namespace) -> None:
     ):
         value = getattr(arguments, name)
         if value is not None and not value >= least:
-            raise ConfigurationError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
-    check_output(arguments)
+            raise ConfigurationError(f"{option(name)} must be at least {least}, not {value}")
+    if arguments.policy is not None:
+        _check_policies(arguments)
+    check_output(arguments, json=arguments.json, html=arguments.html)
+
+
+def _check_policies(arguments: argparse.Namespace) -> None:
+    """The named policies are known, and heed the options that are about policies.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    policies = set(parse_policies(arguments.policy))
+    for name, unheeding in UNHEEDING.items():
+        if getattr(arguments, name) is not None and policies <= unheeding:
+            raise ConfigurationError(
+                f"{option(name)} does not apply to {' and '.join(sorted(policies))}; name a policy that heeds it"
+            )

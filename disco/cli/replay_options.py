@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["DEFAULT_EXCHANGE_RATE", "add_replay", "add_tune"]
+__all__ = ["DEFAULT_EXCHANGE_RATE", "add_replay", "add_tune", "fill_defaults", "option"]
 
 DEFAULT_EXCHANGE_RATE: Final = (
     "4e-12"  # USD per 10⁶ FLOPs: a laptop on the mains, as the preset "balanced" has it
 )
 OBJECTIVES: Final = ("p99-ttft", "mean-ttft", "cost", "qoe")
+# Parsed as None where they were not given: an option that does not apply is an error, and must be seen for that.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "format": "auto",
+    "tail": 0.05,
+    "seeds": 1,
+    "requests": 10_000,
+    "arrivals": "poisson",
+    "mean_interval": 30.0,
+    "verify_requests": 1000,
+}
 
 Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+
+def option(name: str) -> str:
+    """An option as it is typed: "--max-tokens" for "max_tokens"."""
+    return f"--{name.replace('_', '-')}"
+
+
+def fill_defaults(arguments: argparse.Namespace) -> None:
+    """Give the options that were not given the values that --help names."""
+    for name, value in DEFAULTS.items():
+        if getattr(arguments, name, value) is None:
+            setattr(arguments, name, value)
 
 
 def add_replay(commands: Commands) -> argparse.ArgumentParser:
@@ -26,7 +49,8 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "trace",
         metavar="TRACE",
-        help="a file; `synthetic` for made-up requests; `paper` for the paper's evaluation beside its printed figures",
+        help="a file; `synthetic` for made-up requests; `disco` for the DiSCo paper's evaluation beside its printed "
+        "figures",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
@@ -43,13 +67,10 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         help="share of prompt tokens that the dear side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
         "(default: 0.1:0.9:0.1; with --events 0.5)",
     )
-    what.add_argument(
-        "--tail", type=float, default=0.05, metavar="A", help="share kept for slow servers (default: 0.05)"
-    )
+    what.add_argument("--tail", type=float, metavar="A", help="share kept for slow servers (default: 0.05)")
     what.add_argument(
         "--seeds",
         type=int,
-        default=1,
         metavar="N",
         help="draw what the trace leaves open N times (default: 1)",
     )
@@ -57,11 +78,13 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     events.add_argument(
         "--events",
         action="store_true",
+        default=None,
         help="run every answer through the real session (slower, sees the reader)",
     )
     events.add_argument(
         "--migrate",
         action="store_true",
+        default=None,
         help="let answers move in mid-sentence, beside not; implies --events",
     )
     events.add_argument(
@@ -77,25 +100,19 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--idle-unload", type=float, metavar="S", help="the device unloads its model after S idle seconds"
     )
     synthetic = parser.add_argument_group("synthetic requests")
+    synthetic.add_argument("--requests", type=int, metavar="N", help="how many (default: 10000)")
+    synthetic.add_argument("--arrivals", help="`poisson`, `gamma` or `per-client` (default: poisson)")
     synthetic.add_argument(
-        "--requests", type=int, default=10_000, metavar="N", help="how many (default: 10000)"
+        "--mean-interval", type=float, metavar="S", help="seconds between arrivals (default: 30)"
     )
     synthetic.add_argument(
-        "--arrivals",
-        default="poisson",
-        help="`poisson`, `gamma` or `per-client` (default: poisson)",
+        "--lengths", metavar="FILE", help="prompt lengths instead of the shipped ones; for `disco`, too"
     )
-    synthetic.add_argument(
-        "--mean-interval",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds between arrivals (default: 30)",
-    )
-    paper = parser.add_argument_group("the paper's evaluation")
+    paper = parser.add_argument_group("the evaluation of a paper")
     paper.add_argument("--runs", type=int, metavar="N", help="per cell (default: 10, as printed)")
-    paper.add_argument("--quick", action="store_true", help="fewer runs and budgets: a look, not a result")
-    paper.add_argument("--lengths", metavar="FILE", help="prompt lengths to use instead of the shipped ones")
+    paper.add_argument(
+        "--quick", action="store_true", default=None, help="fewer runs and budgets: a look, not a result"
+    )
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="figures as JSON; - is standard output"
@@ -134,7 +151,6 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify-requests",
         type=int,
-        default=1000,
         metavar="N",
         help="that the best few run on (default: 1000)",
     )
@@ -144,9 +160,12 @@ def add_tune(commands: Commands) -> argparse.ArgumentParser:
 
 def _add_situation(parser: argparse.ArgumentParser) -> None:
     trace = parser.add_argument_group("the trace")
-    trace.add_argument("--format", default="auto", metavar="F", help="of the file (default: by its columns)")
+    trace.add_argument("--format", metavar="F", help="of the file (default: by its columns)")
     trace.add_argument(
-        "--skip-invalid", action="store_true", help="leave unusable rows out, and say how many and why"
+        "--skip-invalid",
+        action="store_true",
+        default=None,
+        help="leave unusable rows out, and say how many and why",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(

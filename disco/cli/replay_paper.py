@@ -1,4 +1,4 @@
-"""`disco replay paper`: the paper's evaluation, ours beside its printed figures."""
+"""`disco replay disco`: the DiSCo paper's evaluation, ours beside its printed figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.output_files import write
-from disco.errors import ConfigurationError
 from disco.replay.papers.disco import paper_tables, run_paper
 from disco.replay.report import to_html
 from disco.replay.sweeps.executors import open_executor
@@ -17,26 +16,10 @@ __all__ = ["replay_paper"]
 
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
-OTHERS = (
-    "budget",
-    "policy",
-    "device",
-    "server",
-    "price",
-    "exchange_rate",
-    "max_tokens",
-    "pace",
-    "chunk_rows",
-)
 
 
 def replay_paper(screen: Screen, arguments: argparse.Namespace) -> int:
     """Run it and print its tables; returns the exit status."""
-    given = [name for name in OTHERS if getattr(arguments, name) is not None]
-    if given:
-        raise ConfigurationError(
-            f"--{given[0].replace('_', '-')} is set by the paper; replay `synthetic` or a trace file to choose it"
-        )
     amount: dict[str, Any] = dict(QUICK) if arguments.quick else {"runs": RUNS}
     if arguments.runs is not None:
         amount["runs"] = arguments.runs

@@ -40,10 +40,12 @@ class ScenarioOptions:
     Attributes:
         scenarios: each device with each server.
         notes: what a reader should know of where the numbers come from.
+        exchange_rate: λ at which the devices are priced, USD per 10⁶ FLOPs; None: as in the recording.
     """
 
     scenarios: list[Scenario]
     notes: list[str]
+    exchange_rate: float | None
 
 
 def situation_of(
@@ -97,7 +99,7 @@ def situation_of(
     ]
     if isinstance(workload, Survey):
         scenarios = [replace(s, lengths=workload.lengths, ttft=workload.ttft or s.ttft) for s in scenarios]
-    return ScenarioOptions(_told_apart(scenarios), notes)
+    return ScenarioOptions(_told_apart(scenarios), notes, exchange_rate.usd_per_mflop)
 
 
 def _redescribed(arguments: argparse.Namespace) -> bool:
@@ -122,16 +124,18 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions
     note = (
         "Endpoints, prices and pace are those of the recording; --price or --exchange-rate describe others."
     )
-    return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], [note])
+    return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], [note], None)
 
 
 def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str]]:
     """The trace file, and what is to be said about it."""
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
-        raise ConfigurationError(f"there is no trace file {path}; a trace is a file, `synthetic` or `paper`")
+        raise ConfigurationError(
+            f"there is no trace file {path}; a trace is a file, and for `disco replay` also `synthetic` or `disco`"
+        )
     with screen.step(f"Reading {path.name}"):
-        trace, skipped = read_trace(path, format=arguments.format, skip_invalid=arguments.skip_invalid)
+        trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
     return trace, [described(trace), *([f"{path.name}: {skipped}."] if skipped else [])]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from disco.cli.console import Screen
+from disco.cli.output_files import check_output
 from disco.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--isolation",
         choices=("thread", "process"),
-        default="thread",
         help="where the local model runs; a process of its own may crash without harm (default: thread)",
     )
     parser.add_argument(
@@ -96,6 +96,12 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         ConfigurationError: the extra is not installed, or what the arguments ask for cannot be.
     """
     _require_extra()
+    local = None if arguments.local == "none" else arguments.local
+    if local is None and arguments.isolation is not None:
+        raise ConfigurationError(
+            "--isolation is for a local model, and --local none asks for none: leave one out"
+        )
+    check_output(arguments, record=arguments.record)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
 
@@ -109,10 +115,9 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             if log is not None:
                 log(route)
 
-        local = None if arguments.local == "none" else arguments.local
         async with AsyncDisco(
             local=local,
-            isolation=arguments.isolation,
+            isolation=arguments.isolation or "thread",
             preset=arguments.preset,
             on_route=on_route,
             backups=_backups(arguments.backup),

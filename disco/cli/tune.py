@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from disco.cli.console import Screen
-from disco.cli.option_types import parse_exchange_rate
-from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE
+from disco.cli.output_files import check_output
+from disco.cli.replay_options import fill_defaults
 from disco.cli.scenario_options import read, situation_of
 from disco.errors import ConfigurationError
 from disco.replay.sweeps.executors import open_executor
@@ -22,7 +22,7 @@ DEFAULT_OUT = "tuned.toml"
 
 def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
     """Search, show the trade-off, write the preset; returns the exit status."""
-    exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
+    fill_defaults(arguments)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
     out = Path(arguments.out or DEFAULT_OUT)
     TuningObjective(arguments.objective, max_cost, arguments.max_p99)
@@ -38,7 +38,7 @@ def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
             trace,
             scenario,
             objective=arguments.objective,
-            exchange_rate=exchange_rate.usd_per_mflop or 0.0,
+            exchange_rate=situation.exchange_rate,
             max_cost=max_cost,
             max_p99_s=arguments.max_p99,
             verify_requests=arguments.verify_requests,
@@ -59,8 +59,7 @@ def _check(arguments: argparse.Namespace, out: Path) -> None:
             raise ConfigurationError(f"tune for one --{option} at a time: a preset is for one pair")
     if out.suffix != ".toml":
         raise ConfigurationError(f"--out {out}: a preset is a .toml file")
-    if not out.absolute().parent.is_dir():
-        raise ConfigurationError(f"--out {out}: there is no folder {out.parent}; make it first")
+    check_output(arguments, out=out)
     if arguments.verify_requests < 1:
         raise ConfigurationError(f"--verify-requests must be at least 1, not {arguments.verify_requests}")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from disco.errors import ConfigurationError, nearest
@@ -17,9 +16,7 @@ from disco.errors import ConfigurationError, nearest
 __all__ = ["dump_toml", "explain", "read_toml", "validate"]
 
 Model = TypeVar("Model", bound=BaseModel)
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
-_WIDTH = 100
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -72,56 +69,25 @@ def explain(error: ValidationError, model: type[BaseModel], path: Path) -> str:
 
 
 def dump_toml(data: Mapping[str, Any], *, comment: str | None = None) -> str:
-    """TOML text of nested mappings of text, numbers, booleans, dates and flat lists; None is left out."""
-    lines = [f"# {line}".rstrip() for line in (comment or "").splitlines()]
-    lines += _table(data, ())
-    return "\n".join(lines) + "\n"
+    """TOML text of nested mappings; None is left out.
+
+    Args:
+        data: text, numbers, booleans, dates, lists of them, and mappings.
+        comment: put at the top.
+
+    Raises:
+        TypeError: it holds something else.
+    """
+    header = "".join(f"# {line}".rstrip() + "\n" for line in (comment or "").splitlines())
+    return header + tomli_w.dumps(_without_none(data))
 
 
-def _table(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[str]:
-    plain = {k: v for k, v in data.items() if v is not None and not isinstance(v, Mapping)}
-    if at and (plain or not data):
-        yield ""
-        yield f"[{'.'.join(_key(part) for part in at)}]"
-    for key, value in plain.items():
-        yield f"{_key(key)} = {_value(value)}"
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _table(value, (*at, key))
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
-
-
-def _text(text: str) -> str:
-    # A JSON string is a TOML basic string, but for DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    if isinstance(value, Sequence):
-        return _list([_value(item) for item in value])
-    raise TypeError(f"cannot write a {type(value).__name__} to TOML")
-
-
-def _list(items: list[str]) -> str:
-    if sum(len(item) + 2 for item in items) < _WIDTH:
-        return f"[{', '.join(items)}]"
-    lines = [" "]
-    for item in items:
-        if len(lines[-1]) + len(item) + 2 > _WIDTH:
-            lines.append(" ")
-        lines[-1] += f" {item},"
-    return "[\n" + "\n".join(lines) + "\n]"
+def _without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in data.items()
+        if value is not None
+    }
 
 
 def _line_of(keys: list[str], lines: list[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""What a result says, in two or three plain sentences."""
+"""What a result says, in a few plain sentences. Each of them can be read off the tables of the same report."""
 
 from __future__ import annotations
 
@@ -35,16 +35,29 @@ SAME_S = 0.0005
 SPELT_OUT = 2
 """Scenarios up to which each gets its own sentences."""
 
+Named = tuple[str, Cell]  # a line's name and one of its cells
+
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The best P99 of a scenario within the cost of the dearer single endpoint (None: neither was run)."""
+    """The best P99 of a scenario within the cost of the dearer single endpoint.
 
-    group: Group
-    name: str
-    cell: Cell
+    Attributes:
+        where: the scenario, as sentences about several name it.
+        overall: the best of all.
+        chosen: the best of those that keep to a budget; `overall` where there is none. A policy that decides for
+            each request is of interest, so this is the one that is compared.
+        limit: the dearer single endpoint; None: neither was run.
+        baselines: the single endpoints that were run.
+        conditions: what a policy had to do to be counted, as far as some did not do it.
+    """
+
+    where: str
+    overall: Named
+    chosen: Named
     limit: Cell | None
     baselines: tuple[Cell, ...]
+    conditions: tuple[str, ...]
 
 
 def findings(report: Report) -> list[str]:
@@ -53,10 +66,12 @@ def findings(report: Report) -> list[str]:
     "Within cost" means: no dearer than sending every request to the dearer of the two endpoints, where the
     result has `server_only` or `device_only`; otherwise everything counts.
     """
-    found = [best for group in groups(report.cells) if (best := _best(group)) is not None]
+    # Costs and times of two evaluators are not compared with each other.
+    parts = [(group, name) for group in groups(report.cells) for name in _evaluators(group)]
+    found = [best for group, evaluator in parts if (best := _best(group, evaluator)) is not None]
     if len(found) <= SPELT_OUT:
-        return [sentence for best in found for sentence in _sentences(best, named=len(found) > 1)]
-    return _overall(found)
+        return [sentence for best in found for sentence in _sentences(best, named=len(parts) > 1)]
+    return _overall(found, of=len(parts))
 
 
 def number(value: float) -> str:
@@ -74,9 +89,11 @@ def decimals(value: float) -> int:
     return min(7, 2 - math.floor(math.log10(size)))
 
 
-def _best(group: Group) -> _Best | None:
-    # Costs and times of two evaluators are not compared with each other.
-    evaluator = group.cells[0].evaluator
+def _evaluators(group: Group) -> list[str]:
+    return list(dict.fromkeys(cell.evaluator for cell in group.cells))
+
+
+def _best(group: Group, evaluator: str) -> _Best | None:
     usable = [
         (line.name, cell)
         for line in group.lines
@@ -86,36 +103,50 @@ def _best(group: Group) -> _Best | None:
     ]
     if not usable:
         return None
-    answered = min(cell.summary.failed.mean for _, cell in usable) + FAILURES_OVERLOOKED
     baselines = tuple(cell for _, cell in usable if is_baseline(cell, SERVER_ONLY, DEVICE_ONLY))
     limit = max(baselines, key=_cost, default=None)
-    within = [
-        (name, cell)
-        for name, cell in usable
-        if cell.summary.failed.mean <= answered
-        and _keeps_budget(cell)
-        # A hair's breadth: the same tokens, summed in another order.
-        and (limit is None or _cost(cell) <= _cost(limit) * (1 + 1e-9))
-    ]
+    fewest = min(cell.summary.failed.mean for _, cell in usable)
+    answering = [pair for pair in usable if pair[1].summary.failed.mean <= fewest + FAILURES_OVERLOOKED]
+    honest = [pair for pair in answering if _keeps_budget(pair[1])]
+    # A hair's breadth: the same tokens, summed in another order.
+    within = [pair for pair in honest if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
     if not within:
         return None
-    # What decides for each request is of interest; a single endpoint is what it is compared with.
-    deciding = [(name, cell) for name, cell in within if cell.arm.policy not in NO_BUDGET]
-    name, cell = min(deciding or within, key=lambda pair: (_p99(pair[1]), _cost(pair[1])))
-    return _Best(group, name, cell, limit, baselines)
+    budgeted = [pair for pair in within if pair[1].arm.policy not in NO_BUDGET]
+    conditions = (
+        "answer as many requests as the best" if len(answering) < len(usable) else "",
+        f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(honest) < len(answering) else "",
+    )
+    regime = group.regime if len(_evaluators(group)) == 1 else f"{group.regime}, {evaluator}"
+    return _Best(
+        where=f"{group.scenario} ({regime})",
+        overall=min(within, key=_rank),
+        chosen=min(budgeted or within, key=_rank),
+        limit=limit,
+        baselines=baselines,
+        conditions=tuple(filter(None, conditions)),
+    )
 
 
 def _sentences(best: _Best, *, named: bool) -> list[str]:
-    cell = best.cell
-    where = f"{best.group.scenario} ({best.group.regime}): " if named else ""
-    who = best.name if _takes_no_budget(best) else f"{best.name} at a budget of {cell.arm.budget:g}"
+    _, cell = best.chosen
+    where = f"{best.where}: " if named else ""
+    those = f" that {' and '.join(best.conditions)}" if best.conditions else ""
     within = "" if best.limit is None else f" at no more than {best.limit.arm.policy}'s cost"
-    out = [f"{where}{who} has the lowest P99 TTFT of the policies compared{within}: {number(_p99(cell))} s."]
+    out = [
+        (
+            f"{where}{_who(best.overall)} has the lowest P99 TTFT of the policies compared{those}{within}: "
+            f"{number(_p99(best.overall[1]))} s."
+        )
+    ]
+    # A budgeted policy as good as the best was named already, or would only be named a second time.
+    if best.chosen != best.overall:
+        out.append(f"Of those with a budget, {_who(best.chosen)} has the lowest: {number(_p99(cell))} s.")
     compared = [
         f"against {other.arm.policy} ({number(_p99(other))} s) {_change(_p99(cell), _p99(other))} P99 TTFT and "
         f"{_change(_cost(cell), _cost(other))} cost"
         for other in best.baselines
-        if other.arm.policy != cell.arm.policy
+        if other is not cell
     ]
     if compared:
         out.append(f"That is {'; '.join(compared)}.")
@@ -130,47 +161,67 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
     return out
 
 
+def _who(named: Named) -> str:
+    name, cell = named
+    return name if cell.arm.policy in NO_BUDGET else f"{name} at a budget of {cell.arm.budget:g}"
+
+
 def _distance(cell: Cell, regret_s: float) -> str:
     oracle_s = _p99(cell) - regret_s
-    known_bound = f"An oracle that knows every TTFT in advance has {number(oracle_s)} s at the same budget"
+    same = "the same budget" if cell.arm.policy not in NO_BUDGET else f"a budget of {cell.arm.budget:g}"
+    known_bound = f"An oracle that knows every TTFT in advance has {number(oracle_s)} s at {same}"
     if regret_s < SAME_S:
         return f"{known_bound}: no better."
     share = f" ({regret_s / oracle_s * 100:.0f} %)" if oracle_s > 0 else ""
     return f"{known_bound}: {number(regret_s)} s{share} is the most that could still be gained."
 
 
-def _overall(found: Sequence[_Best]) -> list[str]:
-    winners = Counter(best.name for best in found).most_common()
-    out = [
-        f"Lowest P99 TTFT at no more than the cost of the dearer endpoint alone, in {len(found)} scenarios: "
-        + ", ".join(f"{name} in {count}" for name, count in winners)
-        + "."
-    ]
+def _overall(found: Sequence[_Best], *, of: int) -> list[str]:
+    """Sentences on many scenarios, of which `found` have a best policy."""
+    limited = [best for best in found if best.limit is not None]
+    within = " at no more than the cost of the dearer endpoint alone" if limited else ""
+    within += " where one was run" if 0 < len(limited) < len(found) else ""
+    scenarios = f"{len(found)} scenarios" if of == len(found) else f"{len(found)} of {of} scenarios"
+    winners = _counted([best.overall for best in found])
+    conditions = list(dict.fromkeys(condition for best in found for condition in best.conditions))
+    those = f" of the policies that {' and '.join(conditions)}" if conditions else ""
+    out = [f"Lowest P99 TTFT{those}{within}, in {scenarios}: {winners}."]
+    chosen = [best.chosen for best in found]
+    if any(best.chosen != best.overall for best in found):
+        out.append(f"Of those with a budget: {_counted(chosen)}.")
     for policy in (SERVER_ONLY, DEVICE_ONLY):
         pairs = [
-            (best.cell, other) for best in found for other in best.baselines if other.arm.policy == policy
+            (best.chosen[1], other)
+            for best in found
+            for other in best.baselines
+            if other.arm.policy == policy and _p99(other) > 0 and _cost(other) > 0
         ]
-        pairs = [(cell, other) for cell, other in pairs if _p99(other) > 0 and _cost(other) > 0]
         if pairs:
             slower = [_p99(cell) / _p99(other) - 1 for cell, other in pairs]
             dearer = [_cost(cell) / _cost(other) - 1 for cell, other in pairs]
-            out.append(f"Against {policy}: P99 TTFT {_spread(slower)}, cost {_spread(dearer)}.")
-    shares = [
-        regret.mean / (_p99(best.cell) - regret.mean)
-        for best in found
-        if (regret := best.cell.regret_p99_s) is not None and _p99(best.cell) > regret.mean
-    ]
+            where = "" if len(pairs) == len(found) else f" in {len(pairs)} of them"
+            out.append(f"Against {policy}{where}: P99 TTFT {_spread(slower)}, cost {_spread(dearer)}.")
+    regrets = [(cell, cell.regret_p99_s.mean) for _, cell in chosen if cell.regret_p99_s is not None]
+    shares = [regret_s / (_p99(cell) - regret_s) for cell, regret_s in regrets if _p99(cell) > regret_s]
     if shares:
-        out.append(f"P99 TTFT above the oracle's at the same budget: {_spread(shares)}.")
+        where = "" if len(shares) == len(found) else f" in {len(shares)} of them"
+        out.append(f"P99 TTFT above the oracle's at the same budget{where}: {_spread(shares)}.")
     return out
 
 
-def _takes_no_budget(best: _Best) -> bool:
-    return any(line.name == best.name and line.budgetless for line in best.group.lines)
+def _counted(named: Sequence[Named]) -> str:
+    counts = Counter(name for name, _ in named).most_common()
+    return ", ".join(f"{name} in {count}" for name, count in counts)
+
+
+def _rank(named: Named) -> tuple[float, float, bool]:
+    """By P99, then by cost; of two that are as good, the one with a budget."""
+    _, cell = named
+    return _p99(cell), _cost(cell), cell.arm.policy in NO_BUDGET
 
 
 def _keeps_budget(cell: Cell) -> bool:
-    return cell.arm.policy in NO_BUDGET or cell.summary.budget_used.low <= cell.arm.budget + OVERSPENT
+    return cell.arm.policy in NO_BUDGET or cell.summary.budget_used.mean <= cell.arm.budget + OVERSPENT
 
 
 def _change(value: float, reference: float) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from disco._resources import resource_text
 from disco.errors import ConfigurationError
 from disco.replay.metrics.over_seeds import CDF_LEVELS
 from disco.replay.report.chart_style import Plot, Style, styles
 from disco.replay.report.charts import cdf_levels_shown, figures
 from disco.replay.report.findings import findings
-from disco.replay.report.looks import COLLECT_ERRORS, CSS, SCRIPT
 from disco.replay.report.report_data import Group, Report, groups
 from disco.replay.report.terminal_tables import TableData, scenario_tables
 from disco.replay.report.timeline import timeline
@@ -54,8 +54,8 @@ def to_html(report: Report) -> str:
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{CSS}</style>
-<script>{COLLECT_ERRORS}</script>
+<style>{_own("page.css")}</style>
+<script>{_own("count_errors.js")}</script>
 </head>
 <body>
 <header>
@@ -84,10 +84,15 @@ def to_html(report: Report) -> str:
 Distances to the oracle compare at the same budget; policies without a budget may lie below it.</footer>
 <script>{library}</script>
 <script type="application/json" id="data">{_json(_data(found, plots))}</script>
-<script>{SCRIPT}</script>
+<script>{_own("page.js")}</script>
 </body>
 </html>
 """
+
+
+def _own(file: str) -> str:
+    """The page's own style or script: a file beside this module."""
+    return resource_text("disco.replay.report", file)
 
 
 def _plotly_js() -> str:

@@ -66,7 +66,8 @@ _READER: tuple[Column, ...] = (
     ("failed over", lambda row: _reading(row[1], "failed_over", share)),
 )
 
-_FAILED: Column = ("unanswered", lambda row: share(row[1].summary.failed))
+# With a decimal: a policy counts in the findings only if it answers nearly as many as the best.
+_FAILED: Column = ("unanswered", lambda row: f"{row[1].summary.failed.mean * 100:.1f} %")
 
 
 def terminal_tables(report: Report) -> list[TableData]:

@@ -259,7 +259,8 @@ def _labels(transfer: MigrationRecord | None) -> list[dict[str, Any]]:
 def _caption(record: RouteRecord, transfer: MigrationRecord | None) -> str:
     who = f"Preset {record.preset}: {record.answer_tokens} tokens"
     if transfer is None or transfer.took_s is None:
-        return f"{who}, written by {record.winner}."
+        writers = dict.fromkeys(piece.endpoint for piece in record.segments)
+        return f"{who}, written by {' and '.join(writers)}."
     late = "no token was late" if transfer.late_tokens == 0 else f"{transfer.late_tokens} tokens were late"
     return (
         f"{who}, begun by {transfer.source} and handed to {transfer.target} after {transfer.cut_tokens}. The new "

@@ -44,6 +44,7 @@ ExampleOf = Callable[[Session], tuple[str, ...] | None]
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 _PROGRESS_EVERY = 64
 _MOST_EXAMPLES = 32  # each holds the timelines of an answer
+MOST_TOKENS = 1_000_000  # of an answer: more is a mistake in a trace, and would run for hours
 
 
 class _Answered(Protocol):
@@ -109,10 +110,21 @@ def simulate_stations(
         progress: is told every now and then how many answers are complete, and how many there are.
 
     Raises:
-        ConfigurationError: stations and workload do not fit each other, or a plan names what is no station.
+        ConfigurationError: stations and workload do not fit each other, an answer has more than a million tokens, or a
+            plan names what is no station.
     """
     replay = _Replay(workload, stations, planner_of(plan), pace_tps, timeouts, policy, breakers=breakers)
     return replay.run(example_of, on_record, progress)
+
+
+def _check_lengths(workload: StationWorkload) -> None:
+    longest = workload.answer_tokens.reshape(len(workload), -1).max(axis=1)
+    if longest.max() > MOST_TOKENS:
+        row = int(longest.argmax())
+        raise ConfigurationError(
+            f"request {row + 1} has an answer of {longest[row]:,} tokens, and one is run token by token up to "
+            f"{MOST_TOKENS:,}; limit answers with max_tokens (--max-tokens)"
+        )
 
 
 class _Tally:
@@ -149,6 +161,7 @@ class _Replay:
                 f"the workload was resolved for the stations {', '.join(workload.names)}, not for {', '.join(names)}"
             )
         workload.check()
+        _check_lengths(workload)
         self.workload = workload
         self.planner = planner
         self.policy = policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from disco.dispatch import Preset, load_preset
 from disco.errors import ConfigurationError
+from disco.profiles.profile_toml import dump_toml
 from disco.replay.sweeps.sweep import BUDGETLESS
 from disco.replay.workload.scenario import Arm
 
@@ -78,17 +78,11 @@ def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary:
         raise ConfigurationError(
             f"a preset is a .toml file; write {target.name}.toml instead of {target.name}"
         )
-    lines = [
-        f"# {line}".rstrip() for part in comment.splitlines() for line in textwrap.wrap(part, 98) or [""]
-    ]
-    for key, value in choice.values(summary=summary).items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(each)}" for name, each in value.items())]
-        else:
-            lines.append(f"{key} = {_toml(value)}")
+    header = "\n".join("\n".join(textwrap.wrap(part, 98)) for part in comment.splitlines())
+    text = dump_toml(choice.values(summary=summary), comment=header)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        draft.write_text(text, encoding="utf-8")
         preset = load_preset(draft)
         draft.replace(target)
     except OSError as error:
@@ -98,8 +92,3 @@ def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary:
     finally:
         draft.unlink(missing_ok=True)
     return preset.model_copy(update={"name": target.stem})
-
-
-def _toml(value: Any) -> str:
-    # JSON's strings, numbers and booleans are TOML's, but for one control character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

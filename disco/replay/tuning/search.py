@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from disco.cost import ExchangeRate, device_rates
+from disco.dispatch.regime import regime
 from disco.errors import ConfigurationError
 from disco.replay.metrics.over_seeds import Cell
 from disco.replay.sweeps.sweep import BUDGETLESS, EvaluatorName, sweep
@@ -72,7 +73,7 @@ def tune(
     scenario: Scenario,
     *,
     objective: Objective,
-    exchange_rate: float = 4e-12,
+    exchange_rate: float | None = None,
     max_cost: float | str | None = None,
     max_p99_s: float | None = None,
     policies: Sequence[str] = SEARCHED,
@@ -87,10 +88,11 @@ def tune(
 
     Args:
         trace: requests like those to come.
-        scenario: where; its device is priced at `exchange_rate`. Its pace is replaced by what is tried.
+        scenario: where. Its pace is replaced by what is tried.
         objective: the least P99 or mean of TTFT, the least cost, or the most QoE. Candidates as good as the best
             within 1 % are told apart by what they cost (or, where cost is the objective, by P99 of TTFT).
-        exchange_rate: the user's λ, USD per 10⁶ FLOPs.
+        exchange_rate: the user's λ, USD per 10⁶ FLOPs, at which the scenario's device is priced; None: what its rates
+            and its FLOPs per token come to.
         max_cost: at most, per request: USD, or "0.8x" of what server_only costs on the same requests.
         max_p99_s: P99 of TTFT at most, s.
         policies: to try.
@@ -102,9 +104,11 @@ def tune(
         progress: called with what is being done, and how far it is.
 
     Raises:
-        ConfigurationError: unknown objective, or nothing keeps to the limits; the message says how near it gets.
+        ConfigurationError: unknown objective; the device is not priced at `exchange_rate`, or its λ cannot be told;
+            or nothing keeps to the limits, and the message says how near it gets.
     """
     aim = TuningObjective(objective, max_cost, max_p99_s)
+    exchange_rate = _own_rate(scenario, exchange_rate)
     search = _Search(
         # The few that are verified plan on what all of them look like, as a live client would after a while.
         scenario=replace(scenario, lengths=scenario.planning_lengths(trace.prompt_tokens)),
@@ -238,6 +242,35 @@ class _Search:
             requests=summary.requests,
             verified=reading is not None,
         )
+
+
+def _own_rate(scenario: Scenario, given: float | None) -> float:
+    """The λ at which the scenario's device is priced: a preset with another may turn round which side is dear."""
+    profile, rates = scenario.device, scenario.device_rates
+    if profile.flops is None:
+        if rates.cost_in == rates.cost_out == 0:
+            return 0.0  # any λ would do: the device's work is free
+        raise ConfigurationError(
+            f"the exchange rate of {scenario.name!r} cannot be told: its device costs {rates.cost_out:.3g} USD per "
+            "token, and its profile does not say how many FLOPs that are. Name a device profile with "
+            "[flops] (--device), or describe the device's price (--exchange-rate)"
+        )
+    rate = rates.cost_out * 1e6 / profile.flops.decode
+    if given is not None:
+        if not math.isclose(given, rate, rel_tol=1e-6):
+            raise ConfigurationError(
+                f"the device of {scenario.name!r} is priced at {rate:.3g} USD per 10^6 FLOPs and not at {given:.3g}; "
+                "leave exchange_rate out, or price the device at it"
+            )
+        rate = given
+    priced = device_rates(profile, ExchangeRate(usd_per_mflop=rate))
+    if regime(priced, scenario.server_rates) != regime(rates, scenario.server_rates):
+        raise ConfigurationError(
+            f"at the exchange rate of {scenario.name!r} the profile {profile.name!r} is not on the same side of the "
+            "server's price as the device that was recorded; name the profile of that device (--device), or describe "
+            "its price (--exchange-rate)"
+        )
+    return rate
 
 
 def _answer_tokens(trace: Trace, scenario: Scenario) -> float:

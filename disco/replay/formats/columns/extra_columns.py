@@ -20,6 +20,7 @@ Kind = Literal["number", "truth", "text", "other"] | None
 
 # A fixed-width array of longer texts would take the longest one's room for every row.
 _WIDEST = 64
+_LARGEST = 10**300
 _TRUTHS = {"True": True, "true": True, "False": False, "false": False}
 _MISFIT = "of another kind than the column was so far"
 
@@ -76,7 +77,7 @@ def _kind(cells: Sequence[Any]) -> Kind:
     if kinds == {bool}:
         return "truth" if None not in cells else "text"
     if kinds <= {int, float}:
-        return "number"
+        return "number" if all(map(_fits, cells)) else "text"
     if kinds != {str}:
         return "text"
     said = set(cells) - {"", None}
@@ -85,6 +86,11 @@ def _kind(cells: Sequence[Any]) -> Kind:
     if said <= _TRUTHS.keys():
         return "truth" if len(cells) == sum(map(bool, cells)) else "text"
     return "number" if all(map(_is_number, said)) else "text"
+
+
+def _fits(cell: float | None) -> bool:
+    """Whether an array can hold it: JSON's whole numbers may be of any length."""
+    return cell is None or not isinstance(cell, int) or abs(cell) < _LARGEST
 
 
 def _is_number(text: str) -> bool:

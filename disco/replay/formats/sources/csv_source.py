@@ -12,7 +12,7 @@ from disco.errors import ConfigurationError
 from disco.replay.formats.columns.row_problems import Problem
 from disco.replay.formats.format_adapter import Adapter
 from disco.replay.formats.sources.batches import ROWS, Batch
-from disco.replay.formats.sources.text_files import open_text, readable
+from disco.replay.formats.sources.text_files import lines, open_text, readable
 
 __all__ = ["CsvSource"]
 
@@ -29,7 +29,7 @@ class CsvSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open_text(path)
-        self._reader = csv.reader(self._file)
+        self._reader = csv.reader(lines(self._file, path))
         try:
             with readable(path, self._line), self._sound():
                 self._header = [name.strip() for name in next(self._reader, [])]

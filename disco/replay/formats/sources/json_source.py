@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from disco.errors import ConfigurationError
 from disco.replay.formats.columns.row_problems import Problem
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row
 from disco.replay.formats.sources.batches import ROWS, Batch
-from disco.replay.formats.sources.text_files import open_text, readable
+from disco.replay.formats.sources.text_files import lines, open_text, readable, rest
 
 __all__ = ["JsonSource"]
 
@@ -58,42 +57,47 @@ class JsonSource:
 
     def _open(self) -> Iterator[_Entry]:
         """Entries one by one; decides whether the file is lines or one JSON text."""
-        head = ""
-        for line in self._file:
-            head += line
-            if line.strip():
+        read = lines(self._file, self.path)
+        blank = 0  # lines before the first that says something
+        first = ""
+        for first in read:
+            if first.strip():
                 break
-        start = head.strip()
+            blank += 1
+        start = first.strip()
         whole = start.startswith("[")
         if not whole and not _LINES & set(self.path.suffixes):
             try:
                 json.loads(start)
             except json.JSONDecodeError:
                 whole = True  # one object over several lines
+            except (RecursionError, ValueError):
+                pass  # said by `_lines`
         if not whole:
-            return self._lines(head)
-        text = head + self._file.read()
+            return self._lines(itertools.chain([first], read), blank + 1)
         try:
-            found = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as broken:
-            at = f", line {broken.lineno}" if isinstance(broken, json.JSONDecodeError) else ""
-            why = broken.msg if isinstance(broken, json.JSONDecodeError) else "nested too deep"
+            found = json.loads(first + rest(self._file, self.path))
+        except json.JSONDecodeError as broken:
             raise ConfigurationError(
-                f"{self.path}{at}: broken JSON ({why}); the file may be cut off, fetch or write it again"
+                f"{self.path}, line {blank + broken.lineno}: broken JSON ({broken.msg}); the file may be cut off, "
+                "fetch or write it again"
             ) from None
+        except (RecursionError, ValueError) as broken:
+            raise ConfigurationError(f"{self.path}: {_unreadable(broken)}; write it otherwise") from None
         self.unit = "entry"
         return iter(list(enumerate(found if isinstance(found, list) else [found], start=1)))
 
-    def _lines(self, head: str) -> Iterator[_Entry]:
-        # Not `splitlines`: it cuts at U+0085 and U+2028 too, which may stand in a JSON string.
-        for number, line in enumerate(itertools.chain(io.StringIO(head), self._file), start=1):
+    def _lines(self, read: Iterable[str], start: int) -> Iterator[_Entry]:
+        for number, line in enumerate(read, start):
             self._read = number
             if not line.strip():
                 continue
             try:
                 yield number, json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
+            except json.JSONDecodeError:
                 yield number, Problem(number, "broken JSON", "write one complete JSON object per line")
+            except (RecursionError, ValueError) as broken:
+                yield number, Problem(number, _unreadable(broken), "write one plain JSON object per line")
 
     def _look(self) -> Row:
         """The first object there is; what was read on the way is put back."""
@@ -117,6 +121,11 @@ class JsonSource:
             return iter(list(enumerate(adapter.document(documents[0]), start=1)))
         except ConfigurationError as unfit:
             raise ConfigurationError(f"{self.path}: {unfit}") from None
+
+
+def _unreadable(broken: Exception) -> str:
+    """Why JSON that may well be valid cannot be read."""
+    return "nested too deep" if isinstance(broken, RecursionError) else "a number with too many digits"
 
 
 def _batch(entries: Iterable[_Entry], adapter: Adapter) -> Batch:

@@ -12,7 +12,10 @@ from typing import IO, Any
 
 from disco.errors import ConfigurationError
 
-__all__ = ["existing_file", "open_text", "readable"]
+__all__ = ["existing_file", "lines", "open_text", "readable", "rest"]
+
+LONGEST = 1 << 28
+"""Characters in one line, or in one JSON document. Packed, many more fit into a small file than into memory."""
 
 _MAGIC = {
     b"PAR1": "a Parquet file; give it the suffix .parquet",
@@ -58,6 +61,36 @@ def open_text(path: Path) -> IO[str]:
             packed.close()
             raise
         return io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
+
+
+def lines(file: IO[str], path: Path) -> Iterator[str]:
+    """The file's lines, each with its end.
+
+    Raises:
+        ConfigurationError: a line is longer than `LONGEST`.
+    """
+    number = 0
+    while line := file.readline(LONGEST):
+        number += 1
+        if len(line) == LONGEST and line[-1] not in "\r\n":
+            raise ConfigurationError(
+                f"{path}, line {number}: the line has more than {LONGEST} characters; write one request per line"
+            )
+        yield line
+
+
+def rest(file: IO[str], path: Path) -> str:
+    """All that is left of the file.
+
+    Raises:
+        ConfigurationError: that is more than `LONGEST` characters.
+    """
+    text = file.read(LONGEST)
+    if len(text) == LONGEST:
+        raise ConfigurationError(
+            f"{path}: the JSON document has more than {LONGEST} characters; write one request per line, as .jsonl"
+        )
+    return text
 
 
 @contextmanager

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 
 import pytest
 import reports
+from chromium import find_chromium
 
 from disco.replay.report import Report, to_html
 
 pytest.importorskip("plotly")
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
-)
+BROWSER = find_chromium()
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
 
 FLAGS = (
