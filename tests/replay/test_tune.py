@@ -17,8 +17,8 @@ from disco.profiles import load_device, load_lengths, load_server
 from disco.replay.sweeps.sweep import BUDGETLESS, sweep
 from disco.replay.tuning.objective import OBJECTIVES, Trial, TuningObjective, parse_max_cost
 from disco.replay.tuning.preset_file import PresetChoice, write_preset
-from disco.replay.tuning.search import _Search, _thin, tune
-from disco.replay.workload.scenario import Arm, Scenario, resolve, scenario_for
+from disco.replay.tuning.search import SEARCHED, _Search, _thin, tune
+from disco.replay.workload.scenario import Arm, Scenario, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 from disco.replay.workload.trace import Trace
 
@@ -48,7 +48,7 @@ def scenario() -> Scenario:
 
 def quick(trace: Trace, scenario: Scenario, **options):
     """A small search: the method is what is tested, not the figures."""
-    given = {"exchange_rate": RATE, "verify_requests": 60, "search_requests": 500, "paces": (8.0,), **options}
+    given = {"verify_requests": 60, "search_requests": 500, "paces": (8.0,), **options}
     return tune(trace, scenario, **given)
 
 
@@ -81,6 +81,56 @@ def test_the_preset_keeps_to_the_limit_when_it_is_run_again(trace, scenario, tmp
     assert tuned.reference.cost_usd == pytest.approx(alone.summary.cost_usd.mean, rel=1e-12)
 
 
+def recorded(scenario: Scenario, rate: float) -> Scenario:
+    """As `scenario_of_routes` makes it of a client whose device was priced at that λ and that told no FLOPs."""
+    rates = device_rates(scenario.device, ExchangeRate(usd_per_mflop=rate))
+    device = scenario.device.model_copy(update={"flops": None})
+    return replace(scenario, device=device, device_rates=rates)
+
+
+@pytest.mark.parametrize("rate", [RATE, 5e-9], ids=["server dear", "device dear"])
+def test_the_dear_side_of_a_recording_stays_the_dear_side(short, scenario, rate, tmp_path):
+    """The preset that was tuned makes the side dear that was dear when the requests were recorded."""
+    made = recorded(scenario, rate)
+    options = {"objective": "mean-ttft", "policies": ("random",), "paces": (), "verify_requests": 10}
+    with pytest.raises(
+        ConfigurationError, match=r"exchange rate of .* cannot be told.*--device.*--exchange-rate"
+    ):
+        quick(short, made, **options)
+    named = replace(made, device=scenario.device)  # the profile that the client had
+    tuned = quick(short, named, **options)
+    own = {t.choice.exchange_rate for t in tuned.verified if t.choice.exchange_rate == pytest.approx(rate)}
+    assert own, "most candidates are verified at the recording's own rate"
+    _, preset = as_preset(tuned, tmp_path)
+    if tuned.chosen.choice.exchange_rate in own:
+        live = device_rates(scenario.device, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
+        assert replace(scenario, device_rates=live).regime == made.regime
+        assert live.cost_out == pytest.approx(made.device_rates.cost_out)
+
+
+def test_a_profile_that_makes_the_other_side_dear_is_refused(short, scenario):
+    """Its work per prompt token, at the recorded price per answer token, lies on the other side of the server's."""
+    made = recorded(scenario, 5e-9)
+    flops = scenario.device.flops.model_copy(
+        update={"prefill": tuple(1.0 for _ in scenario.device.flops.prefill)}
+    )
+    other = scenario.device.model_copy(update={"flops": flops})
+    with pytest.raises(ConfigurationError, match="not on the same side"):
+        quick(short, replace(made, device=other), objective="cost")
+
+
+def test_a_rate_that_the_device_is_not_priced_at_is_refused(short, scenario):
+    with pytest.raises(ConfigurationError, match=r"priced at 4e-12 USD per 10\^6 FLOPs and not at 5e-09"):
+        quick(short, scenario, objective="cost", exchange_rate=5e-9)
+
+
+def test_a_device_that_costs_nothing_has_the_rate_zero(short, scenario):
+    tuned = quick(
+        short, recorded(scenario, 0.0), objective="cost", policies=("random",), paces=(), verify_requests=10
+    )
+    assert {trial.choice.exchange_rate for trial in tuned.verified} == {0.0}
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_nothing_verified_within_the_limits_is_better(trace, scenario, objective):
     tuned = quick(
@@ -93,10 +143,13 @@ def test_nothing_verified_within_the_limits_is_better(trace, scenario, objective
     assert aim.value(tuned.chosen) <= best * 1.01 + 1e-12
     assert all(trial.verified for trial in tuned.verified)
     assert tuned.searched > len(tuned.verified)
+    # QoE is not bought by a slower pace.
+    paces = {trial.choice.pace_tps for trial in tuned.verified}
+    assert paces == ({12.0} if objective == "qoe" else {8.0, 12.0})
 
 
 def test_a_preset_is_loaded_by_the_client(trace, scenario, tmp_path):
-    tuned = quick(trace, scenario, objective="mean-ttft", policies=("wait_time", "length_threshold"))
+    tuned = quick(trace, scenario, objective="mean-ttft", policies=("random",), paces=(), verify_requests=10)
     path, preset = as_preset(tuned, tmp_path)
     client = AsyncDisco(policy=str(path), api_key="none", base_url="http://127.0.0.1:9/v1", local=None)
     assert load_preset(path).dispatch == preset.dispatch
@@ -107,9 +160,9 @@ def test_out_of_reach_says_how_near_it_gets(trace, scenario):
     with pytest.raises(
         ConfigurationError, match=r"costs at most \$.*\(0.00x server_only\).*The cheapest is .* at \$"
     ):
-        quick(trace, scenario, objective="p99-ttft", max_cost="0.0001x")
+        quick(trace, scenario, objective="p99-ttft", max_cost="0.0001x", policies=("random",))
     with pytest.raises(ConfigurationError, match=r"P99 of TTFT of at most 0.001 s.*the fastest is"):
-        quick(trace, scenario, objective="cost", max_p99_s=0.001)
+        quick(trace, scenario, objective="cost", max_p99_s=0.001, policies=("random",))
 
 
 def test_moves_can_make_a_dear_candidate_cheap_enough(short, scenario):
@@ -158,25 +211,13 @@ def test_the_other_rate_turns_the_regime_over(scenario, rate):
     assert {own.regime, steered.regime} == {"device-constrained", "server-constrained"}
 
 
-def test_qoe_is_not_bought_by_a_slower_pace(trace, scenario):
-    tuned = quick(trace, scenario, objective="qoe", policies=("length_threshold",))
-    assert {trial.choice.pace_tps for trial in tuned.verified} == {12.0}
-
-
 def test_thinning_keeps_at_most_that_many_from_all_over(trace):
     thinned = _thin(trace, 300)
     assert len(thinned) == 286  # every seventh
     assert thinned.arrival_s[-1] > 0.99 * trace.arrival_s[-1]
     thinned.check()
     assert _thin(trace, 5000) is trace
-    assert len(resolve(thinned, SCENARIO, seed=0)) == 286
 
-
-SCENARIO = scenario_for(
-    load_device("xiaomi14-qwen1.5-0.5b"),
-    load_server("gpt-4o-mini-2024"),
-    exchange_rate=ExchangeRate(usd_per_mflop=RATE),
-)
 
 # ---------------------------------------------------------------------- the aim
 
@@ -225,9 +266,7 @@ choices = st.builds(
     PresetChoice,
     st.builds(
         Arm,
-        st.sampled_from(
-            ["wait_time", "optimal_wait", "length_threshold", "race", "server_only", "device_only"]
-        ),
+        st.sampled_from(SEARCHED),
         st.floats(0, 1).map(lambda b: round(b, 4)),
         st.floats(0, 0.99).map(lambda t: round(t, 4)),
         st.booleans(),
