@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
@@ -78,7 +78,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(trace=traces())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 def test_what_was_written_is_what_is_read(suffix, trace):
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
@@ -106,7 +106,7 @@ def test_what_python_takes_for_the_end_of_a_line_may_stand_in_a_text(suffix, tmp
     assert_same(found, trace)
 
 
-def long_trace(n: int = 40_000) -> Trace:
+def long_trace(n: int = 20_000) -> Trace:
     """Over several internal batches, gaps and features included."""
     rng = np.random.default_rng(5)
     offsets = np.concatenate([[0], rng.integers(0, 3, n).cumsum()])
@@ -130,7 +130,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("chunk_rows", [7_000, 16_384, 40_000, 50_000])
+@pytest.mark.parametrize("chunk_rows", [7_000, 16_384, 50_000])
 def test_chunks_are_the_trace(files, suffix, chunk_rows):
     chunks = list(read_chunks(files[suffix], chunk_rows=chunk_rows))
     sizes = [len(chunk) for chunk in chunks]
@@ -142,20 +142,16 @@ def test_chunks_are_the_trace(files, suffix, chunk_rows):
 
 def test_times_go_on_from_chunk_to_chunk_and_begin_at_zero(tmp_path):
     path = tmp_path / "x.csv"
-    rows = "".join(f"{100 + i},m,5,5,10,l\n" for i in range(40_000))
+    rows = "".join(f"{100 + i},m,5,5,10,l\n" for i in range(20_000))
     path.write_text(f"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n{rows}")
-    chunks = list(read_chunks(path, chunk_rows=9_000))
-    assert [chunk.arrival_s[0] for chunk in chunks] == [0, 9_000, 18_000, 27_000, 36_000]
-
-
-def test_back_to_back_goes_on_too(tmp_path):
+    assert [chunk.arrival_s[0] for chunk in read_chunks(path, chunk_rows=9_000)] == [0, 9_000, 18_000]
+    # Back to back as well.
     path = tmp_path / "x.jsonl"
     row = (
         '{"ttft_s": 0.5, "number_input_tokens": 5, "number_output_tokens": 5, "end_to_end_latency_s": 0.75}\n'
     )
     path.write_text(row * 20_000)
-    chunks = list(read_chunks(path, chunk_rows=6_000))
-    assert [chunk.arrival_s[0] for chunk in chunks] == [0, 4_500, 9_000, 13_500]
+    assert [chunk.arrival_s[0] for chunk in read_chunks(path, chunk_rows=6_000)] == [0, 4_500, 9_000, 13_500]
 
 
 def test_order_is_checked_across_borders(tmp_path):
@@ -222,23 +218,21 @@ def test_picked_requests_keep_their_gaps(counts, order):
 
 
 def test_parquet_types_that_others_write(tmp_path):
-    """Small integers, categories, nulls, dates, decimals in text: what pandas and its friends produce."""
+    """Small integers, categories, nulls, dates: what pandas and its friends produce."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    table = pa.table(
-        {
-            "arrival_s": pa.array([0, 1, 2], pa.int32()),
-            "prompt_tokens": pa.array([1, 2, 3], pa.uint16()),
-            "output_tokens": pa.array([1.0, 2.0, 3.0], pa.float32()),
-            "ttft_s": pa.array([0.5, None, 0.25], pa.float32()),
-            "gaps_s": pa.array([[0.5, 0.25], None, []], pa.list_(pa.float32())),
-            "model": pa.array(["a", "b", "a"]).dictionary_encode(),
-            "client": pa.array([1, None, 3]),
-            "at": pa.array([0, 1, 2], pa.timestamp("s")),
-        }
-    )
-    pq.write_table(table, tmp_path / "x.parquet")
+    columns = {
+        "arrival_s": pa.array([0, 1, 2], pa.int32()),
+        "prompt_tokens": pa.array([1, 2, 3], pa.uint16()),
+        "output_tokens": pa.array([1.0, 2.0, 3.0], pa.float32()),
+        "ttft_s": pa.array([0.5, None, 0.25], pa.float32()),
+        "gaps_s": pa.array([[0.5, 0.25], None, []], pa.list_(pa.float32())),
+        "model": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "client": pa.array([1, None, 3]),
+        "at": pa.array([0, 1, 2], pa.timestamp("s")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     trace, _ = read_trace(tmp_path / "x.parquet")
     np.testing.assert_array_equal(trace.ttft_s, [0.5, np.nan, 0.25])
     assert trace.gaps.offsets.tolist() == [0, 2, 2, 2]
@@ -246,34 +240,20 @@ def test_parquet_types_that_others_write(tmp_path):
     np.testing.assert_array_equal(trace.features["client"], [1, np.nan, 3])
     assert trace.features["at"].dtype.kind == "M"
 
-    azure = pa.table(
-        {
-            "TIMESTAMP": pa.array([10**9, 3 * 10**9 + 100], pa.timestamp("ns")),
-            "ContextTokens": [1, 2],
-            "GeneratedTokens": [3, 4],
-        }
-    )
-    pq.write_table(azure, tmp_path / "azure.parquet")
+    dates = pa.array([10**9, 3 * 10**9 + 100], pa.timestamp("ns"))
+    azure = {"TIMESTAMP": dates, "ContextTokens": [1, 2], "GeneratedTokens": [3, 4]}
+    pq.write_table(pa.table(azure), tmp_path / "azure.parquet")
     assert read_trace(tmp_path / "azure.parquet")[0].arrival_s.tolist() == [0, 2.0000001]
 
-
-def test_a_nan_in_parquet_is_an_error_and_a_null_is_not(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    ttft = pa.array([0.5, None, float("nan")])
-    columns = {
-        "arrival_s": [0.0, 1.0, 2.0],
-        "prompt_tokens": [1, 1, 1],
-        "output_tokens": [1, 1, 1],
-        "ttft_s": ttft,
-    }
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    # A NaN is an error, and a null is not.
+    columns = {name: columns[name] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    pq.write_table(
+        pa.table({**columns, "ttft_s": pa.array([0.5, None, float("nan")])}), tmp_path / "nan.parquet"
+    )
     with pytest.raises(ConfigurationError, match=r"row 3, column ttft_s: nan is not a number \(NaN\)"):
-        read_trace(tmp_path / "x.parquet")
-    trace, skipped = read_trace(tmp_path / "x.parquet", skip_invalid=True)
-    assert len(trace) == 2
-    assert skipped.places == {"not a number (NaN)": ("row 3",)}
+        read_trace(tmp_path / "nan.parquet")
+    trace, skipped = read_trace(tmp_path / "nan.parquet", skip_invalid=True)
+    assert (len(trace), skipped.places) == (2, {"not a number (NaN)": ("row 3",)})
 
 
 PEAK = """
@@ -288,24 +268,17 @@ print(rows, next(line for line in open("/proc/self/status") if line.startswith("
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("suffix", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_memory_depends_on_the_chunk_and_not_on_the_file(tmp_path, suffix):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
     peaks_kib = []
-    for n in (150_000, 450_000):
-        rng = np.random.default_rng(0)
-        trace = Trace.of(
-            arrival_s=rng.exponential(1.0, n).cumsum(),
-            prompt_tokens=rng.integers(1, 100, n),
-            output_tokens=rng.integers(1, 100, n),
-            ttft_s=rng.random(n),
+    for n in (60_000, 240_000):
+        numbers, path = np.arange(n), tmp_path / f"{n}.{suffix}"
+        times_s = numbers / 1e6
+        write_trace(
+            Trace.of(arrival_s=times_s, prompt_tokens=numbers, output_tokens=numbers, ttft_s=times_s), path
         )
-        path = tmp_path / f"{n}.{suffix}"
-        write_trace(trace, path)
-        ran = subprocess.run(
-            [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
-        )
+        command = [sys.executable, "-c", PEAK, str(path)]
+        ran = subprocess.run(command, check=True, capture_output=True, text=True)
         rows, peak_kib = map(int, ran.stdout.split())
         assert rows == n
         peaks_kib.append(peak_kib)
-    # The longer trace has 300,000 rows of 64 bytes more: 18,750 KiB as arrays, several times that as text.
-    assert peaks_kib[1] - peaks_kib[0] < 10_000
+    # The longer trace has 180,000 rows of 64 bytes more: 11,250 KiB as arrays, several times that as text.
+    assert peaks_kib[1] - peaks_kib[0] < 6_000
