@@ -269,7 +269,7 @@ print(rows, next(line for line in open("/proc/self/status") if line.startswith("
 @pytest.mark.parametrize("suffix", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_memory_depends_on_the_chunk_and_not_on_the_file(tmp_path, suffix):
     peaks_kib = []
-    for n in (60_000, 240_000):
+    for n in (140_000, 320_000):
         numbers, path = np.arange(n), tmp_path / f"{n}.{suffix}"
         times_s = numbers / 1e6
         write_trace(

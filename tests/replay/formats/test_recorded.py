@@ -1,0 +1,218 @@
+"""A recording replays as it was recorded, on what it was recorded on; and it can be tuned for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from recordings import RATES, SERVER, device, played, recording, trace_of
+
+from disco.cli import main
+from disco.cost import ExchangeRate, Rates, device_rates
+from disco.dispatch import load_preset
+from disco.dispatch.regime import regime
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.errors import ConfigurationError
+from disco.plan import Start
+from disco.profiles import Empirical, load_device, load_server
+from disco.replay.formats import read_trace, write_trace
+from disco.replay.vector.evaluator import evaluate
+from disco.replay.workload.from_recording import is_recording, scenario_of_routes
+from disco.replay.workload.scenario import Arm, resolve, scenario_for
+from disco.replay.workload.trace import Trace
+
+PROFILE, SERVER_PROFILE = load_device("pixel7pro-bloom-560m"), load_server("gpt-4o-mini-2024")
+
+times = st.floats(0.01, 3.0)
+delays = st.sampled_from([0.0, 0.05, 0.7])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(times, times, delays, delays, st.integers(1, 400)), min_size=2, max_size=6))
+def test_as_recorded_every_winner_and_every_first_token_comes_back(tmp_path_factory, races):
+    """Unknown times are drawn beyond their bounds, so that no loser of a race ever wins it in a replay."""
+    records = []
+    for i, (device_s, server_s, device_after, server_after, prompt) in enumerate(races):
+        # At the very same time the loser's token is charged, too; on a real clock that does not happen.
+        assume(abs(device_s + device_after - server_s - server_after) > 1e-5)
+        profiles = {
+            "device": device(device_s, answer_tokens=10),
+            "server": SimulatedProfile(ttft_s=server_s, decode_tps=80.0, answer_tokens=10),
+        }
+        starts = Start("device", device_after), Start("server", server_after)
+        records.append(played(profiles, *starts, created_s=1e9 + i, prompt_tokens=prompt))
+    trace = trace_of(tmp_path_factory.mktemp("routes"), *records)
+    scenario = scenario_of_routes(trace, device=PROFILE, server=SERVER_PROFILE)
+    for seed in range(2):
+        workload = resolve(trace, scenario, seed=seed)
+        outcome = evaluate(workload, scenario, Arm("recorded"), seed=seed)
+        recorded = [r.pace.ttft_raw_s for r in records]
+        assert outcome.ttft_s == pytest.approx(recorded, abs=3e-6)
+        assert outcome.device_won.tolist() == [r.winner == "device" for r in records]
+        assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
+        assert outcome.cost_usd == pytest.approx([r.cost for r in records], rel=1e-9)
+
+
+def test_what_is_unknown_beyond_a_bound_is_drawn_from_beyond_it(tmp_path):
+    """P(T > t | T > x), and nothing else changes: the rows without a bound meet the same luck as before."""
+    n, bound_s = 20_000, 1.0
+    ttft = Empirical.from_quantiles([0.0, 0.5, 1.0], [0.2, 0.8, 3.0])
+    bounds = np.full(n, np.nan)
+    bounds[::2] = bound_s
+    plain = Trace.of(arrival_s=np.arange(n), prompt_tokens=np.full(n, 10), output_tokens=np.full(n, 10))
+    bounded = replace(plain, features={"ttft_over_s": bounds, "device_ttft_over_s": bounds})
+    record = played({"device": device(0.2), "server": SERVER}, Start("device"), Start("server"))
+    scenario = scenario_of_routes(trace_of(tmp_path, record), device=PROFILE, server=SERVER_PROFILE)
+    scenario = replace(scenario, ttft=ttft)
+    free, held = (resolve(t, scenario, seed=5) for t in (plain, bounded))
+    assert (held.server_ttft_s[1::2] == free.server_ttft_s[1::2]).all()
+    assert (held.device_ttft_s[1::2] == free.device_ttft_s[1::2]).all()
+    drawn = held.server_ttft_s[::2]
+    assert (drawn >= bound_s).all()
+    levels = np.linspace(0.05, 0.95, 19)
+    below = ttft.cdf(bound_s)
+    assert np.quantile(drawn, levels) == pytest.approx(ttft.quantile(below + (1 - below) * levels), rel=0.03)
+    assert (held.device_ttft_s[::2] >= bound_s).all()
+
+
+def test_a_bound_beyond_all_that_was_seen_stands_for_itself():
+    over = {"ttft_over_s": np.array([99.0])}
+    trace = Trace.of(arrival_s=[0.0], prompt_tokens=[10], output_tokens=[10], features=over)
+    scenario = scenario_for(PROFILE, SERVER_PROFILE, exchange_rate=ExchangeRate(usd_per_mflop=0.0))
+    assert resolve(trace, scenario, seed=0).server_ttft_s.tolist() == [99.0]
+
+
+# ---------------------------------------------------------------------- what it was recorded on
+
+
+def test_the_scenario_of_a_recording_is_what_it_was_made_on(tmp_path):
+    scenario = scenario_of_routes(recording(tmp_path, list(range(10, 400, 25))))
+    assert scenario.name == "device × server as recorded"
+    assert scenario.device_rates == RATES["device"]
+    assert scenario.server_rates == RATES["server"]
+    assert scenario.pace_tps == 12.0
+    assert scenario.device.line.k_s_per_token == pytest.approx(0.002, rel=1e-3)
+    assert scenario.device.line.c_s == pytest.approx(0.1, abs=1e-4)
+    assert scenario.device.decode_tps == pytest.approx(30.0, rel=1e-3)
+    assert scenario.server_tps == pytest.approx(80.0, rel=1e-2)
+    assert scenario.ttft.mean() == pytest.approx(0.3, rel=0.03)
+    assert (scenario.device_continues, scenario.server_continues) == (True, True)
+    assert scenario.regime == "server-constrained"
+
+
+def test_lost_races_make_the_server_slower_than_those_it_won(tmp_path):
+    """Taking only the times that were seen would call a server fast that is fast when it wins."""
+    times_s = np.random.default_rng(0).exponential(0.6, 200)
+    records = [
+        played(
+            {"device": device(0.5), "server": SimulatedProfile(ttft_s=ttft_s, answer_tokens=10)},
+            Start("server"),
+            Start("device"),
+            created_s=1e9 + i,
+            prompt_tokens=10 + i,
+        )
+        for i, ttft_s in enumerate(times_s)
+    ]
+    trace = trace_of(tmp_path, *records)
+    seen = trace.ttft_s[~np.isnan(trace.ttft_s)]
+    assert seen.max() <= 0.5
+    ttft = scenario_of_routes(trace, device=PROFILE).ttft
+    truth = np.mean(times_s <= 0.3)
+    assert ttft.cdf(0.3) == pytest.approx(truth, abs=0.02)
+    assert np.mean(seen <= 0.3) > truth + 0.2
+
+
+def test_what_was_too_little_seen_must_be_named(tmp_path):
+    few = recording(tmp_path, [10, 20, 30])
+    with pytest.raises(ConfigurationError, match=r"2 warm starts .* at least 8 .*name a device profile"):
+        scenario_of_routes(few)
+    assert scenario_of_routes(few, device=PROFILE).device is PROFILE
+    lost = [
+        played({"device": device(0.1), "server": SERVER}, Start("device"), Start("server"), created_s=1e9 + i)
+        for i in range(3)
+    ]
+    trace = trace_of(tmp_path, *lost)
+    with pytest.raises(ConfigurationError, match="the server never came to speak"):
+        scenario_of_routes(trace, device=PROFILE)
+    found = scenario_of_routes(trace, device=PROFILE, server=SERVER_PROFILE)
+    assert found.ttft.mean() == SERVER_PROFILE.ttft().mean()
+    # A client without a server had nothing to decide.
+    alone = [
+        played({"device": device(0.1)}, Start("device"), created_s=1e9 + i, prompt_tokens=10 + i)
+        for i in range(10)
+    ]
+    with pytest.raises(ConfigurationError, match="made without a server"):
+        scenario_of_routes(trace_of(tmp_path, *alone), server=SERVER_PROFILE)
+    no_recording = Trace.of(arrival_s=[0.0], prompt_tokens=[10], output_tokens=[10])
+    with pytest.raises(ConfigurationError, match="was not read from route records"):
+        scenario_of_routes(no_recording)
+
+
+def test_loading_is_not_part_of_the_line(tmp_path):
+    prompts = list(range(10, 310, 20))
+    records = [
+        played(
+            {"device": device(0.1 + 0.002 * prompt + (1.5 if i == 0 else 0.0)), "server": SERVER},
+            Start("device"),
+            created_s=1e9 + i,
+            prompt_tokens=prompt,
+            load_s=2.0 if i == 0 else 0.0,
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    trace = trace_of(tmp_path, *records)
+    found = scenario_of_routes(trace, server=SERVER_PROFILE).device
+    assert found.line.c_s == pytest.approx(0.1, abs=1e-4)
+    assert found.load_s == pytest.approx(1.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_a_recording_written_in_our_own_format_replays_the_same(tmp_path, suffix):
+    trace = recording(tmp_path, list(range(10, 400, 25)))
+    path = tmp_path / f"own{suffix}"
+    write_trace(trace, path)
+    again, _ = read_trace(path)
+    assert is_recording(again)
+    first, second = (
+        evaluate(resolve(t, s, seed=1), s, Arm("recorded"), seed=1)
+        for t in (trace, again)
+        for s in [scenario_of_routes(t)]
+    )
+    assert (first.ttft_s == second.ttft_s).all()
+    assert (first.cost_usd == second.cost_usd).all()
+
+
+@pytest.mark.parametrize(("device_usd", "dear"), [(4e-9, "server"), (1e-4, "device")])
+def test_tuning_a_recording_leaves_the_dear_side_dear(tmp_path, capsys, device_usd, dear):
+    """What a token costs was recorded, and not the λ behind it: the named profile of the device tells that."""
+    rates = {"device": Rates(device_usd, device_usd, 0.0), "server": RATES["server"]}
+    recording(tmp_path, list(range(10, 400, 25)), rates=rates)
+    out = tmp_path / "mine.toml"
+    command = [
+        "tune",
+        str(tmp_path / "routes.jsonl"),
+        "--jobs",
+        "1",
+        "--verify-requests",
+        "5",
+        "--out",
+        str(out),
+    ]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "exchange rate of 'device × server as recorded' cannot be told" in error
+    assert "--device" in error
+    assert not out.exists()
+    assert main([*command, "--device", PROFILE.name]) == 0
+    # λ column of the table: of the row that is as it is, and of the one chosen.
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    own = float(next(row[3] for row in rows if "as it is" in row[1]))
+    live = device_rates(PROFILE, ExchangeRate(usd_per_mflop=own))
+    assert live.cost_out == pytest.approx(device_usd, rel=0.05)  # the table prints two digits
+    assert regime(live, rates["server"]) == f"{dear}-constrained"
+    assert f"{load_preset(out).cost.exchange_rate:.2g}" == next(
+        row[3].strip() for row in rows if "▶" in row[1]
+    )
