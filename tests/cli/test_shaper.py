@@ -60,6 +60,16 @@ async def read_exactly(stream, n):
     return data
 
 
+@asynccontextmanager
+async def asked(**options):
+    """A proxy, a client that has sent a request through it, and the server's end, which has read it."""
+    async with upstream() as up, shape(up.port, **options) as proxy, await connect(proxy.port) as client:
+        await client.send(REQUEST)
+        server = await up.accept()
+        assert await read_exactly(server, len(REQUEST)) == REQUEST
+        yield proxy, client, server
+
+
 async def ends(stream):
     """How a connection ends: "closed" or "reset"."""
     with anyio.fail_after(PROMPT_S):
@@ -113,19 +123,13 @@ async def test_delays_can_come_from_a_distribution():
             assert isinstance(rng, np.random.Generator)
             return np.full(n, 0.25)
 
-    async with upstream() as up, shape(up.port, Fixed()) as proxy, await connect(proxy.port) as client:
-        sent_at = time.monotonic()
-        await client.send(REQUEST)
-        server = await up.accept()
-        await read_exactly(server, len(REQUEST))
+    sent_at = time.monotonic()
+    async with asked(delay=Fixed()):
         assert time.monotonic() - sent_at >= 0.25
 
 
 async def test_frames_are_neither_merged_nor_split():
-    async with upstream() as up, shape(up.port) as proxy, await connect(proxy.port) as client:
-        await client.send(REQUEST)
-        server = await up.accept()
-        await read_exactly(server, len(REQUEST))
+    async with asked() as (_, client, server):
         for i in range(50):
             frame = b"data: " + b"x" * i + b"\n\n"
             await server.send(frame)
@@ -134,10 +138,7 @@ async def test_frames_are_neither_merged_nor_split():
 
 
 async def test_jitter_delays_chunks_and_keeps_their_order_and_borders():
-    async with upstream() as up, shape(up.port, jitter=0.15) as proxy, await connect(proxy.port) as client:
-        await client.send(REQUEST)
-        server = await up.accept()
-        await read_exactly(server, len(REQUEST))
+    async with asked(jitter=0.15) as (_, client, server):
         sent_at = time.monotonic()
         frames = [f"data: {i}\n\n".encode() for i in range(60)]
         for frame in frames:
@@ -149,26 +150,11 @@ async def test_jitter_delays_chunks_and_keeps_their_order_and_borders():
 
 
 async def test_a_client_that_hangs_up_is_hung_up_on_the_server():
-    async with upstream() as up, shape(up.port) as proxy:
-        client = await connect(proxy.port)
-        await client.send(REQUEST)
-        server = await up.accept()
-        await read_exactly(server, len(REQUEST))
+    async with asked() as (proxy, client, server):
         await server.send(HEAD)
         await client.aclose()
         assert await ends(server) in ("closed", "reset")
         await until(lambda: proxy.open_connections == 0)
-
-
-async def test_a_client_that_hangs_up_during_the_delay_never_bothers_the_server():
-    async with upstream() as up, shape(up.port, delay=3600) as proxy:
-        client = await connect(proxy.port)
-        await client.send(REQUEST)
-        server = await up.accept()
-        await until(lambda: proxy.requests == 1)
-        await client.aclose()
-        with anyio.fail_after(PROMPT_S), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-            await server.receive()  # not a byte of the request
 
 
 @pytest.mark.parametrize(
@@ -181,10 +167,7 @@ async def test_a_client_that_hangs_up_during_the_delay_never_bothers_the_server(
     ],
 )
 async def test_a_dead_server_is_a_reset_and_an_idle_one_is_not(answer, expected):
-    async with upstream() as up, shape(up.port) as proxy, await connect(proxy.port) as client:
-        await client.send(REQUEST)
-        server = await up.accept()
-        await read_exactly(server, len(REQUEST))
+    async with asked() as (_, client, server):
         if answer:
             await server.send(answer)
             assert await read_exactly(client, len(answer)) == answer
@@ -192,13 +175,20 @@ async def test_a_dead_server_is_a_reset_and_an_idle_one_is_not(answer, expected)
         assert await ends(client) == expected
 
 
-async def test_a_server_that_dies_during_the_delay_is_a_reset_at_once():
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_whoever_leaves_during_the_delay_the_other_is_told_at_once(who):
+    """The server never sees a byte of the request; the client sees a reset."""
     async with upstream() as up, shape(up.port, delay=3600) as proxy, await connect(proxy.port) as client:
         await client.send(REQUEST)
         server = await up.accept()
         await until(lambda: proxy.requests == 1)
-        await server.aclose()
-        assert await ends(client) == "reset"
+        if who == "server":
+            await server.aclose()
+            assert await ends(client) == "reset"
+            return
+        await client.aclose()
+        with anyio.fail_after(PROMPT_S), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await server.receive()
 
 
 async def test_no_server_is_a_reset_and_a_later_one_is_found():
