@@ -21,7 +21,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from disco.cli.demonstration.demo_server import model_gguf  # noqa: E402 - the checkout's
+from disco.endpoints.llamacpp.model.model_files import resolve_model  # noqa: E402 - the checkout's
 
 PAPER = {"3 bytes a token": -35.62, "17 bits a token": -54.40}
 CUT = 128  # tokens of each prefix: an answer that moves is about half written
@@ -75,7 +75,7 @@ def main() -> None:
 
     from llama_cpp import Llama
 
-    model = Llama(str(model_gguf("smollm2-135m")), vocab_only=True, verbose=False)
+    model = Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
     found = list(
         prefixes(
             lambda text: model.tokenize(text.encode(), add_bos=False, special=False),

@@ -16,7 +16,7 @@ import httpx2
 import openai
 import pytest
 
-from disco.cli.demonstration.demo_server import DemoServer, DemoServerError, model_gguf
+from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.errors import ConfigurationError, ModelFileError
 
@@ -61,7 +61,7 @@ def test_it_can_be_killed_and_restarted_on_the_same_port(server):
     assert gone(pid)
     with pytest.raises(ConnectionRefusedError):
         ask(server)
-    server.restart()
+    server.start()
     assert server.port == port
     assert server.pid != pid
     assert ask(server)
@@ -118,7 +118,6 @@ def test_unknown_models_are_named_with_the_remedy(tmp_path):
         DemoServer("smollm2")
     with pytest.raises(ModelFileError, match="missing"):
         DemoServer(tmp_path / "missing.gguf")
-    assert model_gguf("smollm2-135m").stat().st_size > 50_000_000
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

