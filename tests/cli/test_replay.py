@@ -324,6 +324,16 @@ def test_no_output_replaces_what_is_read(arguments, tmp_path, capsys, monkeypatc
     assert (tmp_path / "in.toml").read_text() == "precious"
 
 
+def test_an_answer_that_would_never_end_is_refused_where_it_is_run_token_by_token(tmp_path, capsys):
+    path = tmp_path / "long.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,10,1000000000\n")
+    message = refused(capsys, "replay", str(path), "--policy", "race", "--events")
+    assert "request 2 has an answer of 1,000,000,000 tokens" in message
+    assert "--max-tokens" in message
+    assert main(["replay", str(path), "--policy", "race", "--events", "--max-tokens", "20"]) == 0
+    assert main(["replay", str(path), "--policy", "race"]) == 0
+
+
 def test_without_plotly_a_page_is_refused_before_the_work(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("disco.cli.output_files.find_spec", lambda _name: None)
     assert 'pip install "disco-llm[replay]"' in refused(

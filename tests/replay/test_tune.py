@@ -88,26 +88,6 @@ def recorded(scenario: Scenario, rate: float) -> Scenario:
     return replace(scenario, device=device, device_rates=rates)
 
 
-@pytest.mark.parametrize("rate", [RATE, 5e-9], ids=["server dear", "device dear"])
-def test_the_dear_side_of_a_recording_stays_the_dear_side(short, scenario, rate, tmp_path):
-    """The preset that was tuned makes the side dear that was dear when the requests were recorded."""
-    made = recorded(scenario, rate)
-    options = {"objective": "mean-ttft", "policies": ("random",), "paces": (), "verify_requests": 10}
-    with pytest.raises(
-        ConfigurationError, match=r"exchange rate of .* cannot be told.*--device.*--exchange-rate"
-    ):
-        quick(short, made, **options)
-    named = replace(made, device=scenario.device)  # the profile that the client had
-    tuned = quick(short, named, **options)
-    own = {t.choice.exchange_rate for t in tuned.verified if t.choice.exchange_rate == pytest.approx(rate)}
-    assert own, "most candidates are verified at the recording's own rate"
-    _, preset = as_preset(tuned, tmp_path)
-    if tuned.chosen.choice.exchange_rate in own:
-        live = device_rates(scenario.device, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
-        assert replace(scenario, device_rates=live).regime == made.regime
-        assert live.cost_out == pytest.approx(made.device_rates.cost_out)
-
-
 def test_a_profile_that_makes_the_other_side_dear_is_refused(short, scenario):
     """Its work per prompt token, at the recorded price per answer token, lies on the other side of the server's."""
     made = recorded(scenario, 5e-9)

@@ -92,7 +92,7 @@ def _table_2(result: PaperResult) -> PaperTable:
     notes = [
         f"Of {len(cuts)} cells: "
         + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        + ". Out of reach: above what who knows every TTFT in advance reaches on these servers and lengths.",
+        + ". Out of reach: above what an oracle that knows every TTFT reaches on these servers and lengths.",
     ]
     notes += [
         f"{cut.device} × {cut.server} {_LETTER[cut.regime]}: {cut.verdict}; printed {cut.printed:.2f} %, ours "
