@@ -160,7 +160,9 @@ def test_whatever_stands_in_json_is_a_trace_or_an_error_that_says_so(tmp_path_fa
         ("x.csv", b"\n", "is empty"),
         ("x.csv", f"{TTFT}\n", "holds no request"),
         ("x.jsonl", b"\n\n", "is empty"),
-        ("x.jsonl", b"3\n4\n", "holds no JSON object"),
+        ("x.jsonl", b"3\n4\n", "holds no JSON object; write one"),
+        ("x.jsonl", b"3\n{4\n", "holds no JSON object (line 2: broken JSON); write one"),
+        ("x.json", '{"a": ' + "9" * 5000 + "}", "holds no JSON object (line 1: a number with too many digits)"),
         ("x.json", b"[]", "is empty"),
         ("x.csv", b"PAR1\x15\x04\x15", "is a Parquet file; give it the suffix .parquet"),
         ("x.csv", b"PK\x03\x04\x14\x00", "spreadsheet"),
@@ -178,6 +180,7 @@ def test_whatever_stands_in_json_is_a_trace_or_an_error_that_says_so(tmp_path_fa
         ("x.json", "[" + "9" * 5000 + "]", "a number with too many digits"),
         ("x.json", "[" * 100_000, "nested too deep"),
         ("x.json", '{"request_throughput": 3.0, "mean_ttft_ms": 100.0}', "--save-detailed"),
+        ("x.json", '{"input_lens": [1], "output_lens": [1], "ttfts": [], "itls": [[], []]}', "one entry per request"),
     ],
 )  # fmt: skip
 def test_files_that_are_no_traces(file, name, content, said):

@@ -109,7 +109,9 @@ class JsonSource:
                 return entry[1]
         if not seen:
             raise ConfigurationError(f"{self.path} is empty; it holds no request")
-        raise ConfigurationError(f"{self.path} holds no JSON object; write one per request")
+        problem = next((entry for _, entry in seen if isinstance(entry, Problem)), None)
+        why = f" ({self.unit} {problem.place}: {problem.reason})" if problem else ""
+        raise ConfigurationError(f"{self.path} holds no JSON object{why}; write one per request")
 
     def _of_document(self, adapter: Adapter) -> Iterator[_Entry]:
         assert adapter.document is not None
