@@ -93,6 +93,7 @@ BENCHMARK = {"ttft_s": 0.5, "number_input_tokens": 5, "number_output_tokens": 5,
         # Vendors' columns as in the file.
         ("x.csv", f"{BURST}1,m,1,2,3,l\n5,m,x,2,3,l\n", "column Request tokens: 'x' is not a number"),
         ("x.csv", f"{AZURE}16.11.2023 18:15,1,1\n", "line 3, column TIMESTAMP: '16.11.2023 18:15' is not a date"),
+        ("x.csv", f"{AZURE},1,1\n", "line 3, column TIMESTAMP: missing value"),
         ("x.csv", f"{HEADER},confidence\n0,1,1,1\n0,1,1,1.5\n", "column confidence: '1.5' is above 1"),
         *[
             ("x.csv", f"{HEADER},gaps_s\n0,1,1,0.5\n1,1,1,{gaps}\n", ", line 3, column gaps_s: ")
