@@ -1,317 +1,308 @@
-"""JSON schemas as grammars: what follows the grammar is valid JSON, and valid under the schema.
+"""JSON schemas as llguidance is given them.
 
-A grammar may allow less than its schema does (properties in the order they are listed, no unlisted ones beside listed
-ones, whole numbers of at most 16 digits), never more. What it cannot say is refused with the keyword's name,
-rather than left out. Unknown keywords and formats are annotations, as the specification says.
+llguidance keeps to a schema exactly, or refuses it. Here a schema loses its annotations, gets the limits that keep a
+document readable and a small model from writing without end, and is refused by the keyword's name where it narrows
+what is valid in a way that llguidance does not know. Every change allows less than the schema does, never more.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
-from disco.endpoints.llamacpp.gbnf import MAX_REPEATS, alternatives, grammar_text, literal, repeated
-from disco.endpoints.llamacpp.json_cost import MAX_DIGITS, SchemaCost
-from disco.endpoints.llamacpp.json_numbers import integers, numbers
-from disco.endpoints.llamacpp.json_patterns import PatternError, pattern_expression
-from disco.endpoints.llamacpp.json_simple import SchemaError, Unsatisfiable, simplified, types_of
+__all__ = ["MAX_INTEGER", "REMEDY", "SchemaError", "prepared_schema"]
 
-__all__ = ["SchemaError", "schema_grammar", "schema_rules"]
+MAX_INTEGER = 2**53 - 1
+"""Integers and bounds lie within plus and minus this: beyond it, JSON readers round."""
 
-_TIME = (
-    '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? '
-    '("Z" | [+-] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])'
+REMEDY = "make it simpler, say it in the prompt instead, or send this request to a server"
+
+# What one schema may hold. llguidance limits its own work too, but it cannot be interrupted while it compiles.
+_MAX_SUBSCHEMAS = 10_000
+_MAX_CHARACTERS = 250_000
+_MAX_OPTIONAL = 300
+_MAX_DEPTH = 60
+_MAX_STEPS = 10_000  # the sum of the digits of every `multipleOf`, read as whole numbers: 0.25 counts 25
+_MAX_CONJUNCTION = (
+    12  # patterns that one string may have to match at once: llguidance's work doubles with each
 )
-# No month has a 29th to 31st that some February or April lacks: an impossible date is worse than a missing one.
-_DATE = '[12] [0-9] [0-9] [0-9] "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])'
-_BYTE = '("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9] [0-9] | [0-9])'
-_FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f'{_DATE} "T" {_TIME}',
-    "uuid": ' "-" '.join(f"[0-9a-f]{{{n}}}" for n in (8, 4, 4, 4, 12)),
-    "email": '[a-z0-9] [a-z0-9._-]{0,30} "@" ([a-z0-9] [a-z0-9-]{0,30} "."){1,3} [a-z]{2,8}',
-    "ipv4": ' "." '.join([_BYTE] * 4),
+
+_MAPS = frozenset({"properties", "patternProperties"})
+_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SINGLE = frozenset({"items", "additionalItems", "additionalProperties"})
+_PLAIN = frozenset(
+    {"type", "enum", "const", "required", "minProperties", "maxProperties", "minItems", "maxItems"}
+    | {"minLength", "maxLength", "pattern", "format", "multipleOf"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+)
+_COMBINERS = frozenset({"anyOf", "oneOf", "allOf", "$ref"})
+_OBJECT = frozenset(
+    {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties"}
+)
+# Keywords that narrow what is valid and that llguidance does not know, with the values that ask for nothing.
+_REFUSED: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("not", "if", "then", "else", "contains"), ()),
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), ()),
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), ({},)),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), (True, {})),
+    "uniqueItems": (False,),
 }
-_LARGEST = 10**MAX_DIGITS - 1
-_PRIMITIVES = {"boolean": "json-boolean", "null": "json-null"}
+_TYPE_OF = {
+    **dict.fromkeys(_OBJECT, "object"),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems", "additionalItems"), "array"),
+    **dict.fromkeys(("pattern", "minLength", "maxLength"), "string"),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+}
+# llguidance's formats, and what they must keep to besides: no 29 February, no 61st second, no mail without a dot.
+_DAY = r"[1-9]\d{3}-(?:(?:0[13-9]|1[0-2])-\d\d|02-(?:[01]\d|2[0-8]))"
+_SECONDS = r":[0-5]\d(?:\.\d{1,6})?(?:[zZ]|[+-]\d\d:\d\d)"
+_FORMATS: Mapping[str, str | None] = {
+    **dict.fromkeys(("duration", "hostname", "ipv4", "ipv6", "uri", "uuid")),
+    "date": f"^{_DAY}$",
+    "time": rf"^\d\d:\d\d{_SECONDS}$",
+    "date-time": rf"^{_DAY}T\d\d:\d\d{_SECONDS}$",
+    "email": r"\.[A-Za-z]{2,24}$",
+}
 
 
-def schema_grammar(schema: Mapping[str, Any]) -> str:
-    """The whole grammar of a document that is valid under `schema`.
-
-    Raises:
-        SchemaError: the schema is malformed, or says something that a grammar cannot.
-    """
-    return grammar_text(*schema_rules(schema, "r"))
+class SchemaError(ValueError):
+    """The schema cannot be kept to; the message says why, in a clause. It quotes nothing but keywords."""
 
 
-def schema_rules(
-    schema: Mapping[str, Any],
-    prefix: str,
-    *,
-    only: str | None = None,
-    check: Callable[[], None] | None = None,
-) -> tuple[str, dict[str, str]]:
-    """The expression for a value that is valid under `schema`, and the rules it needs beside `JSON_RULES`.
+def prepared_schema(
+    schema: Mapping[str, Any], *, only: str | None = None, check: Callable[[], None] | None = None
+) -> str:
+    """The schema as JSON text for llguidance.
 
     Args:
         schema: a JSON schema; `$ref` may point to anywhere inside it.
-        prefix: begins the rules' names, so that those of several schemas can stand in one grammar.
         only: a type that the value must have besides.
-        check: called all along; what it raises stops the translation and passes through.
+        check: called all along; what it raises stops the work and passes through.
 
     Raises:
-        SchemaError: see `schema_grammar`.
+        SchemaError: the schema is malformed, too large, or has a keyword that cannot be kept to.
     """
-    converter = _Converter(schema, prefix, SchemaCost() if check is None else SchemaCost(check))
-    wanted = schema if only is None else {"allOf": [schema], "type": only}
+    reader = _Reader(schema, check or (lambda: None))
+    found = reader.document()
+    if only is not None:
+        kinds = found.get("type", only)
+        if only not in ([kinds] if isinstance(kinds, str) else kinds):
+            raise SchemaError(f"its types exclude {only}")
+        found["type"] = only
+    options = {"whitespace_pattern": "[ ]", "coerce_one_of": True}
     try:
-        return converter.value(wanted), converter.rules
+        text = json.dumps({"x-guidance": options, **found}, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise SchemaError("it holds a value that has no form in JSON") from exc
     except RecursionError:
         raise SchemaError("it is nested too deeply") from None
+    if len(text) > _MAX_CHARACTERS:
+        raise _too_much(len(text), _MAX_CHARACTERS, "characters")
+    return text
 
 
-class _Converter:
-    """Mutable: `rules`, and `_named`, the rule of each `$ref` so far."""
+def _too_much(has: int, most: int, what: str) -> SchemaError:
+    return SchemaError(f"it has {has:,} or more {what}, and at most {most:,} are kept to; {REMEDY}")
 
-    def __init__(self, document: Mapping[str, Any], prefix: str, cost: SchemaCost) -> None:
-        self.rules: dict[str, str] = {}
+
+class _Reader:
+    """Mutable: all but `_document` and `_check`."""
+
+    def __init__(self, document: Mapping[str, Any], check: Callable[[], None]) -> None:
         self._document = document
-        self._prefix = prefix
-        self._cost = cost
-        self._named: dict[str, str] = {}
+        self._check = check
+        self._subschemas = self._optional = self._characters = self._steps = self._conjunctions = 0
+        self._patterns: set[str] = set()
+        self._names: dict[str, str] = {}  # of the definitions, by the `$ref` that leads to them
+        self._unread: list[str] = []
+        self._closable: list[dict[str, Any]] = []
+        self._combines = False
 
-    def _rule(self, body: str, name: str | None = None) -> str:
-        name = name or self._new_name()
-        self.rules[name] = body
-        return name
-
-    def _new_name(self) -> str:
-        name = f"{self._prefix}{len(self.rules)}"
-        self.rules[name] = ""  # the name is taken; its body follows
-        return name
-
-    def value(self, schema: Any) -> str:
-        """The expression for any value that is valid under `schema`."""
-        if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
-            ref = schema["$ref"]
-            if simplified(schema, {}, self._cost) == {}:  # nothing but notes beside it
-                return self._referenced(ref)
-        schema = simplified(schema, self._document, self._cost)
-        for union in ("anyOf", "oneOf"):
-            if union in schema:
-                return self._union(schema, union)
-        if "enum" in schema:
-            self._cost.spend("enum", len(schema["enum"]))
-            return alternatives(self._literal(one) for one in schema["enum"])
-        types = types_of(schema)
-        if types is None:
-            return "json-value"
-        return alternatives(self._typed(one, schema) for one in types)
-
-    def _literal(self, value: Any) -> str:
-        text = _compact(value)
-        self._cost.spend("text", len(text))
-        return literal(text)
-
-    def _referenced(self, ref: str) -> str:
-        if ref not in self._named:
-            name = self._named[ref] = self._new_name()
-            body = self.value(simplified({"$ref": ref}, self._document, self._cost))
-            if body == name:
-                raise SchemaError(f"$ref {ref} refers to itself")
-            self._rule(body, name)
-        return self._named[ref]
-
-    def _union(self, schema: Mapping[str, Any], union: str) -> str:
-        rest = {key: value for key, value in schema.items() if key != union}
-        found = []
-        self._cost.spend(union, len(schema[union]))
-        for one in schema[union]:
-            try:
-                found.append(self.value({"allOf": [one, rest]} if rest else one))
-            except Unsatisfiable:
-                continue  # the others may do
-        if not found:
-            raise Unsatisfiable(f"no alternative of {union} is possible")
-        return alternatives(found)
-
-    def _typed(self, kind: str, schema: Mapping[str, Any]) -> str:
-        if kind == "object":
-            return self._object(schema)
-        if kind == "array":
-            return self._array(schema)
-        if kind == "string":
-            return self._string(schema)
-        if kind in ("integer", "number"):
-            return self._number(kind, schema)
-        return _PRIMITIVES[kind]
-
-    # ------------------------------------------------------------------ objects and arrays
-
-    def _object(self, schema: Mapping[str, Any]) -> str:
-        properties: Mapping[str, Any] = schema.get("properties", {})
-        required = set(schema.get("required", ()))
-        least, most = schema.get("minProperties", 0), schema.get("maxProperties")
-        # Where properties are listed, be it none at all, only those are written.
-        others = schema.get("additionalProperties", True)
-        if not properties and others is not False and not (others is True and "properties" in schema):
-            return self._map(schema, others, required, least, most)
-        if unlisted := sorted(required - set(properties)):
-            if others is False:
-                raise Unsatisfiable(f"it requires {unlisted[0]!r}, which it does not allow")
-            properties = {**properties, **dict.fromkeys(unlisted, others)}
-        if least > len(required) or (most is not None and most < len(properties)):
-            raise SchemaError("minProperties and maxProperties beside properties are not supported")
-        self._cost.spend("optional", len(set(properties) - required))
-        possible: dict[str, str] = {}
-        for name, one in properties.items():
-            try:
-                possible[name] = f'{self._literal(name)} ws ":" ws {self.value(one)}'
-            except Unsatisfiable:
-                if name in required:
-                    raise
-        # Two chains over the properties in their order: with nothing written yet, and with a comma due.
-        first, behind = '""', '""'
-        for name, body in reversed(possible.items()):
-            rest = self._rule(behind) if behind != '""' else ""
-            pair = self._rule(body)
-            if name in required:
-                first, behind = f"{pair} {rest}", f'ws "," ws {pair} {rest}'
-            else:
-                start = f"{pair} {rest}".strip()
-                first = f"({start} | {first})" if first != '""' else f"({start})?"
-                behind = f'(ws "," ws {pair})? {rest}'
-            first, behind = first.strip(), behind.strip()
-        return self._rule(f'"{{" ws {first} ws "}}"')
-
-    def _map(
-        self, schema: Mapping[str, Any], others: Any, required: set[str], least: int, most: int | None
-    ) -> str:
-        if required:
-            return self._object({**schema, "properties": dict.fromkeys(sorted(required), others)})
-        if least > 1:
-            raise SchemaError("minProperties above 1 is not supported: names could repeat")
-        names = schema.get("propertyNames")
-        if names is None and others is True and (least, most) == (0, None):
-            return "json-object"
-        key = "json-string" if names is None else self.value({"allOf": [{"type": "string"}, names]})
-        pair = f'{key} ws ":" ws {self.value(others)}'
-        return self._rule(self._listed("{", self._rule(pair), "}", least, most))
-
-    def _array(self, schema: Mapping[str, Any]) -> str:
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
-        items, fixed = schema.get("items", True), schema.get("prefixItems")
-        if isinstance(items, Sequence):  # as drafts before 2020 wrote it
-            items, fixed = schema.get("additionalItems", True), items
-        if fixed:
-            if least > len(fixed) or (most is not None and most < len(fixed)):
-                raise SchemaError("minItems and maxItems that differ from the length of prefixItems")
-            inside = ' ws "," ws '.join(self.value(one) for one in fixed)
-            return self._rule(f'"[" ws {inside} ws "]"')
-        if items is True and (least, most) == (0, None):
-            return "json-array"
-        if items is False or most == 0:
-            return self._rule('"[" ws "]"')
-        return self._rule(self._listed("[", self._rule(self.value(items)), "]", least, most))
-
-    def _listed(self, opened: str, item: str, closed: str, least: int, most: int | None) -> str:
-        if least > MAX_REPEATS:
-            raise SchemaError(f"more than {MAX_REPEATS} items cannot be asked for")
-        if most is not None and most < max(least, 0):
-            raise Unsatisfiable("its upper limit is below its lower one")
-        if most == 0:
-            return f'"{opened}" ws "{closed}"'
-        self._cost.spend("repeats", max(least, min(most or 0, MAX_REPEATS)))
-        more = repeated(f'(ws "," ws {item})', max(least - 1, 0), None if most is None else most - 1)
-        inside = f"{item} {more}" if least else f"({item} {more})?"
-        return f'"{opened}" ws {inside} ws "{closed}"'
-
-    # ------------------------------------------------------------------ strings and numbers
-
-    def _string(self, schema: Mapping[str, Any]) -> str:
-        least, most = schema.get("minLength", 0), schema.get("maxLength")
-        pattern = schema.get("pattern")
-        if pattern is not None:
-            if least or most is not None:
-                raise SchemaError("pattern together with minLength or maxLength is not supported")
-            try:
-                return self._rule(pattern_expression(pattern, self._cost))
-            except PatternError as exc:
-                raise SchemaError(f"its pattern is not supported: {exc}") from None
-        if least or most is not None:
-            if least > MAX_REPEATS:
-                raise SchemaError(f"minLength above {MAX_REPEATS} is not supported")
-            if most is not None and most < least:
-                raise Unsatisfiable("maxLength is below minLength")
-            self._cost.spend("repeats", max(least, min(most or 0, MAX_REPEATS)))
-            return self._rule(f'"\\"" {repeated("json-char", least, most)} "\\""')
-        form = _FORMATS.get(schema.get("format", ""))
-        return "json-string" if form is None else self._rule(f'"\\"" {form} "\\""')
-
-    def _number(self, kind: str, schema: Mapping[str, Any]) -> str:
-        step = schema.get("multipleOf", 1 if kind == "integer" else None)
-        if step not in (None, 1):
-            raise SchemaError("multipleOf is not supported")
-        if step == 1:
-            kind = "integer"
-        low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
-        high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
-        low, above = _within(low, above, -1, "minimum")
-        high, below = _within(high, below, 1, "maximum")
-        if low is None and high is None:
-            return f"json-{kind}"
-        if kind == "integer":
-            least = None if low is None else math.floor(low) + 1 if above else math.ceil(low)
-            most = None if high is None else math.ceil(high) - 1 if below else math.floor(high)
-            body = integers(least, most)
-        else:
-            if any(one is not None and one != int(one) for one in (low, high)):
-                raise SchemaError("bounds of numbers that are no whole numbers are not supported")
-            body = numbers(
-                None if low is None else int(low),
-                None if high is None else int(high),
-                above=above,
-                below=below,
+    def document(self) -> dict[str, Any]:
+        """The whole schema, with the definitions it uses."""
+        found: dict[str, Any] = self._read(self._document, 0)
+        definitions: dict[str, Any] = {}
+        while self._unread:
+            ref = self._unread.pop()
+            definitions[self._names[ref]] = self._read(self._target(ref), 1)
+        if definitions:
+            found["$defs"] = definitions
+        if min(self._conjunctions, len(self._patterns)) > _MAX_CONJUNCTION:
+            raise _too_much(
+                len(self._patterns), _MAX_CONJUNCTION, "patterns and formats where parts are combined"
             )
-        if body is None:
-            raise Unsatisfiable("no number lies between its bounds")
-        return self._rule(body)
+        # A model should not invent properties. Where parts are combined, a part cannot know the others' properties.
+        if not self._combines:
+            for one in self._closable:
+                one["additionalProperties"] = False
+        return found
 
+    def _read(self, schema: Any, depth: int) -> Any:
+        self._check()
+        self._subschemas += 1
+        if self._subschemas > _MAX_SUBSCHEMAS:
+            raise _too_much(self._subschemas, _MAX_SUBSCHEMAS, "subschemas")
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, Mapping):
+            raise SchemaError("a schema is not an object")
+        if depth > _MAX_DEPTH:
+            raise SchemaError("it is nested too deeply")
+        found: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword in _REFUSED and value not in _REFUSED[keyword]:
+                raise SchemaError(f"{keyword} is not supported")
+            if keyword == "$id" and depth and not str(value).startswith("#"):
+                raise SchemaError("$id inside a schema is not supported")
+            if keyword in _MAPS and isinstance(value, Mapping):
+                found[keyword] = {name: self._read(one, depth + 1) for name, one in value.items()}
+            elif (keyword in _LISTS or keyword == "items") and isinstance(value, list):
+                found[keyword] = [self._read(one, depth + 1) for one in value]
+            elif keyword in _SINGLE:
+                found[keyword] = self._read(value, depth + 1)
+            elif keyword == "$ref":
+                found[keyword] = self._reference(value)
+            elif keyword in _PLAIN:
+                found[keyword] = value
+            elif keyword in _MAPS | _LISTS:
+                raise SchemaError(f"{keyword} is malformed")
+        if "propertyNames" in schema:
+            self._name_properties(found, self._read(schema["propertyNames"], depth + 1))
+        return self._limited(found)
 
-def _bound(
-    schema: Mapping[str, Any], inclusive: str, exclusive: str, stricter: Any
-) -> tuple[float | None, bool]:
-    """A bound, and whether it is itself excluded."""
-    bound, other = schema.get(inclusive), schema.get(exclusive)
-    if isinstance(other, bool):  # draft 4
-        return bound, other and bound is not None
-    if other is None or bound is None:
-        return (other, True) if bound is None and other is not None else (bound, False)
-    return (other, True) if stricter(bound, other) == other else (bound, False)
+    # References
 
+    def _reference(self, ref: Any) -> str:
+        if ref == "#":
+            return "#"
+        if not isinstance(ref, str) or not ref.startswith("#/"):
+            raise SchemaError("a $ref leads out of the schema, or to an anchor")
+        seen, target = {ref}, self._target(ref)
+        while isinstance(target, Mapping) and isinstance(further := target.get("$ref"), str):
+            if further in seen:
+                raise SchemaError("a $ref refers to itself")
+            seen.add(further)
+            target = self._target(further) if further.startswith("#/") else None
+        if ref not in self._names:
+            self._names[ref] = f"d{len(self._names)}"
+            self._unread.append(ref)
+        return f"#/$defs/{self._names[ref]}"
 
-def _within(
-    bound: float | None,
-    excluded: bool,  # noqa: FBT001
-    sign: int,
-    keyword: str,
-) -> tuple[float | None, bool]:
-    """The bound, drawn in where it has more digits than anybody writes."""
-    if bound is None or -_LARGEST <= bound <= _LARGEST:
-        return bound, excluded
-    if not bound * sign > 0:
-        raise SchemaError(
-            f"{keyword} has more than {MAX_DIGITS} digits; leave it out, or send this request to a server"
-        )
-    return sign * _LARGEST, False
+    def _target(self, ref: str) -> Any:
+        found: Any = self._document
+        for step in unquote(ref[1:]).split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and key in found:
+                found = found[key]
+            elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                raise SchemaError("a $ref leads nowhere")
+        return found
 
+    # One schema, whose parts have been read
 
-def _compact(value: Any) -> str:
-    """A JSON value as models mostly write it."""
-    text = json.dumps(value, ensure_ascii=False)
-    # Half characters, which JSON can name but no text can hold.
-    return text if text.isascii() or text.encode("utf-8", "ignore").decode() == text else json.dumps(value)
+    def _name_properties(self, found: dict[str, Any], names: Any) -> None:
+        """Say `propertyNames` in other words: listed names become properties, a pattern a pattern property."""
+        if names is True:
+            return
+        if isinstance(names, dict) and "$ref" in names and len(names) == 1:
+            ref = next(ref for ref, name in self._names.items() if names["$ref"] == f"#/$defs/{name}")
+            names = self._read(self._target(ref), 1)
+        others = found.get("additionalProperties", True)
+        said = names.keys() - {"type"} if isinstance(names, dict) else {"propertyNames"}
+        if "properties" not in found and "patternProperties" not in found:
+            if said == {"pattern"}:
+                found["patternProperties"] = {names["pattern"]: others}
+                found["additionalProperties"] = False
+                return
+            if said in ({"enum"}, {"const"}):
+                listed = names.get("enum", [names.get("const")])
+                found["properties"] = {name: others for name in listed if isinstance(name, str)}
+                found["additionalProperties"] = False
+                return
+        if said:
+            raise SchemaError("propertyNames other than an enum or a pattern alone is not supported")
+
+    def _limited(self, found: dict[str, Any]) -> dict[str, Any]:
+        combined = found.keys() & _COMBINERS
+        if combined == {"allOf"} and found.keys() == combined and len(found["allOf"]) == 1:
+            part = found["allOf"][0]
+            return part if isinstance(part, dict) else found
+        if "allOf" in found or len(combined) > 1 or (combined and found.keys() & _OBJECT):
+            self._combines = True
+        self._conjunctions += len(found.get("allOf", ())) + bool(combined and len(found) > 1)
+        self._patterns |= {str(found[keyword]) for keyword in ("pattern", "format") if keyword in found}
+        if "type" not in found and not found.keys() & (_COMBINERS | {"enum", "const"}):
+            kinds = [_TYPE_OF[keyword] for keyword in found if keyword in _TYPE_OF]
+            found |= {"type": kinds[0]} if kinds else {}
+        self._limit_values(found)
+        self._limit_numbers(found)
+        self._limit_properties(found)
+        form = found.pop("format", None)
+        if isinstance(form, str) and form in _FORMATS:
+            found["format"] = form
+            if (narrower := _FORMATS[form]) is not None:
+                found["allOf"] = [*found.get("allOf", ()), {"pattern": narrower}]
+        return found
+
+    def _limit_values(self, found: dict[str, Any]) -> None:
+        for keyword in ("enum", "const"):
+            values = [found[keyword]] if keyword in found else []
+            while values:
+                self._check()
+                value = values.pop()
+                if isinstance(value, list | Mapping):
+                    values += value.values() if isinstance(value, Mapping) else value
+                elif isinstance(value, str):
+                    self._characters += len(value)
+                elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+                    raise SchemaError(f"{keyword} has an integer beyond 2^53 - 1")
+                self._characters += 1
+                if self._characters > _MAX_CHARACTERS:
+                    raise _too_much(self._characters, _MAX_CHARACTERS, f"characters in {keyword}")
+
+    def _limit_numbers(self, found: dict[str, Any]) -> None:
+        for keyword, sign in (
+            ("minimum", -1),
+            ("exclusiveMinimum", -1),
+            ("maximum", 1),
+            ("exclusiveMaximum", 1),
+        ):
+            bound = found.get(keyword)
+            if isinstance(bound, bool) or not isinstance(bound, int | float) or abs(bound) <= MAX_INTEGER:
+                continue
+            if bound * sign < 0:
+                raise SchemaError(
+                    f"{keyword} is beyond 2^53 - 1; leave it out, or send this request to a server"
+                )
+            found[keyword] = sign * MAX_INTEGER
+        if isinstance(step := found.get("multipleOf"), int | float):
+            digits = Decimal(str(step)).normalize().as_tuple().digits
+            self._steps += int("".join(map(str, digits)))
+            if self._steps > _MAX_STEPS:
+                raise _too_much(self._steps, _MAX_STEPS, "steps of multipleOf")
+        kinds = found.get("type", ())
+        if "integer" in ([kinds] if isinstance(kinds, str) else kinds):
+            found.setdefault("minimum", -MAX_INTEGER)
+            found.setdefault("maximum", MAX_INTEGER)
+
+    def _limit_properties(self, found: dict[str, Any]) -> None:
+        properties, required = found.get("properties", {}), found.get("required", ())
+        if not isinstance(required, list | tuple) or not all(isinstance(name, str) for name in required):
+            raise SchemaError("required is malformed")
+        least = found.get("minProperties", 0)
+        if isinstance(least, int) and least > max(1, len(required)):
+            raise SchemaError("minProperties above 1 is not supported: names could repeat")
+        optional = len(properties.keys() - set(required))
+        bounded = least or "maxProperties" in found
+        # With a bound, every optional property needs a rule that names all the others.
+        self._optional += max(optional, optional * optional // 30) if bounded else optional
+        if self._optional > _MAX_OPTIONAL:
+            raise _too_much(self._optional, _MAX_OPTIONAL, "optional properties")
+        listed = "properties" in found and "patternProperties" not in found
+        if listed and "additionalProperties" not in found and set(required) <= properties.keys():
+            self._closable.append(found)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.endpoints.llamacpp.json_schema import SchemaError, schema_rules
+from disco.endpoints.llamacpp.constraints import accepted_schema
+from disco.endpoints.llamacpp.json_schema import SchemaError
 from disco.endpoints.llamacpp.refusals import malformed, unserved
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools, read_tools
 from disco.request import Prefix, Request
@@ -66,7 +67,7 @@ class Sampling:
 
     Attributes:
         temperature: 0 picks the most probable token.
-        form: the grammar expression that the answer's text must match and its rules; None for free text.
+        schema: what the answer's text must be valid under, as `accepted_schema` returns it; None for free text.
         tools: the functions that may be called; None where there are none.
         top_logprobs: alternatives reported for each token; None when log probabilities are not asked for.
         max_tokens: length of the whole answer, None for as long as the context lasts.
@@ -81,7 +82,7 @@ class Sampling:
     presence_penalty: float = 0.0
     repeat_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
-    form: tuple[str, Mapping[str, str]] | None = field(default=None, repr=False)
+    schema: str | None = field(default=None, repr=False)
     tools: Tools | None = None
     top_logprobs: int | None = None
     stop: tuple[str, ...] = field(default=(), repr=False)
@@ -100,7 +101,7 @@ def unserved_params(params: Mapping[str, Any]) -> list[str]:
 
 
 def needs_compiling(request: Request) -> bool:
-    """Whether there are schemas to translate, which may take a while."""
+    """Whether there are schemas to try out, which may take a while."""
     return bool(request.params.get("tools")) or request.params.get("response_format") is not None
 
 
@@ -113,7 +114,7 @@ def read_params(
         request: its `params`.
         prefix: the answer so far.
         endpoint: its name, for messages.
-        check: called while schemas are translated; what it raises stops that and passes through.
+        check: called while schemas are read; what it raises stops that and passes through.
 
     Raises:
         EndpointFailure: UNSERVED for what another endpoint may serve, BAD_REQUEST for what is malformed.
@@ -125,9 +126,9 @@ def read_params(
             "leave it out, or send this request to a server.",
             names[0],
         )
-    form = _form(params.get("response_format"), endpoint, check)
+    schema = _schema(params.get("response_format"), endpoint, check)
     tools = read_tools(params, endpoint=endpoint, check=check)
-    if prefix and (form is not None or (tools is not None and tools.required)):
+    if prefix and (schema is not None or (tools is not None and tools.required)):
         raise unserved(f"Endpoint {endpoint!r} cannot continue an answer with structured output.")
     try:
         given = _numbers(params)
@@ -145,7 +146,7 @@ def read_params(
     return Sampling(
         **given,
         logit_bias=bias,
-        form=form,
+        schema=schema,
         tools=tools,
         top_logprobs=top_logprobs if params.get("logprobs") else None,
         stop=tuple(stops),
@@ -160,21 +161,19 @@ def _numbers(params: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _form(
-    response_format: Any, endpoint: str, check: Callable[[], None] | None
-) -> tuple[str, Mapping[str, str]] | None:
+def _schema(response_format: Any, endpoint: str, check: Callable[[], None] | None) -> str | None:
     if response_format is None:
         return None
     kind = response_format.get("type") if isinstance(response_format, Mapping) else None
     if kind == "text":
         return None
     if kind == "json_object":
-        return schema_rules({"type": "object"}, "r")
+        return accepted_schema({"type": "object"})
     if kind == "json_schema":
         schema = (response_format.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping):
             try:
-                return schema_rules(schema, "r", check=check)
+                return accepted_schema(schema, check=check)
             except SchemaError as exc:
                 raise unserved(
                     f"Endpoint {endpoint!r} (llama.cpp) cannot keep to this JSON schema: {exc}.",

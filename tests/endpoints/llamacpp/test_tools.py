@@ -6,10 +6,10 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.endpoints.grammars import Grammar, randoms
 
-from disco.endpoints.llamacpp.gbnf import grammar_text
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, plain_messages
 from disco.endpoints.llamacpp.request_params import read_params
@@ -18,7 +18,6 @@ from disco.endpoints.llamacpp.tool_calls.call_parser import CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import read_tools
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Prefix, Request
-from tests.endpoints.gbnf_reader import Grammar
 
 FORMS = [GENERIC, HERMES, LLAMA, MISTRAL]
 forms = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
@@ -132,7 +131,8 @@ def test_what_is_not_of_the_form_is_noticed(form):
 
 
 @forms
-@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=20)
+@given(random=randoms)
 def test_whatever_the_grammar_allows_is_read_as_calls_with_valid_arguments(form, random):
     tools = read()
     text = Grammar(form.grammar(tools)).write(random)
@@ -179,9 +179,7 @@ def test_calls_beside_structured_output():
         Prefix(),
         endpoint="here",
     )
-    calls, rules = GENERIC.rest_of_calls(sampling.tools)
-    document, others = sampling.form
-    grammar = Grammar(grammar_text(f'({document} | "<tool_call>" {calls})', {**rules, **others}))
+    grammar = Grammar(GENERIC.grammar_beside(sampling.tools, sampling.schema))
     assert grammar.matches('{"a": 1}')
     assert grammar.matches("<tool_call>" + answer(GENERIC, [("say", "{}")]))
 

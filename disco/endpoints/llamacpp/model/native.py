@@ -12,12 +12,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
 
+from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
 from disco.errors import ConfigurationError, LocalModelError
@@ -266,6 +269,18 @@ class NativeModel:
         """True for end-of-turn and end-of-text tokens."""
         return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
 
+    @cached_property
+    def grammar_vocabulary(self) -> Vocabulary:
+        """The vocabulary for grammars, made when the first answer needs one."""
+        ends = [token for token in range(self.vocabulary_tokens) if self.ends_answer(token)]
+        tokenize = WeakMethod(self.tokenize)
+
+        def ids(text: str) -> list[int]:
+            method = tokenize()
+            return [] if method is None else method(text, special=False)
+
+        return Vocabulary(self._pieces, ends, ids)
+
     @property
     def wants_bos(self) -> bool:
         """The model was trained with a begin-of-text token before everything."""
@@ -357,6 +372,6 @@ class NativeModel:
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_tokens,))
 
     @property
-    def handles(self) -> tuple[Any, Any, Any]:
-        """The library, the context and the vocabulary, for the sampler."""
-        return self._lib, self._context, self._vocab
+    def handles(self) -> tuple[Any, Any]:
+        """The library and the context, for the sampler."""
+        return self._lib, self._context

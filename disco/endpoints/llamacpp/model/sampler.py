@@ -11,10 +11,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from disco.endpoints.llamacpp.constraints import Constraint
 from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.request_params import Sampling
-from disco.errors import EndpointFailure, FailureKind, LocalModelError
 
 __all__ = ["LogProbabilities", "Sampler", "logprob_entry", "most_probable"]
 
@@ -24,12 +23,9 @@ _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp then takes one from the system
 class Sampler:
     """A chain of llama.cpp samplers; a context manager, because llama.cpp must free it.
 
-    Mutable: `_grammar`, which may join later, and the tables of candidates it works on.
+    Mutable: `_constraint`, which may join later, and the table of candidates it works on.
 
-    A grammar is asked about the one token that the chain has chosen, and about all of them only where it says no:
-    that takes longer than computing a token does with a small model, and models mostly keep to the grammar by
-    themselves. Without top-k, top-p and min-p the outcome has the same distribution as asking about all at once;
-    with them, what the chain would have cut off stays cut off.
+    With a grammar the chain only ever sees the tokens that the grammar allows.
 
     Args:
         model: the model whose logits it reads.
@@ -38,9 +34,9 @@ class Sampler:
     """
 
     def __init__(self, model: NativeModel, sampling: Sampling, written: Sequence[int]) -> None:
-        self._lib, self._context, self._vocab = model.handles
+        self._lib, self._context = model.handles
         self._model = model
-        self._grammar: Any = None
+        self._constraint: Constraint | None = None
         self._chain: Any = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
         try:
             for part in self._parts(model, sampling):
@@ -82,77 +78,50 @@ class Sampler:
         """From now on choose only what this grammar allows.
 
         Raises:
-            EndpointFailure: UNSERVED for a grammar that llama.cpp does not accept.
+            EndpointFailure: UNSERVED for a grammar that cannot be kept to.
         """
-        made = self._lib.llama_sampler_init_grammar(self._vocab, grammar.encode(), b"root")
-        if not made:
-            raise unserved("llama.cpp does not accept the grammar of this JSON schema.")
-        self._release_grammar()
-        self._grammar = made
+        self._constraint = Constraint(self._model.grammar_vocabulary, grammar)
         data = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-        self._numbers = np.arange(self._model.vocabulary_tokens, dtype=np.int32)
-        self._all = np.zeros(self._model.vocabulary_tokens, data)
-        self._single = np.zeros(1, data)
+        self._candidates = np.zeros(self._model.vocabulary_tokens, data)
 
     @property
     def constrained(self) -> bool:
         """There is a grammar."""
-        return bool(self._grammar)
+        return self._constraint is not None
+
+    @property
+    def over(self) -> bool:
+        """There is a grammar, and nothing may follow."""
+        return self._constraint is not None and self._constraint.over
 
     def sample(self) -> int:
         """Choose the next token and remember it."""
-        if not self._grammar:
+        if self._constraint is None:
             return int(self._lib.llama_sampler_sample(self._chain, self._context, -1))
-        token = self._choose(within_grammar=False)
-        if not self._allows(token):
-            token = self._choose(within_grammar=True)
-            # llama.cpp ends the whole process when a grammar gets a token that it does not allow.
-            if not self._allows(token):
-                message = (
-                    "The model's vocabulary has no token that the JSON schema or the form of a call allows."
-                )
-                raise EndpointFailure(FailureKind.CRASHED, LocalModelError(message))
-        self._lib.llama_sampler_accept(self._grammar, token)
+        token = self._choose(self._constraint.allowed())
+        self._constraint.accept(token)
         self.accept(token)
         return token
 
-    def _choose(self, *, within_grammar: bool) -> int:
-        candidates = self._all
-        candidates["id"] = self._numbers  # the chain sorts them
-        candidates["logit"] = self._model.logits()
+    def _choose(self, allowed: npt.NDArray[np.intp]) -> int:
+        candidates = self._candidates[: len(allowed)]
+        candidates["id"] = allowed
+        candidates["logit"] = self._model.logits()[allowed]
         candidates["p"] = 0.0
-        array = self._array(candidates)
-        if within_grammar:
-            self._lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        pointer = candidates.ctypes.data_as(self._lib.llama_token_data_p)
+        array = self._lib.llama_token_data_array(pointer, len(candidates), -1, False)
         self._lib.llama_sampler_apply(self._chain, ctypes.byref(array))
         return int(array.data[max(array.selected, 0)].id)
-
-    def _allows(self, token: int) -> bool:
-        self._single[0] = (token, 1.0, 0.0)
-        array = self._array(self._single)
-        self._lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
-        return bool(self._single["logit"][0] > 0)
-
-    def _array(self, candidates: npt.NDArray[Any]) -> Any:
-        lib = self._lib
-        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
-        return lib.llama_token_data_array(pointer, len(candidates), -1, False)
 
     def accept(self, token: int) -> None:
         """Remember a token that was chosen elsewhere."""
         self._lib.llama_sampler_accept(self._chain, token)
-
-    def _release_grammar(self) -> None:
-        if self._grammar:
-            self._lib.llama_sampler_free(self._grammar)
-        self._grammar = None
 
     def close(self) -> None:
         """Free the chain. Idempotent."""
         if self._chain:
             self._lib.llama_sampler_free(self._chain)
         self._chain = None
-        self._release_grammar()
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.contract import Progress
-from disco.endpoints.llamacpp.gbnf import grammar_text
+from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import LogProbabilities, Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
@@ -106,9 +106,11 @@ class Generation(Job):
                 room = model.context_tokens - len(prompt.ids)
                 self._end(self._write_calls(model, sampler, calls, room))
                 return
-            form = self._sampling.form
-            if form is not None:
-                sampler.constrain(grammar_text(*form) if calls is None else calls.grammar_beside(form))
+            schema = self._sampling.schema
+            if schema is not None and calls is not None:
+                sampler.constrain(calls.grammar_beside(schema))
+            elif schema is not None:
+                sampler.constrain(grammar_text("document", {"document": json_rule(schema)}))
             self._end(self._write(model, sampler, prompt, calls))
 
     def _end(self, reason: str) -> None:
@@ -145,7 +147,7 @@ class Generation(Job):
         if calls is None:
             return TextAssembler(stop, before=before)
         # Structured output may quote the opening; it begins calls only in place of the document.
-        only_first = calls.only_first or self._sampling.form is not None
+        only_first = calls.only_first or self._sampling.schema is not None
         opening = calls.opening
         return TextAssembler((*stop, opening), before=before, only_first=opening if only_first else None)
 
@@ -184,6 +186,9 @@ class Generation(Job):
                     return "length"
                 self._open_calls(model, sampler, calls, token, piece, text.beyond)
                 return self._write_calls(model, sampler, calls, room)
+            if sampler.over:
+                reason = "stop"
+                break
             if self.completion_tokens >= allowed:
                 break
             self.check()

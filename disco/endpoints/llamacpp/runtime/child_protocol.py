@@ -167,8 +167,8 @@ def unpack_prefix(content: Any) -> Prefix:
 
 def unpack_sampling(content: Any) -> Sampling:
     """The parameters in an order."""
-    tools, form = content.pop("tools"), content.pop("form")
+    tools = content.pop("tools")
     if tools is not None:
         tools = Tools(callable=[Function(**one) for one in tools.pop("callable")], **tools)
     stop = tuple(content.pop("stop"))
-    return Sampling(tools=tools, form=None if form is None else tuple(form), stop=stop, **content)
+    return Sampling(tools=tools, stop=stop, **content)

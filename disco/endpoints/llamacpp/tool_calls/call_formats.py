@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
+from disco.endpoints.llamacpp.constraints import alternatives, grammar_text, json_rule, literal
+from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 
 __all__ = ["GENERIC", "HERMES", "LLAMA", "MAX_CALLS", "MISTRAL", "CallFormat", "form_of"]
@@ -40,14 +41,15 @@ class CallFormat:
     native: bool = True
     id_chars: int | None = None
 
-    def rest_of_calls(self, tools: Tools) -> tuple[str, dict[str, str]]:
+    def _rest_of_calls(self, tools: Tools) -> tuple[str, dict[str, str]]:
         """The expression of what follows `open`, and the rules it needs."""
         rules: dict[str, str] = {}
         one = []
-        for function in tools.callable:
-            rules.update(function.rules)
-            named = f'"{function.name}"'
-            one.append(f"{literal(named)} {literal(self.between)} {function.arguments} {literal(self.after)}")
+        for number, function in enumerate(tools.callable):
+            arguments = f"arguments_{number}"
+            rules[arguments] = json_rule(function.arguments)
+            before = f'"{function.name}"{self.between}'
+            one.append(f"{literal(before)} {arguments} {literal(self.after)}")
         rules["call"] = alternatives(one)
         more = ""
         if tools.several and self.again is not None:
@@ -57,7 +59,23 @@ class CallFormat:
 
     def grammar(self, tools: Tools) -> str:
         """The whole grammar of what follows `open`."""
-        return grammar_text(*self.rest_of_calls(tools))
+        return grammar_text(*self._rest_of_calls(tools))
+
+    def grammar_beside(self, tools: Tools, schema: str) -> str:
+        """The grammar of a whole answer that is either calls or structured output.
+
+        Args:
+            tools: what may be called.
+            schema: as `accepted_schema` returns it.
+
+        Raises:
+            EndpointFailure: UNSERVED where the two begin alike.
+        """
+        if self.only_first:
+            raise unserved("This model's calls look like JSON: give it tools or a response_format, not both.")
+        calls, rules = self._rest_of_calls(tools)
+        either = alternatives(("document", f"{literal(self.open)} {calls}"))
+        return grammar_text(either, {"document": json_rule(schema), **rules})
 
     def written(self, name: str, arguments: str) -> str:
         """A whole call, as an answer has it."""

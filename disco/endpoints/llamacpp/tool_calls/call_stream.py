@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from disco.endpoints.llamacpp.gbnf import alternatives, grammar_text, literal
 from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.tool_calls.call_formats import CallFormat
 from disco.endpoints.llamacpp.tool_calls.call_parser import CallDelta, CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
@@ -59,17 +57,9 @@ class CallWriter:
         """What may follow the opening."""
         return self._form.grammar(self._tools)
 
-    def grammar_beside(self, form: tuple[str, Mapping[str, str]]) -> str:
-        """The grammar of a whole answer that is either calls or structured output.
-
-        Raises:
-            EndpointFailure: UNSERVED where the two begin alike.
-        """
-        if self._form.only_first:
-            raise unserved("This model's calls look like JSON: give it tools or a response_format, not both.")
-        calls, rules = self._form.rest_of_calls(self._tools)
-        either = alternatives((form[0], f"{literal(self.opening)} {calls}"))
-        return grammar_text(either, {**form[1], **rules})
+    def grammar_beside(self, schema: str) -> str:
+        """The grammar of a whole answer that is either calls or structured output; see `CallFormat.grammar_beside`."""
+        return self._form.grammar_beside(self._tools, schema)
 
     def piece(self, token: int) -> bytes:
         """The bytes a token spells, markers included."""

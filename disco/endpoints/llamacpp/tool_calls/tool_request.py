@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from disco.endpoints.llamacpp.json_schema import SchemaError, schema_rules
+from disco.endpoints.llamacpp.constraints import accepted_schema
+from disco.endpoints.llamacpp.json_schema import SchemaError
 from disco.endpoints.llamacpp.refusals import malformed, unserved
 
 __all__ = ["Function", "Tools", "read_tools"]
@@ -21,13 +22,11 @@ class Function:
 
     Attributes:
         name: letters, digits, _ and -.
-        arguments: the grammar expression of its arguments, a JSON object.
-        rules: what the expression needs beside the rules of JSON.
+        arguments: the schema of its arguments, a JSON object, as `accepted_schema` returns it.
     """
 
     name: str
     arguments: str
-    rules: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def read_tools(
     Args:
         params: the request's parameters.
         endpoint: its name, for messages.
-        check: see `schema_rules`.
+        check: see `accepted_schema`.
 
     Raises:
         EndpointFailure: BAD_REQUEST where they are malformed, UNSERVED where this endpoint cannot have them called.
@@ -72,11 +71,7 @@ def read_tools(
     required, chosen, one = _choice(choice, names, endpoint)
     if choice == "none":
         return None
-    functions = [
-        _function(function, number, endpoint, check)
-        for number, function in enumerate(declared)
-        if function["name"] in chosen
-    ]
+    functions = [_function(function, endpoint, check) for function in declared if function["name"] in chosen]
     several = params.get("parallel_tool_calls") is not False and not one
     shown = [{"type": "function", "function": function} for function in declared]
     return Tools(offered=shown, callable=functions, required=required, several=several)
@@ -104,20 +99,18 @@ def _declared(tool: Any, endpoint: str) -> dict[str, Any]:
     }
 
 
-def _function(
-    function: Mapping[str, Any], number: int, endpoint: str, check: Callable[[], None] | None
-) -> Function:
+def _function(function: Mapping[str, Any], endpoint: str, check: Callable[[], None] | None) -> Function:
     name, parameters = function["name"], function["parameters"]
     if not isinstance(parameters, Mapping):
         raise malformed(f"The parameters of the function {name!r} are no JSON schema.", "tools")
     try:
-        expression, rules = schema_rules(parameters, f"f{number}-", only="object", check=check)
+        arguments = accepted_schema(parameters, only="object", check=check)
     except SchemaError as exc:
         raise unserved(
             f"Endpoint {endpoint!r} (llama.cpp) cannot keep to the parameters of the function {name!r}: {exc}.",
             "tools",
         ) from exc
-    return Function(name, expression, rules)
+    return Function(name, arguments)
 
 
 def _choice(choice: Any, names: Sequence[str], endpoint: str) -> tuple[bool, Sequence[str], bool]:
