@@ -280,9 +280,8 @@ def test_the_transport_of_an_http_client():
 @pins(
     *("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"),
     of="pydantic",
-    used_by="disco.endpoints.openai_api.chunk_template (and so disco.client.chat.chat_chunks, helper_events, responses_out)",
-    to="make a chunk like another one in a quarter of the time that parsing takes",
-    remedy="write `remade` with `model.model_copy(update=...)`, which is slower and public",
+    used_by="disco.endpoints.openai_api.chunk_template (and so chat_chunks, helper_events, responses_reply)", to="make a chunk like another one in a quarter of the time that parsing takes", remedy="write
+    `remade` with `model.model_copy(update=...)`, which is slower and public",
 )
 def test_the_slots_of_a_model():
     import pydantic

@@ -64,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         default="thread",
         help="where the local model runs (default: thread)",
     )
-    chat.add_argument("--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)")
+    chat.add_argument(
+        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+    )
     chat.add_argument("--model", help="the server's model (default: gpt-4o-mini)")
     chat.add_argument(
         "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"

@@ -22,7 +22,7 @@ __all__ = ["may_ask_server", "model_list", "respond", "route_or_pass"]
 
 
 def may_ask_server(client: AsyncDisco, options: FinalRequestOptions) -> bool:
-    """Whether there is a server, and policy and request let this go there."""
+    """Whether there is a server, and preset and request let this go there."""
     own, _ = take_options(options.extra_json, client.default_options)
     return client.server is not None and not client.router.is_local_only(own)
 
@@ -56,9 +56,9 @@ def route_or_pass(client: AsyncDisco, options: FinalRequestOptions) -> Routed | 
         )
     if client.router.is_local_only(own):
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} would leave this machine, which the policy "
+            f"{options.method.upper()} {options.url} would leave this machine, which the preset "
             f"{client.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
-            "model answers, or another policy (and the server's model)."
+            "model answers, or another preset (and the server's model)."
         )
     return None
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' fault laborator
 from fault_runs.clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process
 from fault_runs.own import Disco
 from fault_runs.schedule import Turn, schedule
-from faults.proxy import fault_proxy
+from faults.proxy_server.proxy import fault_proxy
 from measuring import options as command_line
 from servers import llama_cpp_server
 

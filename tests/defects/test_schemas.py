@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("llama_cpp")
 pytest.importorskip("llguidance")
 
-from disco.endpoints.llamacpp.constraints import accepted_schema
-
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.constraints import accepted_schema
 from disco.endpoints.llamacpp.json_schema import SchemaError
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Request

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from defects.asking import RESET, MemoryServer, Reply, client, preset, question, streamed, text_of
 from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
-from faults.origin import begun_by
+from faults.proxy_server.origin import begun_by
 from scripted_server import chunk, sse
 
 from disco import Backup

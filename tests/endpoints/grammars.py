@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from hypothesis import strategies as st
+
 from disco.endpoints.llamacpp.constraints import (
     Constraint,
     Vocabulary,
@@ -11,7 +13,6 @@ from disco.endpoints.llamacpp.constraints import (
     grammar_text,
     json_rule,
 )
-from hypothesis import strategies as st
 
 END = 256
 BYTES = Vocabulary([*(bytes([byte]) for byte in range(END)), b""], [END], lambda text: list(text.encode()))

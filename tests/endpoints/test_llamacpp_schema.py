@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import anyio
 import pydantic
 import pytest
-from disco.endpoints.llamacpp.constraints import accepted_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.constraints import accepted_schema
 from disco.endpoints.llamacpp.json_schema import SchemaError
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Ended, Started

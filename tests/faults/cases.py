@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults.fault import Cut, Direction, Fault, Kind, Moment, refusal
+from faults.proxy_server.fault import Cut, Direction, Fault, Kind, Moment, refusal
 
 from disco.errors import FailureKind
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import moved_clock
 import pytest
-from faults.fault import Direction, Moment
 from faults.in_memory import no_thread  # noqa: F401 - a fixture
-from faults.origin import Origin, origin_server
-from faults.proxy import FaultProxy, fault_proxy
+from faults.proxy_server.fault import Direction, Moment
+from faults.proxy_server.origin import Origin, origin_server
+from faults.proxy_server.proxy import FaultProxy, fault_proxy
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import httpx2
 import moved_clock
 import openai._base_client
 import pytest
-from faults.exchange import EMPTY_EVENTS, PAGE, first_part, strikes_before
-from faults.fault import Direction, Fault, Kind, Moment
-from faults.http_parts import Event
-from faults.origin import TEXT, answer_events, begun_by
+from faults.proxy_server.exchange import EMPTY_EVENTS, PAGE, first_part, strikes_before
+from faults.proxy_server.fault import Direction, Fault, Kind, Moment
+from faults.proxy_server.http_parts import Event
+from faults.proxy_server.origin import TEXT, answer_events, begun_by
 from scripted_server import chunk, sse
 
 __all__ = [

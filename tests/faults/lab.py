@@ -11,9 +11,9 @@ import httpx2
 import moved_clock
 import openai
 from faults.in_memory import MemoryServer
-from faults.origin import TEXT
-from faults.proxy import FaultProxy
-from faults.transport import WatchedTransport
+from faults.proxy_server.origin import TEXT
+from faults.proxy_server.proxy import FaultProxy
+from faults.proxy_server.transport import WatchedTransport
 
 from disco import AsyncDisco
 from disco.dispatch import Preset

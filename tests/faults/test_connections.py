@@ -6,10 +6,10 @@ import anyio
 import anyio.to_thread
 import moved_clock
 import pytest
-from faults.fault import Direction, Fault, Kind, Moment
 from faults.lab import MESSAGES, asking, calm, device, get, preset
-from faults.origin import TEXT
-from faults.proxy import fault_proxy
+from faults.proxy_server.fault import Direction, Fault, Kind, Moment
+from faults.proxy_server.origin import TEXT
+from faults.proxy_server.proxy import fault_proxy
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from faults.fault import Fault, Kind, Moment
 from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import asking, calm, device, get
-from faults.origin import TEXT, begun_by
+from faults.proxy_server.fault import Fault, Kind, Moment
+from faults.proxy_server.origin import TEXT, begun_by
 
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault as Simulated

@@ -8,10 +8,10 @@ from __future__ import annotations
 import openai
 import pytest
 from faults.cases import CASES, FAILING, FINE, OF_THE_CALLER, RETRIED, each
-from faults.fault import Fault, Kind, Moment
 from faults.in_memory import MemoryServer, Reply, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import VIRTUAL, Answer, asking, calm, device, get
-from faults.origin import TEXT, answer_events
+from faults.proxy_server.fault import Fault, Kind, Moment
+from faults.proxy_server.origin import TEXT, answer_events
 
 from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.endpoints.simulation.simulated_text import tokenise

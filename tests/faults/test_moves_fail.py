@@ -6,7 +6,7 @@ import math
 
 import pytest
 from defects.parts import play
-from faults.origin import TEXT
+from faults.proxy_server.origin import TEXT
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.plan import Migration, Plan, Start

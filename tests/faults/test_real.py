@@ -11,9 +11,9 @@ import zlib
 import anyio
 import anyio.to_thread
 import pytest
-from faults.fault import Cut, Fault, Kind, Moment, refusal
 from faults.lab import asking, device, get
-from faults.proxy import fault_proxy
+from faults.proxy_server.fault import Cut, Fault, Kind, Moment, refusal
+from faults.proxy_server.proxy import fault_proxy
 
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint

@@ -7,9 +7,9 @@ from email.utils import format_datetime
 
 import openai
 import pytest
-from faults.fault import Fault, Kind, refusal
 from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import asking, calm, device, get
+from faults.proxy_server.fault import Fault, Kind, refusal
 
 from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from defects.parts import play
 from faults.cases import FAILING
-from faults.origin import TEXT
-from faults.simulate import simulated
+from faults.proxy_server.origin import TEXT
+from faults.proxy_server.simulate import simulated
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from defects.parts import play
 from faults.cases import CASES, each
-from faults.fault import Moment
 from faults.in_memory import MemoryServer, anyio_backend, befallen  # noqa: F401 - a fixture
 from faults.lab import VIRTUAL, asking, device, get
-from faults.origin import TEXT
-from faults.simulate import simulated
+from faults.proxy_server.fault import Moment
+from faults.proxy_server.origin import TEXT
+from faults.proxy_server.simulate import simulated
 
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.plan import Plan, Start

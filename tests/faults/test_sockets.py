@@ -8,9 +8,9 @@ import anyio
 import moved_clock
 import pytest
 from faults.cases import REPRESENTATIVES, name_of
-from faults.fault import Direction, Kind, Moment
 from faults.in_memory import MemoryServer, befallen
 from faults.lab import PATIENT, asking, calm, device, get
+from faults.proxy_server.fault import Direction, Kind, Moment
 
 CELLS = list(zip(REPRESENTATIVES, ["asyncio", "trio"] * len(REPRESENTATIVES), strict=False))
 

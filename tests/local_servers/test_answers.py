@@ -12,9 +12,9 @@ import zlib
 import anyio
 import anyio.to_thread
 import pytest
-from faults.fault import Cut, Fault, Kind, Moment
 from faults.lab import get
-from faults.proxy import fault_proxy
+from faults.proxy_server.fault import Cut, Fault, Kind, Moment
+from faults.proxy_server.proxy import fault_proxy
 from local_servers.desks import desks_by_turns
 from quirks.ollama import Ollama
 from quirks.server import running
@@ -70,7 +70,7 @@ def lab(policy, **more):
 
 
 def whole(answer, *, attempts=None, segments=None):
-    """It is a seamless answer, of these tries and pieces where they are given."""
+    """It is a seamless answer, of these attempts and segments where they are given."""
     route, at = answer.route, 0
     assert answer.error is None
     assert answer.text.strip()
@@ -82,8 +82,8 @@ def whole(answer, *, attempts=None, segments=None):
         text = answer.text[piece.start_char : piece.end_char].encode()
         assert piece.written_crc32 == piece.delivered_crc32 == zlib.crc32(text)
     assert at == len(answer.text)
-    assert tries in (None, [t.endpoint for t in route.attempts])
-    assert pieces in (None, [p.endpoint for p in route.segments])
+    assert attempts in (None, [t.endpoint for t in route.attempts])
+    assert segments in (None, [p.endpoint for p in route.segments])
 
 
 async def test_it_races(desk, native_server):

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, TypeVar
 
-from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, chunked, read_body, read_head
+from faults.proxy_server.http_parts import CHUNKED_HEAD, LAST_CHUNK, chunked, read_body, read_head
 from quirks.writers import Written
 from stream_server import listening
 

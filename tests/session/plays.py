@@ -77,7 +77,7 @@ def session_of(
     return Session(
         plan,
         candidates,
-        SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **terms}),
+        SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **config}),
         Playback(pace),
         AnswerLengths.geometric(150.0),
         listener,

@@ -20,8 +20,8 @@ from typing import Any
 import httpx2
 import openai
 from fault_runs.schedule import Turn
-from faults.fault import Kind, Moment
-from faults.proxy import FaultProxy
+from faults.proxy_server.fault import Kind, Moment
+from faults.proxy_server.proxy import FaultProxy
 from servers import LlamaServer
 
 __all__ = [

@@ -13,7 +13,7 @@ import httpx2
 from fault_runs.clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
 from fault_runs.schedule import Turn
 from fault_runs.witness import Device, Witness, complaint
-from faults.proxy import FaultProxy
+from faults.proxy_server.proxy import FaultProxy
 from servers import LlamaServer
 
 from disco import AsyncDisco, Timeouts

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from faults.fault import Fault, Kind, Moment, Schedule, refusal
+from faults.proxy_server.fault import Fault, Kind, Moment, Schedule, refusal
 
 __all__ = ["SILENT", "Turn", "schedule"]
 

@@ -8,7 +8,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.endpoints.grammars import Grammar, randoms
 
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.template_messages import as_text, for_template, plain_messages
@@ -18,6 +17,7 @@ from disco.endpoints.llamacpp.tool_calls.call_parser import CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import read_tools
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Prefix, Request
+from tests.endpoints.grammars import Grammar, randoms
 
 FORMS = [GENERIC, HERMES, LLAMA, MISTRAL]
 forms = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])

@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked, read_body, read_head
+from faults.proxy_server.http_parts import (
+    CHUNKED_HEAD,
+    LAST_CHUNK,
+    Event,
+    Head,
+    chunked,
+    read_body,
+    read_head,
+)
 from scripted_server import chunk
 from stream_server import listening
 

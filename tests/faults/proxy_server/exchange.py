@@ -8,9 +8,18 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from faults.connection import Client, Gone, reset, while_client_stays
-from faults.fault import Cut, Direction, Fault, Kind, Moment
-from faults.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked, events, read_body, read_head
+from faults.proxy_server.connection import Client, Gone, reset, while_client_stays
+from faults.proxy_server.fault import Cut, Direction, Fault, Kind, Moment
+from faults.proxy_server.http_parts import (
+    CHUNKED_HEAD,
+    LAST_CHUNK,
+    Event,
+    Head,
+    chunked,
+    events,
+    read_body,
+    read_head,
+)
 
 __all__ = ["EMPTY_EVENTS", "PAGE", "Exchange", "Passage", "first_part", "strikes_before"]
 

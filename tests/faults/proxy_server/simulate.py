@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.cases import Case
-from faults.fault import Kind, Moment
+from faults.proxy_server.fault import Kind, Moment
 
 from disco.endpoints.simulation.simulated_script import Fault as Simulated
 

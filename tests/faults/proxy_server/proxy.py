@@ -20,10 +20,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from faults.connection import Client, Gone
-from faults.exchange import Exchange, Passage
-from faults.fault import Fault, Kind, Moment, Schedule
-from faults.http_parts import read_head
+from faults.proxy_server.connection import Client, Gone
+from faults.proxy_server.exchange import Exchange, Passage
+from faults.proxy_server.fault import Fault, Kind, Moment, Schedule
+from faults.proxy_server.http_parts import read_head
 
 __all__ = ["FaultProxy", "Passage", "fault_proxy"]
 

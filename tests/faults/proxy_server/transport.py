@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from counted import Asked, CountingTransport
-from faults.proxy import FaultProxy
+from faults.proxy_server.proxy import FaultProxy
 
 __all__ = ["WatchedTransport"]
 

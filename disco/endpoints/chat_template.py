@@ -1,0 +1,313 @@
+"""Chat templates, rendered as llama.cpp renders them, in an environment that can stop them.
+
+Every kind of endpoint renders with this one: what a server is made to continue is what the local model would read.
+A template comes with a model's file, and may be hostile. So it runs in a Jinja sandbox, and whatever it repeats
+passes a checkpoint: every block of statements (so every turn of a loop), every call, every filter. There it is
+stopped when its prompt is no longer wanted, or when it has used more processor time or memory than it may.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["MAX_CPU_S", "MAX_MADE", "ChatTemplate", "TemplateLimitError"]
+
+MAX_CPU_S = 5.0
+"""Processor time of one rendering; a common template takes less than a millisecond for each message."""
+
+MAX_MADE = 2**28
+"""Characters and list entries that a single step may make."""
+
+_MAX_MADE_IN_ALL = 2**30
+_MAX_NUMBER_BITS = 4096
+_WIDE = re.compile(r"%[^a-zA-Z%]*\d{7}|\{[^{}]*\d{7}")
+_LOOK_EVERY = 64  # checkpoints from one look at the processor's clock to the next
+
+
+class TemplateLimitError(Exception):
+    """The template would take more than it may; the message says of what, in a clause."""
+
+
+def _ignore() -> None:
+    """The checkpoint of a caller that waits as long as the limits allow."""
+
+
+class ChatTemplate:
+    """A compiled chat template, safe from any thread: its renderings wait for each other.
+
+    Mutable: the environment, which counts what one rendering has used; under `_lock`.
+
+    Args:
+        source: Jinja.
+        eos_text, bos_text: what the template's `eos_token` and `bos_token` stand for.
+
+    Raises:
+        jinja2.TemplateSyntaxError: the template is no Jinja template.
+    """
+
+    def __init__(self, source: str, *, eos_text: str, bos_text: str) -> None:
+        self._environment = _environment_class()()
+        self._template = self._environment.from_string(source)
+        self._lock = threading.Lock()
+        self._own = {
+            "eos_token": eos_text,
+            "bos_token": bos_text,
+            "raise_exception": _refuse,
+            "strftime_now": _now,
+        }
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        *,
+        opens_turn: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        check: Callable[[], None] = _ignore,
+    ) -> str:
+        """The conversation as the template writes it.
+
+        Args:
+            messages: roles and content.
+            tools: as the API writes them.
+            opens_turn: the text is to end where the assistant's answer begins (`add_generation_prompt`).
+            extra: further variables of the template; they replace none of those above.
+            check: called at every checkpoint; what it raises stops the rendering and passes through.
+
+        Raises:
+            TemplateLimitError: it would take too long or too much memory.
+            Exception: whatever the template raises.
+        """
+        variables = {
+            "functions": None,
+            "function_call": None,
+            "tool_choice": None,
+            **(extra or {}),
+            **self._own,
+            "messages": list(messages),
+            "tools": None if tools is None else list(tools),
+            "add_generation_prompt": opens_turn,
+        }
+        environment = self._environment
+        with self._lock:
+            environment.begin(check)
+            try:
+                context = self._template.new_context(variables)
+                return str(environment.concat(self._template.root_render_func(context)))
+            except RecursionError:
+                raise TemplateLimitError("its macros call themselves too often") from None
+            finally:
+                environment.begin(_ignore)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def _now(pattern: str) -> str:
+    return dt.datetime.now().astimezone().strftime(pattern)
+
+
+@functools.cache
+def _environment_class() -> Any:
+    """Made when it is first needed: importing this module does not import Jinja."""
+    import jinja2  # noqa: PLC0415
+    from jinja2.compiler import CodeGenerator  # noqa: PLC0415
+    from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
+    from jinja2.filters import do_format  # noqa: PLC0415
+    from jinja2.runtime import Macro  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    class WithCheckpoints(CodeGenerator):
+        """Every block of statements begins with a checkpoint, and `~` is a function that knows its limits."""
+
+        def blockvisit(self, nodes: Any, frame: Any) -> None:
+            self.writeline("environment.checkpoint()")
+            super().blockvisit(nodes, frame)
+
+        def visit_Concat(self, node: Any, frame: Any) -> None:  # noqa: N802 - Jinja's name
+            self.write("environment.joined((")
+            for part in node.nodes:
+                self.visit(part, frame)
+                self.write(", ")
+            self.write("))")
+
+    class Generation(Extension):
+        """`{% generation %}` marks what a model is trained on: it means nothing here."""
+
+        tags = {"generation"}  # noqa: RUF012 - Jinja's form
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    class Environment(ImmutableSandboxedEnvironment):
+        """Mutable: `_check`, `_steps`, `_made`, `_until_s` of the rendering that goes on."""
+
+        code_generator_class = WithCheckpoints
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+        def __init__(self) -> None:
+            self.begin(_ignore)
+            super().__init__(
+                trim_blocks=True,
+                lstrip_blocks=True,
+                extensions=[Generation, loopcontrols],
+                finalize=self._final,
+                loader=jinja2.BaseLoader(),
+            )
+            del self.globals["lipsum"]  # endless prose in one call
+            self.filters["tojson"] = self._tojson
+            self.filters = {name: self._limited(made) for name, made in self.filters.items()}
+
+        def begin(self, check: Callable[[], None]) -> None:
+            """Count anew."""
+            self._check = check
+            self._steps = self._made = 0
+            self._until_s = time.thread_time() + MAX_CPU_S
+
+        def checkpoint(self) -> None:
+            """Leave where the rendering is to stop, or has taken too long."""
+            self._check()
+            self._steps += 1
+            if self._steps % _LOOK_EVERY == 0 and time.thread_time() > self._until_s:
+                raise TemplateLimitError(f"it takes more than {MAX_CPU_S:g} s")
+
+        def _use(self, size: int) -> None:
+            self._made += size
+            if size > MAX_MADE or self._made > _MAX_MADE_IN_ALL:
+                raise TemplateLimitError(f"it makes more than {MAX_MADE:,} characters in one go")
+
+        def _use_result(self, value: Any) -> Any:
+            if isinstance(value, str | list | tuple):
+                self._use(len(value))
+            return value
+
+        def _expect(self, values: Sequence[Any]) -> None:
+            """Leave before something is made that is as large as all that it is made of, multiplied."""
+            product = 1
+            for value in values:
+                product *= max(1, _size(value))
+                if product > MAX_MADE:
+                    raise TemplateLimitError(f"it makes more than {MAX_MADE:,} characters in one go")
+
+        def _expect_width(self, pattern: str) -> None:
+            """Leave before a format asks for very wide text."""
+            if _WIDE.search(pattern):
+                raise TemplateLimitError("it formats text with a width of more than 6 digits")
+
+        def _final(self, value: Any) -> Any:
+            """Lists that hold each other many times over are written out only up to a size."""
+            waiting = [value] if isinstance(value, list | tuple | dict) else []
+            while waiting:
+                one = waiting.pop()
+                self.checkpoint()
+                self._use(len(one))
+                inside = one.values() if isinstance(one, dict) else one
+                waiting += (held for held in inside if isinstance(held, list | tuple | dict))
+            return value
+
+        def concat(self, parts: Any) -> str:  # a function in Jinja, too
+            """Join text that the template wrote."""
+            kept: list[str] = []
+            for part in parts:
+                self._use(len(part))
+                kept.append(part)
+            return "".join(kept)
+
+        def joined(self, parts: tuple[Any, ...]) -> str:
+            """What `~` makes of values."""
+            return self.concat([part if isinstance(part, str) else str(self._final(part)) for part in parts])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            self.checkpoint()
+            if operator == "**" or (operator == "*" and isinstance(left, int) and isinstance(right, int)):
+                grown = right if operator == "**" else 1
+                bits = _bits(left) * abs(grown) + (0 if operator == "**" else _bits(right))
+                if bits > _MAX_NUMBER_BITS:
+                    raise TemplateLimitError(f"it makes a number of more than {_MAX_NUMBER_BITS} bits")
+            elif operator == "*" or (operator == "%" and isinstance(left, str)):
+                if operator == "%":
+                    self._expect_width(left)
+                self._expect((left, *(right if isinstance(right, tuple) else (right,))))
+            return self._use_result(super().call_binop(context, operator, left, right))
+
+        def call(__self, __context: Any, __obj: Any, /, *args: Any, **named: Any) -> Any:  # noqa: N805
+            __self.checkpoint()
+            if not isinstance(__obj, Macro):
+                # The sandbox puts a function around a text's own format method.
+                text = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
+                if hasattr(__obj, "__wrapped__") and isinstance(text, str):
+                    __self._expect_width(text)
+                __self._expect((text, *args, *named.values()))
+            return __self._use_result(super().call(__context, __obj, *args, **named))
+
+        def _limited(self, made: Callable[..., Any]) -> Callable[..., Any]:
+            passed = 1 if hasattr(made, "jinja_pass_arg") else 0  # a context, before the values
+
+            @functools.wraps(made)
+            def limited(*args: Any, **named: Any) -> Any:
+                self.checkpoint()
+                if made is do_format:
+                    self._expect_width(str(args[0]))
+                value, *given = args[passed:]
+                if isinstance(value, Iterator):
+                    value = self._listed(value)
+                    args = (*args[:passed], value, *given)
+                self._expect((1 if isinstance(value, int) else value, *given, *named.values()))
+                return self._use_result(made(*args, **named))
+
+            return limited
+
+        def _listed(self, values: Iterator[Any]) -> list[Any]:
+            found = []
+            for value in values:
+                self.checkpoint()
+                found.append(self._use_result(value))
+            return found
+
+        def _tojson(
+            self,
+            x: Any,
+            ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates may give it by position
+            indent: int | None = None,
+            separators: tuple[str, str] | None = None,
+            sort_keys: bool = False,  # noqa: FBT001, FBT002
+        ) -> str:
+            encoder = json.JSONEncoder(
+                ensure_ascii=ensure_ascii,
+                indent=indent,
+                separators=separators,
+                sort_keys=sort_keys,
+            )
+            kept = []
+            for part in encoder.iterencode(x):
+                self.checkpoint()
+                self._use(len(part))
+                kept.append(part)
+            return "".join(kept)
+
+    return Environment
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 64
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool):
+        return 1
+    if isinstance(value, int):
+        return abs(value)
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list | tuple):
+        return sum(len(one) if isinstance(one, str) else 1 for one in value)
+    return 1
