@@ -280,8 +280,9 @@ def test_the_transport_of_an_http_client():
 @pins(
     *("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"),
     of="pydantic",
-    used_by="disco.endpoints.openai_api.chunk_template (and so chat_chunks, helper_events, responses_reply)", to="make a chunk like another one in a quarter of the time that parsing takes", remedy="write
-    `remade` with `model.model_copy(update=...)`, which is slower and public",
+    used_by="disco.endpoints.openai_api.chunk_template (and so chat_chunks, helper_events, responses_reply)",
+    to="make a chunk like another one in a quarter of the time that parsing takes",
+    remedy="write `remade` with `model.model_copy(update=...)`, which is slower and public",
 )
 def test_the_slots_of_a_model():
     import pydantic
@@ -309,9 +310,10 @@ def test_the_slots_of_a_model():
     remedy="see jinja2/compiler.py and sandbox.py for what writes blocks, `~` and calls now",
 )
 def test_the_code_that_templates_become():
-    from disco.endpoints.chat_template import _environment_class
     from jinja2.filters import FILTERS, do_format
     from jinja2.sandbox import SandboxedEnvironment
+
+    from disco.endpoints.chat_template import _environment_class
 
     environment = _environment_class()()
     source = "{% for a in b %}{% if a %}{{ a ~ 'x' }}{% endif %}{% endfor %}{% macro f() %}y{% endmacro %}"

@@ -292,7 +292,7 @@ async def test_a_real_server_is_left_alone_when_it_was_killed_and_taken_back_whe
             route = await get()
             assert [t.endpoint for t in route.attempts] == ["device"]
             assert route.deprioritised[0].failure == "connection"
-            await anyio.to_thread.run_sync(server.restart)
+            await anyio.to_thread.run_sync(server.start)
             with anyio.fail_after(90):
                 # On a busy machine a probe may be too slow, and the server rests once more.
                 while (route := await get()).winner != "server":  # noqa: ASYNC110 - nothing tells of a rest

@@ -47,7 +47,7 @@ class Answer:
     error: openai.OpenAIError | None = None
 
     @property
-    def tries(self) -> list[tuple[str, str | None]]:
+    def attempts(self) -> list[tuple[str, str | None]]:
         return [(t.endpoint, t.failure) for t in self.route.attempts]
 
     @property

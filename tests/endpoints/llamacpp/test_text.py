@@ -99,7 +99,7 @@ def test_nothing_is_shown_that_a_stop_string_may_still_begin_with(text, stops, c
 
 
 @pytest.mark.parametrize(
-    ("segments", "stops", "expected"),
+    ("pieces", "stops", "expected"),
     [
         ([b"a", "😀".encode()[:2]], (), [("a", (0,))]),  # an unfinished character
         ([b"a", b"\xff", b"\xc3b", b"c"], (), [("a", (0,)), ("b", None), ("c", (3,))]),  # no text

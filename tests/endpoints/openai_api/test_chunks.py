@@ -351,7 +351,7 @@ def test_a_character_cut_in_two_is_whole_again(field, text, cuts):
 
 
 @pytest.mark.parametrize(
-    ("segments", "shown"),
+    ("pieces", "shown"),
     [
         (["a\ud83db"], ["a\ufffdb"]),
         (["a\ud83d", "b"], ["a", "\ufffdb"]),

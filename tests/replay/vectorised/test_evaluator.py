@@ -28,7 +28,7 @@ from disco.replay.vector.arm_delays import arm_delays, arm_policy, server_leads
 from disco.replay.vector.evaluator import evaluate, race
 from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
 from disco.replay.workload.trace import Trace
-from disco.session.attempt.attempt_state import Outcome as Fate
+from disco.session.attempt.attempt_state import AttemptOutcome as Fate
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.switching.migration_rule import AnswerLengths
