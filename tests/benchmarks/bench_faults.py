@@ -30,14 +30,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' fault laboratory
+for folder in ("support/servers", "support", "."):  # the tests' fault laboratory
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
-from faults.proxy_server.proxy import fault_proxy
-from helpers.fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process
-from helpers.fault_disco import Disco
-from helpers.fault_schedule import Turn, schedule
-from helpers.measuring import options as command_line
-from servers import llama_cpp_server
+from faults.proxy_server.proxy import fault_proxy  # noqa: E402
+from helpers.fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process  # noqa: E402
+from helpers.fault_disco import Disco  # noqa: E402
+from helpers.fault_schedule import Turn, schedule  # noqa: E402
+from helpers.measuring import options as command_line  # noqa: E402
+from servers import llama_cpp_server  # noqa: E402
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 
