@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path[:0] = [
-    str(Path(__file__).parents[1] / name) for name in ("support", "support/servers", "cancellation")
+    str(Path(__file__).parents[1] / name) for name in (".", "support", "support/servers", "cancellation")
 ]
 
 import moved_clock  # noqa: E402 - lies beside this folder
