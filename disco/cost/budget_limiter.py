@@ -93,7 +93,7 @@ class WindowCounter:
         return max(0, self.total - self._taken)
 
     def reserve(self, units: int, now: float) -> int | None:
-        """Reserve `units`, if so many are left.
+        """Reserve `units` if that many are left.
 
         Returns:
             A ticket to `settle` with; None where the limit would be exceeded.

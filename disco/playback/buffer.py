@@ -67,7 +67,7 @@ class Playback:
         self.pace = pace
         self.pushed_chars = self.released_chars = 0
         self._raw_queue: list[Delta] = []  # used without a pace
-        self._queue: deque[Item] = deque()  # used with one
+        self._queue: deque[Item] = deque()  # used with a pace
         self._banking = self._steady = False
         self._tempo: float | None = None
         self._gate: Gate | None = None

@@ -131,7 +131,7 @@ class Rolling:
         elif x_s >= 0:
             i = 0
         else:
-            raise ValueError(f"a time must not be negative, not {x_s} s")
+            raise ValueError(f"a time must be at least 0 s, not {x_s} s")
         # A growing weight of the newest observation is exponential forgetting without a change of the other bins.
         self._gain *= self._growth
         if self._gain > _RESCALE_AT:

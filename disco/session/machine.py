@@ -2,7 +2,7 @@
 
 A driver calls one method per event with the time `now` (seconds on one clock that never goes back), does
 what the returned effects say, and calls `woken` no later than `wake_at`. The driver reports every attempt that was
-started as `stopped` exactly once, whatever its outcome. The last effect of a session is `Finish` or `Fail`.
+started as `stopped` exactly once, with any outcome. The last effect of a session is `Finish` or `Fail`.
 
 The rules are those of docs/architecture.md, each in its own part: `race` has the starts, `writing` decides which
 attempt writes, `transcript` holds the text, `attempt/` and `deadlines` hold the attempts and their clocks,
@@ -97,13 +97,13 @@ class Session:
         return self._settle(now, out)
 
     def began(self, number: int, now: float) -> list[Effect]:
-        """Take in that an attempt has left its queue and begins to work."""
+        """Handle the start of an attempt's work, at the end of its wait in a queue."""
         if self.attempts[number].active:
             self._attempts.began(self.attempts[number], now)
         return self._settle(now, [])
 
     def deltas(self, number: int, deltas: list[Delta], now: float) -> list[Effect]:
-        """Take in what an attempt wrote (a non-empty batch)."""
+        """Handle what an attempt wrote (a non-empty batch)."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
@@ -113,7 +113,7 @@ class Session:
         return self._settle(now, out)
 
     def waits(self, number: int, now: float) -> None:
-        """Take in that the reader is slow to accept the attempt's text; until now this is no silence of the attempt."""
+        """Count the attempt's silence from now, because its reader has kept it waiting until now."""
         self.attempts[number].quiet_from = now
 
     def resumed(self, now: float) -> list[Effect]:
@@ -122,13 +122,13 @@ class Session:
         return self._settle(now, [])
 
     def parked(self, number: int, usage: Usage, now: float) -> list[Effect]:
-        """Take in that a parked follower has read all that it was given."""
+        """Store that a parked follower has read all that it was given."""
         state = self.attempts[number]
         state.holds_prompt, state.usage = True, usage
         return self._settle(now, [])
 
     def ended(self, number: int, ended: Ended, now: float) -> list[Effect]:
-        """Take in that an attempt finished properly."""
+        """Handle the proper end of an attempt."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.active:
@@ -139,7 +139,7 @@ class Session:
         return self._settle(now, out)
 
     def failed(self, number: int, failure: EndpointFailure, now: float) -> list[Effect]:
-        """Take in that an attempt failed; the text that it wrote before still counts."""
+        """Handle an attempt's failure; the text that the attempt wrote before still counts."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.active:
@@ -157,7 +157,7 @@ class Session:
         traffic: Traffic = Traffic(),  # noqa: B008 - frozen
         seam: SeamReport | None = None,
     ) -> list[Effect]:
-        """Take in that nothing of the attempt runs any more; `usage` is what it is charged for."""
+        """Settle an attempt once nothing of it runs any more; `usage` is what the attempt is charged for."""
         state = self.attempts[number]
         state.traffic, state.seam = traffic, seam
         if state.outcome is AttemptOutcome.PARKED and not (state.holds_prompt or self.ending.ended):

@@ -82,16 +82,16 @@ class EndpointWatch(Protocol):
     """
 
     def answered(self, endpoint: str, started_at: float, now: float) -> None:
-        """Take in that an attempt wrote its first content, or ended properly without any."""
+        """Called when an attempt wrote its first content, or ended properly without any."""
         ...
 
     def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
-        """Take in that an attempt was stopped before it wrote anything: it lost its race, or the reader has left.
+        """Called when an attempt was stopped before it wrote anything: it lost its race, or the reader has left.
 
         `overdue`: the attempt had taken longer than this endpoint nearly always does.
         """
         ...
 
     def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
-        """Take in that an attempt failed: it reported a failure, or one of the clocks ran out."""
+        """Called when an attempt failed: it reported a failure, or one of the clocks ran out."""
         ...

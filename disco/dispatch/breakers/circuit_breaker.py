@@ -151,9 +151,10 @@ class Breaker:
             self._outcomes.clear()
 
     def stopped(self, started_at: float, now: float, *, overdue: bool) -> None:
-        """Take in that an attempt started at `started_at` was stopped before it wrote anything.
+        """Handle a probe, started at `started_at`, that was stopped before it wrote anything.
 
-        An overdue probe counts as a failure. Otherwise every request would probe a silent endpoint and wait for it.
+        An overdue probe counts as a failure: otherwise every request would probe a silent endpoint and wait for it.
+        After any other probe, the next request may probe.
         """
         if self.state(now) == "closed" or not self._is_news(started_at) or now < self._until:
             return

@@ -101,7 +101,7 @@ class HealthWatch:
                     self.claimed.append((breaker, probe))
 
     def answered(self, endpoint: str, started_at: float, now: float) -> None:
-        """Take in that an attempt wrote its first content."""
+        """Count an attempt's first content as an answer of its endpoint."""
         for key in self.keys.get(endpoint, ())[:1]:
             self.health.make(key).answered(started_at, now)
         for key in self.keys.get(endpoint, ())[1:]:
@@ -110,14 +110,14 @@ class HealthWatch:
                 limit.answered(started_at, now)
 
     def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
-        """Take in that an attempt was stopped before it wrote anything; see `Breaker.stopped`."""
+        """Handle an attempt that was stopped before it wrote anything; see `Breaker.stopped`."""
         for key in self.keys.get(endpoint, ()):
             breaker = self.health.find(key)
             if breaker is not None:
                 breaker.stopped(started_at, now, overdue=overdue)
 
     def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
-        """Take in that an attempt failed; a rate limit counts only for the model's breaker."""
+        """Count an attempt's failure; a rate limit counts only for the breaker of the model's rate limit."""
         if endpoint not in self.keys:
             return
         key, limit_key = self.keys[endpoint]

@@ -1,4 +1,4 @@
-"""When an attempt has written all that a budget lets it write."""
+"""The token allowance of an attempt: the limit it is sent, and when the allowance is used up."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def settle_accounts(session: Session) -> Ledger:
 
 
 def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
-    """Return each payer's usage: that of each part of an endpoint made of several, else all of it the endpoint's."""
+    """Return the usage of each payer: of each part where an endpoint is made of several, else of the endpoint."""
     return usage.shares or ((state.candidate.name, usage),)
 
 

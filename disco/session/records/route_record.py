@@ -263,23 +263,23 @@ class RouteRecord:
 
     @property
     def failovers(self) -> list[tuple[AttemptRecord, AttemptRecord]]:
-        """(the attempt that failed, the attempt of another endpoint that replaced it), in order.
+        """Pairs of an attempt that failed and the attempt of another endpoint that replaced it, in order.
 
         At most one for each failed attempt. See `session.switching.failover_rule.has_replaced`.
         """
         found = []
-        for number, dead in enumerate(self.attempts):
-            if dead.failure is None or dead.ended_s is None:
+        for number, failed in enumerate(self.attempts):
+            if failed.failure is None or failed.ended_s is None:
                 continue
-            for by in self.attempts[number + 1 :]:
+            for later in self.attempts[number + 1 :]:
                 if has_replaced(
-                    same_endpoint=by.endpoint == dead.endpoint,
-                    wrote=by.kept_tokens > 0 or by.outcome == AttemptOutcome.FINISHED,
-                    started=by.started_s,
-                    dead_wrote=dead.tokens > 0,
-                    dead_ended=dead.ended_s,
+                    same_endpoint=later.endpoint == failed.endpoint,
+                    wrote=later.kept_tokens > 0 or later.outcome == AttemptOutcome.FINISHED,
+                    started=later.started_s,
+                    dead_wrote=failed.tokens > 0,
+                    dead_ended=failed.ended_s,
                 ):
-                    found.append((dead, by))
+                    found.append((failed, later))
                     break
         return found
 
