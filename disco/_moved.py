@@ -281,11 +281,15 @@ CLASSES = {
     "telemetry.record_facts": {"Asked": "RequestFacts"},
     "telemetry.reporter": {"Report": "AnswerReport"},
 }
-"""Module of today -> its classes by their former names."""
+"""Present module -> its renamed classes: former name -> present name."""
 
 
 def former_names(module: str) -> Any:
-    """A `__getattr__` for a module of today (below `disco`) whose classes have other names now."""
+    """Return a `__getattr__` that finds the renamed classes of a present module (below `disco`) by their former names.
+
+    Raises:
+        AttributeError: from the returned function, for any other name.
+    """
 
     def getattribute(name: str) -> Any:
         new = CLASSES[module].get(name)
@@ -319,6 +323,6 @@ class _Moved(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let Python find modules under their former names, where it finds none under that name."""
+    """Let Python find modules under their former names, where no module has that name."""
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
         sys.meta_path.append(_Moved())

@@ -1,7 +1,7 @@
-"""Finds the files that come with disco beside its modules.
+"""Finds the data files that are installed with disco.
 
-Profiles and presets are package data in a wheel, and lie at the repository's top in a checkout. Style sheets and
-scripts lie in the package that uses them.
+Profiles and presets are package data in a wheel; in a checkout they are folders at the top of the repository. Style
+sheets and scripts are in the package that uses them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["resource_dir", "resource_text"]
 
 
 def resource_dir(kind: Literal["profiles", "policies"]) -> Path:
-    """The folder that holds the shipped `*.toml` files of one kind.
+    """Return the folder that holds the shipped `*.toml` files of one kind.
 
     Raises:
-        ConfigurationError: the installation carries no such folder.
+        ConfigurationError: the installation has no such folder.
     """
     package = Path(__file__).resolve().parent
     for folder in (package / "_data" / kind, package.parent / kind):
@@ -32,5 +32,5 @@ def resource_dir(kind: Literal["profiles", "policies"]) -> Path:
 
 
 def resource_text(package: str, file: str) -> str:
-    """The text of a file that lies in a package: `resource_text("disco.replay.report", "page.css")`."""
+    """Return the text of a file in a package, as in `resource_text("disco.replay.report", "page.css")`."""
     return files(package).joinpath(file).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every exception disco raises of its own, drawn as a tree.
+"""Every exception class that disco defines, drawn as a tree.
 
 openai.OpenAIError
 └── DiscoError                    everything below; an `openai` user's `except OpenAIError` catches it
@@ -13,12 +13,12 @@ openai.OpenAIError
     ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
     └── AnswerTimeoutError        one of the four clocks ran out (also openai.APITimeoutError)
 
-Whatever a server itself answered (401, 429, a reset connection, ...) is raised as the `openai`
-exception the SDK made of it, unchanged in type. When text had already been delivered, that text
-and the route record hang on the raised exception as `partial_text` and `route`
-(see `attach_evidence`); they are never part of its message.
+An error that a server itself caused (401, 429, a reset connection, ...) is raised as the `openai` exception that the
+SDK made of it, with its type unchanged. When text had already been delivered, that text and the route record are
+attributes of the raised exception, `partial_text` and `route` (see `attach_evidence`). They are never part of its
+message.
 
-Messages name the thing and the remedy. They never contain prompts, answers or keys.
+Messages name the thing, what is wrong with it, and the remedy. They never contain prompts, answers or keys.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DiscoError(openai.OpenAIError):
 
 
 class ConfigurationError(DiscoError, ValueError):
-    """Something the caller configured cannot be; the message says what to write instead."""
+    """A setting of the caller's is invalid; the message says what to write instead."""
 
 
 class ModelFileError(DiscoError):
@@ -83,11 +83,11 @@ class ContextLengthError(NoEndpointError):
 
 
 class BudgetExceededError(DiscoError, openai.RateLimitError):
-    """A budget of the user's leaves too little for the only endpoints that could answer. Nothing was sent.
+    """The user's budget leaves too little for the only endpoints that could answer. Nothing was sent.
 
     Attributes:
         limit: the setting, such as "server_usd".
-        retry_after_s: when enough of it is free again; None where that is not known, or never.
+        retry_after_s: seconds until enough of the budget is free again; None where that is not known, or never.
     """
 
     def __init__(self, message: str, *, limit: str, retry_after_s: float | None) -> None:
@@ -123,14 +123,14 @@ class AnswerTimeoutError(DiscoError, openai.APITimeoutError):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed; decides what the session may do about it."""
+    """Why an attempt failed. The session's reaction depends on it."""
 
     CONNECTION = "connection"  # refused, reset, DNS, TLS, offline
     TIMEOUT = "timeout"  # connect or first content took longer than allowed
     STALLED = "stalled"  # the gap between two chunks took longer than allowed
     RATE_LIMIT = "rate_limit"  # 429
     SERVER = "server"  # 408, 409, 5xx, error object in the stream
-    GARBAGE = "garbage"  # not the protocol: HTML, broken JSON
+    GARBAGE = "garbage"  # a reply outside the protocol: HTML, broken JSON
     INCOMPLETE = "incomplete"  # end without a finish reason
     SEAM = "seam"  # a continuation did not continue exactly at the cut
     CRASHED = "crashed"  # the local worker or its model failed
@@ -138,21 +138,21 @@ class FailureKind(StrEnum):
     BAD_REQUEST = "bad_request"  # 400, 404, 422: the same request would fail again
     CONTEXT_LENGTH = "context_length"  # prompt too long for this endpoint
     CONTENT_FILTER = "content_filter"  # refused for its content
-    BUDGET = "budget"  # a budget of the user's allows no start, or no more of its answer
-    UNSERVED = "unserved"  # beyond this endpoint, though the request may be right: another one may serve it
+    BUDGET = "budget"  # the user's budget does not allow the start, or more of the answer
+    UNSERVED = "unserved"  # this endpoint cannot serve the request, which may be valid for another endpoint
 
     @property
     def is_callers_fault(self) -> bool:
-        """True when starting another endpoint would only hide a mistake of the caller's."""
+        """True when the request itself is wrong: starting another endpoint would only hide the caller's mistake."""
         return self in _CALLERS_FAULT
 
 
-# A wrong key is a mistake for *that* server; another one, or the device, may serve the request all the same.
+# A wrong key is not among these: it is wrong for one server, and another server or the device may serve the request.
 _CALLERS_FAULT = frozenset({FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER})
 
 
 class EndpointFailure(Exception):
-    """What an attempt raises towards the session; `error` is what the caller would see.
+    """The failure of an attempt, as the session gets it; `error` is the exception for the caller.
 
     Attributes:
         kind: the class of failure.
@@ -168,14 +168,14 @@ class EndpointFailure(Exception):
 
 
 def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:
-    """Hang the text already delivered and the route record on `error`, outside its message."""
+    """Set the text already delivered and the route record as attributes of `error`, outside its message."""
     error.partial_text = partial_text  # type: ignore[attr-defined]
     error.route = route  # type: ignore[attr-defined]
     return error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Sentence that suggests the names nearest to a mistyped one, or lists all of them."""
+    """Return a sentence that suggests the known names nearest to a mistyped one, or lists all known names."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:

@@ -1,6 +1,6 @@
-"""What can happen to an answer. Endpoints produce these; the session machine consumes them.
+"""The events of an answer. Endpoints produce them; the session machine consumes them.
 
-Times are not part of an event: the driver passes `now` (seconds on its one clock) beside it.
+An event contains no time: the driver passes `now` (seconds on its one clock) together with the event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class DeltaKind(StrEnum):
-    """What a delta carries. The first three are content and can win a race; ROLE cannot."""
+    """What a delta contains. The first three are content and can win a race; ROLE cannot."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -33,13 +33,13 @@ class DeltaKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of one tool call: its name once, its arguments (JSON) piece by piece.
+    """A piece of one tool call: the name once, the arguments (JSON) piece by piece.
 
     Attributes:
-        index: which call of the answer, from 0.
-        arguments: the next piece of its arguments.
-        id: given with the first piece.
-        name: of the function; given with the first piece.
+        index: the number of the call in the answer, from 0.
+        arguments: the next piece of the call's arguments.
+        id: the call's id; given with the first piece.
+        name: the function's name; given with the first piece.
     """
 
     index: int
@@ -53,12 +53,12 @@ class Delta:
     """A piece of an answer as an endpoint wrote it.
 
     Attributes:
-        text: content text; complete UTF-8 always. Empty for TOOL, REASONING and ROLE.
-        tokens: how many tokens it is; 1 where a server does not say.
-        kind: what it carries.
+        text: content text; always complete UTF-8. Empty for TOOL, REASONING and ROLE.
+        tokens: the number of tokens; 1 where a server does not report it.
+        kind: what the delta contains.
         ids: token ids where the endpoint knows them.
-        raw: what the endpoint's edge hands to the client's edge so that an application gets a server's chunk as it
-            came; no room in between looks at it. None where the endpoint has none (local, simulated).
+        raw: the server's chunk, passed from the endpoint to the client unread, so that an application gets it
+            unchanged. None where the endpoint has no such chunk (local, simulated).
         logprobs: `ChoiceLogprobs`-shaped dict where the application asked for it.
         logp: log probability (natural) of each token under its model, for disco's own use; None where it was not
             asked for (`StartAttempt.wants`) or is not known.
@@ -82,10 +82,11 @@ class Usage:
     """What an attempt was, or will be, billed for, in tokens.
 
     Attributes:
-        prompt_tokens: prompt and prefix.
-        completion_tokens: written.
-        cached_tokens: of the prompt, not computed again.
-        shares: by payer's name, what each did, where an endpoint is made of several; empty: it did all itself.
+        prompt_tokens: tokens of the prompt and the prefix.
+        completion_tokens: tokens written.
+        cached_tokens: prompt tokens that were not computed again.
+        shares: (payer's name, usage of that payer) where an endpoint is made of several; empty: the endpoint itself
+            is the only payer.
     """
 
     prompt_tokens: int = 0
@@ -96,9 +97,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The endpoint began to work on the attempt; until then it waited for its turn.
+    """The endpoint began to work on the attempt, which waited in a queue until then.
 
-    `cached_tokens` of the prompt need not be computed again.
+    `cached_tokens`: prompt tokens that need not be computed again.
     """
 
     cached_tokens: int = 0
@@ -106,7 +107,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A warm follower has read all that it was given and waits: see `Attempt.follow`."""
+    """A follower has read all that it was given and waits; see `Attempt.follow`."""
 
     usage: Usage
 
@@ -115,7 +116,7 @@ class Parked:
 class Ended:
     """An attempt finished properly.
 
-    `finish_reason` is the API's (`stop`, `length`, `tool_calls`, `content_filter`), or `parked` when it
+    `finish_reason` is the API's (`stop`, `length`, `tool_calls`, `content_filter`), or `parked` when the attempt
     stopped after its prefill because it was asked to (see `Attempt.park`).
     """
 
@@ -126,7 +127,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes on the wire of one attempt, HTTP heads included; 0 where nothing left this process."""
+    """Bytes that one attempt sent and received, HTTP headers included; 0 where nothing left this process."""
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -134,16 +135,16 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class SeamReport:
-    """What became of the place where an attempt went on with a half-written answer.
+    """The result of the check of a seam, where an attempt continued a half-written answer.
 
     Attributes:
-        verdict: "continued" (all that it wrote went on), "echo" (it repeated what it was sent first, and that was
-            swallowed), "unproved" (what it wrote can be read either way: text may stand there twice, or be missing
-            where a repetition was swallowed).
-        sent_chars: characters of the answer that it was sent.
-        written_chars: characters that it wrote, all of them.
-        swallowed_chars: of these, not passed on, because they repeat what the reader has: the withheld text, and
-            an echo.
+        verdict: "continued" (all that the attempt wrote continued the answer), "echo" (the attempt first repeated
+            what it was sent, and the repetition was swallowed), "unproved" (the text can be read either way: it may
+            be doubled, or be missing where a repetition was swallowed).
+        sent_chars: characters of the answer that the attempt was sent.
+        written_chars: all characters that the attempt wrote.
+        swallowed_chars: characters of these that were not passed on, because they repeat what the reader has: the
+            withheld text and an echo.
     """
 
     verdict: Literal["continued", "echo", "unproved"]

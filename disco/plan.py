@@ -1,4 +1,4 @@
-"""What dispatch decides for one request, and what it knows of each endpoint: plain data for every room."""
+"""What dispatch decides for one request, and what it knows about each endpoint: plain data for every package."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Reach = Literal["device", "own", "any"]
 """How far a prompt travels to an endpoint: not off this machine, to the user's own machines, or anywhere."""
 
 Place = Literal["device", "server"]
-"""This machine, or not."""
+"""This machine ("device"), or any other ("server")."""
 
 _FREE = Rates()
 
 
 def place_of(reach: Reach) -> Place:
-    """Where an endpoint of that reach is."""
+    """Return the place of an endpoint with that reach."""
     return "device" if reach == "device" else "server"
 
 
 class Payer(NamedTuple):
-    """One party that an endpoint's work is charged to: itself, or a part of it where it is made of several.
+    """One party that an endpoint's work is charged to: the endpoint, or one of its parts where it is made of several.
 
     Attributes:
-        name: what charges and limits call it.
+        name: the name that charges and limits use.
         place: "device" or "server".
         rates: what a token costs there.
     """
@@ -56,21 +56,22 @@ class Candidate:
 
     Attributes:
         name: the endpoint's name.
-        reach: how far the prompt travels to it.
+        reach: how far the prompt travels to the endpoint.
         rates: unified cost per token (money, after the exchange rate).
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
-        overhead_s: fixed part of the time to its first token (`c` of the paper; of a server a slow TTFT).
-        load_s: time to load its model before that; 0 when it is loaded.
-        queue_s: expected wait for its turn before that; 0 where it has none or does not say.
+        overhead_s: fixed part of the time to first token (`c` of the paper; for a server a slow TTFT), s.
+        load_s: time to load the model before that, s; 0 when the model is loaded.
+        queue_s: expected wait in a queue before that, s; 0 where there is no queue or its length is not known.
         decode_tps: generated tokens per second.
-        continues: it can continue a half-written answer.
-        parks: it can finish a prefill and keep it without writing.
-        announces: it says when its work begins (`events.Started`): waiting for its turn is no silence.
-        context_tokens: prompt and answer together; None when unknown.
+        continues: whether the endpoint can continue a half-written answer.
+        parks: whether the endpoint can finish a prefill and keep it without writing.
+        announces: whether the endpoint reports when its work begins (`events.Started`); the wait before that does
+            not count as silence.
+        context_tokens: tokens of prompt and answer together; None when unknown.
         vocabulary: tokenizer fingerprint, None when unknown.
-        standby: it serves only where no other endpoint of its place may, however cheap it is.
-        rank: its place in the user's order of endpoints, from the smallest model (0) to the best.
-        parts: the payers, where it is made of several endpoints; empty: it is its own payer.
+        standby: whether the endpoint serves only where no other endpoint of its place may, however cheap it is.
+        rank: the endpoint's place in the user's order, from the smallest model (0) to the best.
+        parts: the payers, where the endpoint is made of several; empty: the endpoint is its own payer.
     """
 
     name: str
@@ -92,22 +93,22 @@ class Candidate:
 
     @property
     def place(self) -> Place:
-        """Whether it is this machine ("device") or not ("server")."""
+        """Whether the endpoint is on this machine ("device") or not ("server")."""
         return place_of(self.reach)
 
     @property
     def payers(self) -> tuple[Payer, ...]:
-        """The parties that its work is charged to."""
+        """The parties that the endpoint's work is charged to."""
         return self.parts or (Payer(self.name, self.place, self.rates),)
 
     def time_to_first_token_s(self, tokens: int) -> float:
-        """Expected time until it writes, given `tokens` it has still to prefill (paper: T_d = k·l + c)."""
+        """Return the expected time to first token, s, with `tokens` left to prefill (paper: T_d = k·l + c)."""
         return self.queue_s + self.load_s + self.overhead_s + tokens / self.prefill_tps
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start `endpoint` `after_s` seconds after the request came, if no endpoint has written by then."""
+    """Start `endpoint` `after_s` seconds after the request came, unless another endpoint has written by then."""
 
     endpoint: str
     after_s: float = 0.0
@@ -115,12 +116,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Hand the answer from one endpoint to another in mid-sentence once it pays.
+    """Move the answer to the endpoint `target` in mid-sentence once that pays.
 
     `session/switching/migration_rule.py` has the rule.
 
-    `keep_prefill`: when the target lost the race, let it finish and keep its prefill instead of throwing it
-    away, because this move is likely.
+    `keep_prefill`: when the target has lost the race, let it finish and keep its prefill instead of cancelling it,
+    because this migration is likely.
     """
 
     target: str
@@ -132,11 +133,11 @@ class CoolDown:
     """Why an endpoint is deprioritised: it serves the request only where no other endpoint may.
 
     Attributes:
-        endpoint: its name.
-        reason: "failures" (its breaker is open), "rate_limit" (it asked to be left alone), "probed" (the cool-down is
-            over, and another request is trying it), "offline" (this machine has no route to it).
+        endpoint: the endpoint's name.
+        reason: "failures" (its breaker is open), "rate_limit" (its server sent a rate limit), "probed" (the cool-down
+            is over, and another request probes the endpoint), "offline" (this machine has no route to the endpoint).
         failure: class of the last failure that counted; None when offline.
-        failures: how many of them led to this cool-down.
+        failures: number of failures that led to this cool-down.
         for_s: how much longer the cool-down takes, seconds; None where that is not known.
     """
 
@@ -152,10 +153,10 @@ class BudgetCut:
     """What an absolute budget removed from a plan (`dispatch/within_budget.py`).
 
     Attributes:
-        endpoint: the one that a budget limits.
+        endpoint: name of the endpoint that the budget limits.
         what: "hedge" (a start in addition to another one), "start" (of an answer), "move" (a migration there).
-        why: "low" (what is left is kept for what needs it), "spent" (too little is left), "unknown" (nothing is known
-            yet of how soon it writes).
+        why: "low" (what is left is kept for more important uses), "spent" (too little is left), "unknown" (the
+            endpoint's time to first token is not known yet).
     """
 
     endpoint: str
@@ -169,13 +170,14 @@ class Plan:
 
     Attributes:
         starts: at least one; the earliest need not come first.
-        fallbacks: endpoints that may replace a failed one, in order of preference; never names an
-            endpoint the request may not use.
-        migrations: by the name of the endpoint that is writing; absent means it keeps the answer.
-        order: "make_before_break" keeps the source writing until the target's first token is here;
-            "break_before_make" stops it at the cut (cheaper, and the reader may notice).
-        deprioritised: endpoints that stand last among the fallbacks only because they cool down.
-        budget_cuts: what a budget removed from it.
+        fallbacks: endpoints that may replace a failed one, in order of preference; never an endpoint that the request
+            may not use.
+        migrations: by name of the writing endpoint, the migration that it allows; an endpoint that is missing keeps
+            the answer.
+        order: "make_before_break" keeps the source writing until the target's first token arrives;
+            "break_before_make" stops the source at the cut (cheaper, but the reader may notice a pause).
+        deprioritised: endpoints that are last among the fallbacks only because they cool down.
+        budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
     """
 
@@ -188,5 +190,5 @@ class Plan:
     wants: frozenset[str] = frozenset()
 
 
-if not TYPE_CHECKING:  # a type checker finds the former names
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names
     __getattr__ = former_names("plan")

@@ -1,4 +1,4 @@
-"""What a token costs at one endpoint: the one price that plans, budgets, the ledger and the record read."""
+"""What a token costs at one endpoint: the price that plans, budgets, the ledger and the route record use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Rates:
     Attributes:
         cost_in: per prompt token.
         cost_out: per generated token.
-        cached_share: share of `cost_in` that a prompt token costs which was not computed again: 0 on a
-            device, which spends no energy on it; 1 for a server that bills it in full.
+        cached_share: share of `cost_in` that a cached prompt token costs: 0 on a device, which spends no energy on
+            it; 1 for a server that bills it in full.
     """
 
     cost_in: float = 0.0
@@ -24,14 +24,14 @@ class Rates:
     cached_share: float = 1.0
 
     def __post_init__(self) -> None:
-        # Written so that NaN fails too.
+        # Written so that NaN fails, too.
         if not (0 <= self.cost_in < math.inf and 0 <= self.cost_out < math.inf):
             raise ValueError(f"costs per token must be finite and not negative: {self!r}")
         if not 0 <= self.cached_share <= 1:
             raise ValueError(f"cached_share must lie between 0 and 1, not at {self.cached_share}")
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """What these tokens cost; `cached_tokens` are among `prompt_tokens`."""
+        """Return what these tokens cost; `cached_tokens` are part of `prompt_tokens`."""
         computed = prompt_tokens - cached_tokens
         return (
             self.cost_in * (computed + self.cached_share * cached_tokens) + self.cost_out * completion_tokens

@@ -1,4 +1,4 @@
-"""One chat request inside disco: the body as the application gave it, and what it must not lose."""
+"""One chat request inside disco: the body as the application gave it, and the prefix that a target continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Request:
         model: the *server's* model name, as the application wrote it.
         params: every other body parameter that was given (`max_tokens`, `temperature`, `tools`, ...),
             without `messages`, `model`, `stream`, `stream_options` and `extra_body["disco"]`.
-        extra_headers, extra_query: passed to the server untouched; hold secrets, so not in repr.
+        extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
     """
 
@@ -46,7 +46,7 @@ class Request:
         return limit if limit is not None else self.params.get("max_tokens")
 
     def limited(self, max_tokens: int) -> Request:
-        """The same with another limit, under whichever names it has one; as it is where it has none."""
+        """Return the request with another limit, under each name under which it has one; unchanged without a limit."""
         names = ("max_completion_tokens", "max_tokens")
         given = {name: max_tokens for name in names if self.params.get(name) is not None}
         return replace(self, params={**self.params, **given})
@@ -54,16 +54,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the answer already says; a target continues exactly where it ends.
+    """The answer so far; a target continues it exactly at its end.
 
     Attributes:
         text: the answer so far. A target gets all of it except `withheld`.
-        tokens: how many tokens it was when written; lowers the target's `max_tokens`.
-        ids: its token ids, where source and target share a tokenizer; else None.
-        vocabulary: fingerprint of the tokenizer `ids` belong to.
-        withheld: the end of `text` from the whitespace before its last, perhaps incomplete, word. The
-            reader has seen it already, so the target must write it again first; it is swallowed.
-            Empty when the last word was not shown and could simply be dropped.
+        tokens: length of the text in the tokens of its writers; lowers the target's `max_tokens`.
+        ids: token ids of the text, where source and target share a tokenizer; else None.
+        vocabulary: fingerprint of the tokenizer of `ids`.
+        withheld: the end of `text`, from the whitespace before its last, perhaps incomplete, word. The reader has
+            seen this word already, so the target must write it again first, and the repetition is swallowed.
+            Empty when the reader had not seen the last word and it could be dropped.
     """
 
     text: str = field(default="", repr=False)
@@ -77,5 +77,5 @@ class Prefix:
 
     @property
     def sent(self) -> str:
-        """The part a target is given: `text` without `withheld`."""
+        """The part that a target is given: `text` without `withheld`."""
         return self.text[: len(self.text) - len(self.withheld)]

@@ -1,4 +1,4 @@
-"""What answers cost, and which endpoint is charged."""
+"""What answers cost, which endpoint is charged, and how absolute budgets are kept."""
 
 from disco.cost.ledger import Charge, Ledger, Phase, Totals
 from disco.cost.unified_cost import (

@@ -16,12 +16,13 @@ from disco.request import Prefix
 
 __all__ = ["BudgetReservation"]
 
-# An answer without a limit of its own is allowed so many tokens: what today's models write at most, but only a quarter
-# of what is left once that is less, so that other answers find something, too; and never fewer than a page or so.
+# Tokens that an answer without a limit of its own may have. `_MOST` is the most that present models write. Where a
+# quarter (1/`_SHARE`) of what is left is less, the answer may have that quarter, so that budget remains for other
+# answers, but not fewer than `_PAGE`, about a page.
 _MOST, _SHARE, _PAGE = 16_384, 4, 1024
 _NOTHING = Usage()
-_FEWEST = 64  # a start that may write less is not worth its prompt
-_WITHHELD_CHARS_PER_TOKEN = 4  # as `endpoints.continuation` counts what a target has to write again
+_FEWEST = 64  # tokens; an attempt that may write fewer is not worth the cost of its prompt
+_WITHHELD_CHARS_PER_TOKEN = 4  # for text that a target writes again; the same as in `endpoints.continuation`
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Account:
-    """What one request has reserved and spent of one limit, in units."""
+    """What one request has reserved and spent of one limit, in whole units."""
 
     reserved: int = 0
     spent: int = 0
@@ -42,18 +43,20 @@ class _Account:
 
 @dataclass(slots=True)
 class BudgetReservation:
-    """Mutable: `_held` (by attempt, while they run), `_accounts`.
+    """Reserves and settles the cost of every attempt of one request.
+
+    Mutable: `_held` (by attempt, while the attempt runs), `_accounts`.
 
     Attributes:
-        limiter: keeps the limits.
-        limits: those in force for this request.
+        limiter: the client's limiter, which counts all limits.
+        limits: the limits in force for this request.
         payers: by endpoint name, every party that its work is charged to.
-        prompt_tokens: of the request at most (`bounds.most_prompt_tokens`).
+        prompt_tokens: an upper bound of the prompt's length (`token_bounds.most_prompt_tokens`).
         max_tokens: the answer's limit, None for none.
-        choices: answers asked for (`n`).
-        unreported: what an attempt counts whose usage the server never reported, nearly always one that was
-            cancelled: "estimated", as the ledger has it, or all that was "reserved".
-        offset_s: what the session's clock lacks to the limiter's, which goes on between restarts.
+        choices: number of answers asked for (`n`).
+        unreported: how to count an attempt whose usage the server did not report (nearly always a cancelled one):
+            "estimated", with the usage in the ledger, or "reserved", with its whole reservation.
+        offset_s: seconds to add to the session's clock to get the limiter's, which goes on between restarts.
     """
 
     limiter: BudgetLimiter
@@ -68,17 +71,17 @@ class BudgetReservation:
     _accounts: dict[Limit, _Account] = field(default_factory=dict)
 
     def is_limited(self, endpoint: str) -> bool:
-        """Whether any limit counts what it does."""
+        """Whether any limit counts the endpoint's work."""
         return bool(self._counters(endpoint))
 
     def left_share(self, endpoint: str, now: float) -> float:
-        """The share of its limit that is left, of the tightest one; 1 where there is none."""
+        """Return the share that is left of the endpoint's limit, the smallest of several; 1 without a limit."""
         now += self.offset_s
         counters = self._counters(endpoint)
         return min((m.left(now) / m.total if m.total else 0.0 for _, m in counters), default=1.0)
 
     def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
-        """Tokens that an attempt could write at most if it started now; 0 where it could not start."""
+        """Return the most tokens that an attempt could write if it started now; 0 where it could not start."""
         wanted = self._wanted(prefix)
         counters = self._counters(endpoint)
         affordable = min((self._affordable(m, payer, prefix, now) for payer, m in counters), default=_MOST)
@@ -91,13 +94,13 @@ class BudgetReservation:
         """Reserve what an attempt may cost.
 
         Args:
-            attempt: its number.
-            endpoint: its name.
-            prefix: the answer so far, which it reads again.
-            now: on the session's clock.
+            attempt: the attempt's number.
+            endpoint: the endpoint's name.
+            prefix: the answer so far, which the endpoint reads again.
+            now: the time on the session's clock, s.
 
         Returns:
-            How many tokens it may write; None where nothing limits it.
+            How many tokens the attempt may write; None where no limit counts them.
 
         Raises:
             BudgetExceededError: too little is left.
@@ -112,15 +115,21 @@ class BudgetReservation:
         for payer, counter in counters:
             units = self._units(counter, payer, prefix, allowed)
             ticket = counter.reserve(units, now + self.offset_s)
-            assert ticket is not None, "it was there a moment ago, and nothing has waited"
+            assert ticket is not None, "`allowance` has just found enough units for this reservation"
             held_by.held.append((payer, counter, ticket, units))
             self._accounts.setdefault(counter.limit, _Account()).reserved += units
         return allowed
 
     def settle(self, attempt: int, usage: Usage, *, reported: bool, now: float) -> None:
-        """Nothing of the attempt runs any more; `usage` is what the ledger has. Unlimited attempts are ignored.
+        """Replace an attempt's reservation by its cost, once nothing of the attempt runs any more.
 
-        `reported`: the figures are the endpoint's own, not counted or estimated here.
+        An attempt without a reservation is ignored.
+
+        Args:
+            attempt: the attempt's number.
+            usage: what the ledger charges.
+            reported: whether the usage is the endpoint's own report, not a count or estimate made here.
+            now: the time on the session's clock, s.
         """
         held_by = self._held.pop(attempt, None)
         if held_by is None:
@@ -140,7 +149,7 @@ class BudgetReservation:
             self._accounts[counter.limit].spent += units
 
     def close(self, now: float) -> None:
-        """The answer is over. An attempt that was never settled counts as reserved. Idempotent."""
+        """Settle every attempt that is left, each with its whole reservation, at the end of the answer. Idempotent."""
         for held_by in self._held.values():
             for _, counter, ticket, reserved in held_by.held:
                 counter.settle(ticket, reserved, now + self.offset_s)
@@ -148,7 +157,7 @@ class BudgetReservation:
         self._held.clear()
 
     def refusal(self, endpoint: str, now: float, prefix: Prefix = Prefix()) -> BudgetExceededError:  # noqa: B008 - frozen
-        """Why it may not start: which limit, how much of it is left, when it frees up, what to do."""
+        """Return the error for an endpoint that may not start: which limit, what is left and until when, a remedy."""
         wall = now + self.offset_s
         fewest = min(self._wanted(prefix), _FEWEST)
         payer, counter = min(
@@ -159,7 +168,7 @@ class BudgetReservation:
         frees_at = counter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
         if frees_at == math.inf:
-            when = "It never will be enough for this prompt"
+            when = "The whole budget is too small for this prompt"
         elif wait_s is None:
             when = "More frees up as soon as a running answer ends"
         else:
@@ -173,7 +182,7 @@ class BudgetReservation:
         return BudgetExceededError(message, limit=limit.name, retry_after_s=wait_s)
 
     def report(self, now: float) -> dict[str, Any]:
-        """Numbers for the route record: by limit, what this request reserved and spent, and what is left."""
+        """Return the numbers for the route record: by limit, what this request reserved and spent, and what is left."""
         out: dict[str, Any] = {}
         for limit in self.limits:
             counter, account = self.limiter.counter(limit), self._accounts.get(limit, _Account())
@@ -187,7 +196,7 @@ class BudgetReservation:
         return out
 
     def _counters(self, endpoint: str) -> list[tuple[Payer, WindowCounter]]:
-        """The limits that count an endpoint's work, with the payer that each of them counts."""
+        """Return the counters of the limits that count an endpoint's work, each with the payer that it counts."""
         return [
             (payer, self.limiter.counter(limit))
             for payer in self.payers[endpoint]
@@ -199,7 +208,7 @@ class BudgetReservation:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
 
     def _units(self, counter: WindowCounter, payer: Payer, prefix: Prefix, written: int) -> int:
-        """What an attempt can cost at most that writes so many tokens (of each choice)."""
+        """Return the most units that an attempt can cost that writes `written` tokens of each choice."""
         prompt = self.prompt_tokens + most_prefix_tokens(prefix)
         answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
         if counter.limit.unit == "tokens":
@@ -207,9 +216,9 @@ class BudgetReservation:
         return counter.units(payer.rates.cost(prompt, answer))
 
     def _affordable(self, counter: WindowCounter, payer: Payer, prefix: Prefix, now: float) -> int:
-        """The most tokens of an answer that the limit allows."""
+        """Return the most tokens of an answer that the limit allows."""
         left = counter.left(now + self.offset_s)
-        # Bisected: the cost grows with the answer, and this is exact whatever it is rounded to.
+        # Bisection: the cost grows with the answer, and the result is exact for any rounding of the cost.
         low, high = -1, max(_MOST, self._wanted(prefix))
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""What each endpoint was charged for in one answer, losers and repeated prefills included."""
+"""The ledger of one answer: what each endpoint was charged for, losers and repeated prefills included."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Charge", "Ledger", "Phase", "Totals"]
 class Phase(StrEnum):
     """Why tokens were processed. Every token is charged in exactly one phase.
 
-    An attempt may have charges in several: a migration target's prefill is MIGRATION, what the reader then
-    gets of it is ANSWER, and what was written and thrown away at the cut is DISCARDED.
+    An attempt may have charges in several phases. A migration target's prefill is MIGRATION, its text that the reader
+    gets is ANSWER, and its text that is not used is DISCARDED.
     """
 
     ANSWER = "answer"  # the first writer's prompt; every token that reached the reader
@@ -27,16 +27,16 @@ class Phase(StrEnum):
     MIGRATION = "migration"  # prompt and prefix, processed by the target of a migration
     FAILOVER = "failover"  # prompt and prefix, processed by the replacement of a failed attempt
     FAILED = "failed"  # what a failed attempt processed and the reader did not get
-    DISCARDED = "discarded"  # written and never shown: beyond a cut, an echo, after the reader left
+    DISCARDED = "discarded"  # written and never shown: after a cut, an echo, after the reader left
 
 
 class Charge(NamedTuple):
     """Tokens that one attempt processed in one phase, and their cost.
 
     Attributes:
-        attempt: its number within the answer, from 0.
-        endpoint: its name.
-        phase: what for.
+        attempt: the attempt's number within the answer, from 0.
+        endpoint: the endpoint's name.
+        phase: what the tokens were processed for.
         prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
         completion_tokens: tokens generated.
         cost: in unified money (USD).
@@ -72,7 +72,7 @@ class Ledger:
     __slots__ = ("_charges", "_rates")
 
     def __init__(self, rates: Mapping[str, Rates]) -> None:
-        """Start empty. `rates`: what a token costs, by endpoint name."""
+        """Make an empty ledger. `rates`: what a token costs, by endpoint name."""
         self._rates = dict(rates)
         self._charges: list[Charge] = []
 
@@ -89,19 +89,20 @@ class Ledger:
         """Enter what an attempt processed.
 
         Args:
-            attempt: its number within the answer, from 0.
-            endpoint: its name in the rates.
+            attempt: the attempt's number within the answer, from 0.
+            endpoint: the endpoint's name in the rates.
             phase: what the tokens were processed for.
             prompt_tokens: prompt and prefix, cached ones included.
             completion_tokens: tokens generated.
-            cached_tokens: of the prompt; what exceeds it (some servers count otherwise) is ignored.
+            cached_tokens: cached prompt tokens; a number above `prompt_tokens` (some servers count in another way)
+                is lowered to it.
 
         Raises:
             KeyError: the endpoint has no rates.
             ValueError: a negative number.
         """
         if min(attempt, prompt_tokens, completion_tokens, cached_tokens) < 0:
-            raise ValueError("attempts are numbered, and tokens counted, from 0")
+            raise ValueError("attempt numbers and token counts must not be negative")
         cached = min(cached_tokens, prompt_tokens)
         cost = self._rates[endpoint].cost(prompt_tokens, completion_tokens, cached)
         entry = Charge(attempt, endpoint, phase, prompt_tokens, completion_tokens, cached, cost)
@@ -124,18 +125,18 @@ class Ledger:
         return math.fsum(charge.cost for charge in self._charges)
 
     def tokens(self) -> Totals:
-        """All tokens that were processed, by any endpoint and in any phase."""
+        """Return the sums over all charges, of every endpoint and phase."""
         return _sum(self._charges)
 
     def by_endpoint(self) -> dict[str, Totals]:
-        """Sums for each endpoint that was charged, in the order of its first charge."""
+        """Return the sums for each endpoint that was charged, in the order of first charges."""
         groups: dict[str, list[Charge]] = {}
         for charge in self._charges:
             groups.setdefault(charge.endpoint, []).append(charge)
         return {name: _sum(charges) for name, charges in groups.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The charges and their total as plain numbers and names."""
+        """Return the charges and their total as plain numbers and names."""
         return {
             "total_cost": self.total_cost,
             "charges": [{**charge._asdict(), "phase": charge.phase.value} for charge in self._charges],

@@ -1,8 +1,8 @@
-"""The most that a request's prompt can be: a bound, where `dispatch.request_features` has an estimate.
+"""Upper bounds of prompt lengths, in tokens; `dispatch.request_features` has estimates instead.
 
-No tokenizer in use makes more tokens of a text than it has bytes in UTF-8, and a message takes less of a chat template
-than of JSON. Ordinary text has a quarter to a third as many; the difference is given back as soon as the true figure
-is known.
+No tokenizer in use makes more tokens of a text than it has bytes in UTF-8, and a chat template adds less to a message
+than JSON does. Ordinary text has a quarter to a third as many tokens; the difference is released as soon as the true
+number is known.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FOR_REQUEST = 128
 _FOR_MESSAGE = 16
 _FOR_FIELD = 4  # quotes, colon, comma
 _FOR_SCALAR = 24  # the longest number JSON writes
-# OpenAI's dearest model to show an image, at the largest it takes: 2,833 and eight tiles at 5,667.
+# The largest image on the OpenAI model that charges most for one: 2,833 tokens and eight tiles of 5,667.
 _FOR_IMAGE = 48_169
-# Ten tokens a second of speech, at the 750 bytes/s of the thinnest codec, in base64.
+# Ten tokens per second of speech, at the 750 bytes/s of the codec with the lowest bit rate, in base64.
 _AUDIO_CHARS_PER_TOKEN = 100
 
 _IMAGES = frozenset({"image_url", "input_image"})
 _AUDIO = frozenset({"input_audio", "audio"})
-# Shape the answer and are no part of what the model reads.
+# Parameters that shape the answer and are not part of what the model reads.
 _UNREAD = frozenset(
     """
     logit_bias logprobs max_completion_tokens max_tokens metadata min_p n seed stop store stream_options temperature
@@ -36,16 +36,16 @@ _UNREAD = frozenset(
 
 
 def most_prompt_tokens(request: Request) -> int:
-    """Tokens that the prompt has at most, its chat template, tools and schemas included.
+    """Return an upper bound of the prompt's tokens, with its chat template, tools and schemas.
 
-    Text, images and audio are bounded. What a server looks up by itself (a web search, a stored prompt) is not.
+    Text, images and audio are bounded. What a server adds by itself (a web search, a stored prompt) is not.
     """
     read = {name: value for name, value in request.params.items() if name not in _UNREAD}
     return _FOR_REQUEST + _FOR_MESSAGE * len(request.messages) + _most(list(request.messages)) + _most(read)
 
 
 def most_prefix_tokens(prefix: Prefix) -> int:
-    """Tokens that the answer so far is at most where it is sent along."""
+    """Return an upper bound of the prefix's tokens."""
     return len(prefix.text.encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""One price for everything: device energy becomes money at the user's exchange rate λ.
+"""Unified cost: the device's energy is converted to money at the user's exchange rate λ.
 
     C = c_s^p·l_s^in + c_s^d·l_s^out + λ·(c_d^p·l_d^in + c_d^d·l_d^out)
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from disco.errors import ConfigurationError
 from disco.rates import Rates
 
-if TYPE_CHECKING:  # `disco.profiles` loads numpy, and `import disco` comes by here
+if TYPE_CHECKING:  # `disco.profiles` loads numpy, and `import disco` imports this module
     from disco.profiles import DeviceProfile, Price
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRate:
-    """λ: what the user's device energy is worth, in exactly one of two units.
+    """λ: what the device's energy is worth to the user, in exactly one of two units.
 
     Attributes:
         usd_per_mflop: USD per 10⁶ floating-point operations.
@@ -41,14 +41,16 @@ class ExchangeRate:
     def __post_init__(self) -> None:
         given = [rate for rate in (self.usd_per_mflop, self.usd_per_joule) if rate is not None]
         if len(given) != 1:
-            raise ConfigurationError("an exchange rate is either usd_per_mflop or usd_per_joule: give one")
+            raise ConfigurationError(
+                "an exchange rate needs exactly one of usd_per_mflop and usd_per_joule; give one of them"
+            )
         if not 0 <= given[0] < math.inf:
             raise ConfigurationError(f"an exchange rate must be finite and not negative, not {given[0]}")
 
 
-# The paper prints 0.3 and 5 "$ per 10⁶ FLOPs". A decode token of its devices takes 0.37–0.82·10⁹ FLOPs and
-# would then cost over 100 $, device-constrained against any server. Per 10⁶ GFLOPs, the unit its table of
-# FLOPs per token is in, the figures land beside the server prices as the paper's two settings need.
+# The paper prints 0.3 and 5 "$ per 10⁶ FLOPs". A decode token of its devices takes 0.37–0.82·10⁹ FLOPs and would then
+# cost over 100 $, which is device-constrained against any server. The paper's table of FLOPs per token is in GFLOPs.
+# Per 10⁶ GFLOPs, the two rates compare with the server prices as the paper's two settings need.
 PAPER_SERVER_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=0.3e-9)
 PAPER_DEVICE_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=5e-9)
 
@@ -56,15 +58,15 @@ PAPER_DEVICE_CONSTRAINED: Final = ExchangeRate(usd_per_mflop=5e-9)
 def device_rates(
     profile: DeviceProfile, exchange_rate: ExchangeRate, *, prompt_tokens: float = 128.0
 ) -> Rates:
-    """A device's energy per token, in money.
+    """Return what a device's energy per token costs, in money.
 
     Args:
-        profile: must hold `flops` or `energy`, whichever the exchange rate is in (unless that is 0).
+        profile: must have `flops` for an exchange rate per FLOP, `energy` for one per joule, unless the rate is 0.
         exchange_rate: λ.
-        prompt_tokens: typical prompt length, at which FLOPs per prefill token are taken.
+        prompt_tokens: typical prompt length, at which the FLOPs per prefill token are taken.
 
     Raises:
-        ConfigurationError: the profile does not say what a token takes in that unit.
+        ConfigurationError: the profile has no numbers in the unit of the exchange rate.
     """
     if exchange_rate.usd_per_mflop is not None:
         usd_per_flop = exchange_rate.usd_per_mflop / 1e6
@@ -87,13 +89,13 @@ def device_rates(
     if rate == 0:
         return Rates(cost_in=0.0, cost_out=0.0, cached_share=0.0)
     raise ConfigurationError(
-        f"device profile {profile.name!r} has no {missing}, so the exchange rate has nothing to price; "
-        f"add it to the profile, give the rate in the other unit, or set it to 0"
+        f"device profile {profile.name!r} has no {missing}, which the exchange rate needs; "
+        f"add {missing} to the profile, give the rate in the other unit, or set the rate to 0"
     )
 
 
 def server_rates(price: Price, *, cached_share: float = 1.0) -> Rates:
-    """A server's price per token in USD; cached prompt tokens are billed at `cached_share` of it."""
+    """Return a server's price per token in USD; cached prompt tokens are billed at `cached_share` of it."""
     return Rates(
         cost_in=price.usd_per_mtok_in / 1e6, cost_out=price.usd_per_mtok_out / 1e6, cached_share=cached_share
     )

@@ -1,4 +1,4 @@
-"""Which endpoints may serve a request, which start when, and where its answer may go."""
+"""Which endpoints may serve a request, which start when, and where the answer may move."""
 
 from typing import TYPE_CHECKING
 
@@ -79,5 +79,5 @@ __all__ = [
     "regime",
 ]
 
-if not TYPE_CHECKING:  # a type checker finds the former names
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names
     __getattr__ = former_names("dispatch")

@@ -1,4 +1,4 @@
-"""What decides which endpoints start, among any number of them that may serve a request."""
+"""The interface that decides which of the endpoints that may serve a request start, and when."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from disco.profiles.time_distribution import Empirical
 __all__ = ["Arrangement", "Arranging", "BudgetClass"]
 
 BudgetClass = Literal["background", "standard", "urgent"]
-"""What a request may spend: nothing of the budget, what the policy says, or whatever is fastest."""
+"""How a request uses the policy's budget: not at all, as the policy decides, or for the fastest start."""
 
 _NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What is decided for one request; all other endpoints that may serve it stand by.
+    """The starts for one request; the other endpoints that may serve it are its fallbacks.
 
     Attributes:
         starts: at least one; the earliest at 0.
-        chosen: names of the endpoints that were decided between. One on standby gets an answer moved to it only
-            where it is among them.
+        chosen: names of the endpoints that the policy chose between. An answer moves to a standby endpoint only if
+            the endpoint is one of these.
         spared: names of the endpoints that no answer moves to.
     """
 
@@ -36,24 +36,24 @@ class Arrangement:
 
 
 class Arranging(Protocol):
-    """Decides for one request after the other. `two_sided.TwoSided` has the policies of a device and a server."""
+    """Decides for one request after another; `two_sided.TwoSided` uses the policies of a device and a server."""
 
     def arrange(
         self, features: Features, able: Sequence[Candidate], budget_class: BudgetClass
     ) -> Arrangement:
-        """Decide.
+        """Decide which endpoints start for one request.
 
         Args:
-            features: of the request.
-            able: the endpoints that may serve it, in order of preference; at least one.
+            features: the request's features.
+            able: the endpoints that may serve the request, in order of preference; at least one.
             budget_class: see `Dispatcher.plan`.
         """
         ...
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
-        """Names of the endpoints whose tokens its budget counts. They join no race unless the policy asks for it."""
+        """Return the names of the endpoints whose tokens the policy's budget counts; only the policy starts these."""
         ...
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Follow the distributions as they change."""
+        """Use these distributions from now on: prompt lengths, and the server's time to first token."""
         ...

@@ -1,4 +1,4 @@
-"""From a request's features to its plan: which endpoints may serve it, which start when, which may take over."""
+"""Makes a request's plan from its features: which endpoints may serve it, which start when, which may take over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = ["BudgetClass", "Dispatcher"]
 
-# Length an answer is taken to have where the caller set no limit; only ranks endpoints by cost.
+# Assumed length of an answer where the caller set no limit; used only to rank endpoints by cost.
 _TYPICAL_ANSWER_TOKENS = 256
 _NONE: Mapping[str, CoolDown] = {}
 
@@ -26,8 +26,8 @@ _NONE: Mapping[str, CoolDown] = {}
 class Dispatcher:
     """Plans requests under one preset, over any number of endpoints.
 
-    The same preset, distributions, seed and sequence of requests give the same plans. Mutable: what decides the
-    starts, through `refit` and from request to request.
+    The same preset, distributions, seed and sequence of requests give the same plans. Mutable: the state of the
+    policy, through `refit` and with each request.
     """
 
     __slots__ = ("_arranging", "_preset")
@@ -41,25 +41,25 @@ class Dispatcher:
         rng: np.random.Generator,
         arranging: Arranging | None = None,
     ) -> None:
-        """Make a dispatcher; the first three arguments after the preset are for what the preset's policy stands for.
+        """Make a dispatcher; `lengths`, `ttft` and `rng` are for the preset's policy.
 
         Args:
-            preset: what the user wants.
-            lengths: prompt lengths, tokens, counted or estimated as `features_of` does.
-            ttft: the server's time to first token as the user feels it, s.
+            preset: the user's choices.
+            lengths: prompt lengths, tokens, counted or estimated in the same way as by `features_of`.
+            ttft: the server's time to first token as the user sees it, s.
             rng: the only source of randomness.
-            arranging: decides which endpoints start; None: the preset's policy does.
+            arranging: decides which endpoints start; None: the preset's policy decides.
         """
         self._preset = preset
         self._arranging = arranging or TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng)
 
     @property
     def preset(self) -> Preset:
-        """What it plans under."""
+        """The preset that the plans follow."""
         return self._preset
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Follow the distributions as they change."""
+        """Use these distributions from now on: prompt lengths, and the server's time to first token."""
         self._arranging.refit(lengths, ttft)
 
     def plan(
@@ -74,23 +74,23 @@ class Dispatcher:
     ) -> Plan:
         """Plan one request.
 
-        Of the eligible endpoints, cheapest first and those on standby last, the preset's policy says which start
-        when; all others are fallbacks, in that order. `moves` says where an answer may go; whether and when it pays
-        is the session's.
+        The eligible endpoints are ranked, cheapest first and standby endpoints last. The preset's policy decides
+        which of them start when; all others are fallbacks, in order of rank. `Plan.migrations` says where an answer
+        may move; the session decides whether and when that pays.
 
-        An endpoint that rests takes no part as long as another one may serve the request: it is the last of the
-        fallbacks, and no answer moves there. One that is being probed takes part as always, but is not relied on:
-        where it would start alone, the next in rank joins it once it is slow.
+        An endpoint that cools down does not take part while another one may serve the request: it is the last of the
+        fallbacks, and no answer moves there. An endpoint that is probed takes part as usual. Where only probes would
+        start, the next endpoint in rank joins them once the probe is slow.
 
         Args:
-            features: of the request.
-            candidates: every configured endpoint, with names that differ.
+            features: the request's features.
+            candidates: every configured endpoint; their names differ.
             served: see `eligible`.
-            budget_class: "background" starts no endpoint that the policy spares and moves nothing there, though
-                these still stand by should the others fail; "urgent" starts at once all that the policy chooses
-                among. Neither is counted in the policy's budget.
-            resting: by name, endpoints that rest, with the reason.
-            probing: names of endpoints that have deprioritised and may be tried again by this request.
+            budget_class: "background" starts no endpoint that the policy spares and moves no answer there; these
+                endpoints remain fallbacks for when the others fail. "urgent" starts at once all endpoints that the
+                policy chooses between. Neither counts towards the policy's budget.
+            resting: endpoints that cool down, by name, with the reason.
+            probing: names of endpoints whose cool-down is over and which this request may probe.
 
         Raises:
             NoEndpointError, ContextLengthError: see `eligible`.
@@ -101,7 +101,7 @@ class Dispatcher:
         if len(able) > 1:
             answer_tokens = _TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _rank(c, features.prompt_tokens, answer_tokens))
-        # Whatever rests, the request is tried: none is refused because of that.
+        # Where every able endpoint cools down, the request is still tried, on all of them.
         deprioritised = [c for c in able if c.name in resting] if resting else []
         if deprioritised and len(deprioritised) < len(able):
             able = [c for c in able if c.name not in resting]
@@ -121,7 +121,7 @@ class Dispatcher:
                 if c.name not in resting
                 and c.name not in probing
                 and c.name not in arranged.spared
-                # One on standby is there for need only, not to save money.
+                # A standby endpoint serves where it is needed, not to save money.
                 and (not c.standby or c.name in arranged.chosen)
             ]
             migrations = _migrations(able, firm)
@@ -135,10 +135,7 @@ class Dispatcher:
 
 
 def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:
-    """Cheapest for this request first; of equals the one that writes sooner, then the one given first.
-
-    Those on standby come after all others.
-    """
+    """Return the sort key of a candidate: standby endpoints last, then by cost of this request, then by TTFT."""
     cost = prompt_tokens * candidate.rates.cost_in + answer_tokens * candidate.rates.cost_out
     return candidate.standby, cost, candidate.time_to_first_token_s(prompt_tokens)
 
@@ -150,23 +147,23 @@ def _backed(
     limited: Collection[str],
     prompt_tokens: int,
 ) -> tuple[Start, ...]:
-    """`starts`, all of them probes, with the next in rank to join the first.
+    """Add a start of the next endpoint in rank to `starts`, which are all probes.
 
-    Not one of those `limited`, whose tokens a budget counts, unless the probe is one of them.
+    An endpoint of `limited`, whose tokens a budget counts, is added only if the first probe is of `limited`, too.
     """
     probed = next(c for c in able if c.name == starts[0].endpoint)
     for c in able:
         if c.name not in probing and (c.name not in limited or probed.name in limited):
-            # Slower than this it hardly ever was: waiting any longer would be in vain.
+            # The probe hardly ever takes longer than this, so a longer wait would not help.
             return *starts, Start(c.name, probed.time_to_first_token_s(prompt_tokens))
     return starts
 
 
 def _migrations(able: list[Candidate], targets: list[Candidate]) -> dict[str, Migration]:
-    """Every more expensive writer may hand over to the one of `targets` that continues answers most cheaply."""
+    """Let every writer of `able` migrate to the cheapest of `targets` that continues answers, if that is cheaper."""
     target: Candidate | None = None
     for c in targets:
-        # Strictly cheaper only: of equals, the first in rank stays.
+        # Only a strictly cheaper one replaces it: of equals, the first in rank stays.
         if c.continues and (target is None or _out_then_in(c) < _out_then_in(target)):
             target = c
     if target is None:

@@ -1,4 +1,4 @@
-"""Which endpoints may serve a request at all: privacy, then abilities, then context length."""
+"""Which endpoints may serve a request: checks privacy, then features, then context length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from disco.plan import Candidate, Reach
 __all__ = ["ANSWER_RESERVE_TOKENS", "eligible"]
 
 ANSWER_RESERVE_TOKENS = 64
-"""Room an endpoint must have left for an answer whose length the caller did not limit, tokens."""
+"""Room that an endpoint's context must have for an answer whose length the caller did not limit, tokens."""
 
 _FARTHER: Mapping[Reach, frozenset[Reach]] = {
     "device": frozenset(("own", "any")),
@@ -24,7 +24,7 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
         "allow servers for this request (local_only = false)",
     ),
     "own": (
-        'it is not one of the user\'s own machines and the request is bounded to them (reach "own")',
+        'it is not one of the user\'s own machines and the request is limited to them (reach "own")',
         'allow other machines for this request (reach "any")',
     ),
 }
@@ -37,18 +37,18 @@ def eligible(
     candidates: Sequence[Candidate],
     served: Mapping[str, frozenset[str] | None],
 ) -> list[Candidate]:
-    """The candidates that may serve the request, in their given order.
+    """Return the candidates that may serve the request, in their given order.
 
     Args:
-        features: what the request asks for.
+        features: what the request needs.
         candidates: every configured endpoint.
-        served: by endpoint name, the features it serves (`Capabilities.features`); None passes everything
-            on. An endpoint that is missing here serves plain text only: abilities are never assumed.
+        served: by endpoint name, the features that the endpoint serves (`Capabilities.features`); None: it serves
+            every feature. An endpoint that is missing here serves plain text only: features are never assumed.
 
     Raises:
-        ContextLengthError: none is left, and at least one of them lacks nothing but context, so that a
-            shorter prompt would be served.
-        NoEndpointError: none is left for another reason. Both list every endpoint with its reason.
+        ContextLengthError: no endpoint may serve the request, and at least one of them would serve a shorter prompt.
+        NoEndpointError: no endpoint may serve the request, for another reason. Both messages list every endpoint with
+            its reason.
     """
     wanted_tokens = features.prompt_tokens + (
         ANSWER_RESERVE_TOKENS if features.max_tokens is None else features.max_tokens

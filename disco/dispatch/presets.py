@@ -1,4 +1,4 @@
-"""Presets: what a user wants, as one small TOML file; shipped ones lie in `policies/`."""
+"""Presets: a user's choices as one small TOML file; the shipped ones are in `policies/`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
     "with_limits",
 ]
 
-# What each absolute budget counts: where, and in which unit.
+# What each absolute budget counts: its scope and its unit.
 _AMOUNTS: Mapping[str, tuple[str, Literal["usd", "tokens"]]] = {
     "server_usd": ("server", "usd"),
     "server_tokens": ("server", "tokens"),
     "device_tokens": ("device", "tokens"),
 }
-# What a budget of tokens would have to be for the policies that have none.
+# Policies without a budget of tokens, with the only `budget` that may be given with each (None: none).
 _BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None}
 
 
 class _Section(BaseModel):
-    """Strict about keys, frozen, and explains itself when something is wrong."""
+    """A frozen section of a preset; refuses unknown keys and explains every mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -53,13 +53,13 @@ class DispatchSection(_Section):
     """[dispatch]: which endpoints start when.
 
     Attributes:
-        policy: "auto" (the regime decides between the next two), "wait_time", "length_threshold",
+        policy: "auto" (the regime selects one of the next two), "wait_time", "length_threshold",
             "optimal_wait" (always spares the device, as "wait_time" does, with a smaller mean TTFT for the same
-            budget), "race", "random", "device_only", "server_only", or one that an installed package adds.
+            budget), "race", "random", "device_only", "server_only", or a policy that an installed package adds.
         budget: share `b` of all prompt tokens that the constrained endpoint may process, in [0, 1].
         tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
-            of it is used. Under "optimal_wait" 0 asks for the smallest mean TTFT, and a share that P99 be no
-            worse than under "wait_time" with that share.
+            of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
+            than under "wait_time" with that share.
     """
 
     policy: str = AUTO
@@ -74,7 +74,7 @@ class DispatchSection(_Section):
             implied = _BUDGETLESS[self.policy]
             if self.budget != implied:
                 raise ValueError(
-                    f"the policy {self.policy!r} keeps to no budget; remove budget, or choose "
+                    f"the policy {self.policy!r} has no budget; remove budget, or choose "
                     "'auto', 'length_threshold' or 'wait_time'"
                 )
         return self
@@ -84,20 +84,20 @@ class CostSection(_Section):
     """[cost]: what the device's energy is worth.
 
     Attributes:
-        exchange_rate: λ, USD per 10⁶ FLOPs, at least 0. With it the device's work and the server's bill are
-            compared; above a point that depends on both, the device becomes the constrained side.
+        exchange_rate: λ, USD per 10⁶ FLOPs, at least 0. It makes the device's work comparable with the server's
+            price; above a value that depends on both, the device is the constrained side.
     """
 
     exchange_rate: float = Field(default=4e-12, ge=0.0)
 
 
 class MigrationSection(_Section):
-    """[migration]: whether an answer may be handed to the cheaper endpoint in mid-sentence.
+    """[migration]: whether an answer may move to a cheaper endpoint in mid-sentence.
 
     Attributes:
-        enabled: it may.
-        order: "make_before_break" keeps the source writing until the target writes too;
-            "break_before_make" stops it at the cut.
+        enabled: whether answers may move.
+        order: "make_before_break" keeps the source writing until the target writes, too;
+            "break_before_make" stops the source at the cut.
     """
 
     enabled: bool = True
@@ -108,9 +108,9 @@ class PlaybackSection(_Section):
     """[playback]: how the text reaches the reader.
 
     Attributes:
-        pace_tps: the reader's pace in tokens per second, above 0: while a hand-over is being prepared text
-            is stretched to it and no further; "off" passes everything on as it arrives.
-        max_hold_s: longest time a piece of text may be held back otherwise, s.
+        pace_tps: the reader's pace in tokens per second, above 0. While a migration is prepared, text is shown at
+            this pace and never more slowly. "off" passes everything on as it arrives.
+        max_hold_s: longest time that text may be held back at any other time, s.
     """
 
     pace_tps: float | Literal["off"] = 12.0
@@ -125,16 +125,17 @@ class PlaybackSection(_Section):
 
 
 class LimitsSection(_Section):
-    """[limits]: what must not happen.
+    """[limits]: hard limits on where a request may run and on what answers may cost.
 
     Attributes:
-        local_only: no prompt and no answer leaves this machine, whatever fails.
+        local_only: no prompt and no answer leaves this machine, even when the device fails.
         server_usd: what all servers together may charge within any `window_s` seconds, USD, above 0.
-        server_tokens: what they may process in that time, tokens of prompts and answers, above 0.
-        device_tokens: the same of the device.
-        window_s: length of the window that the three count, seconds, above 0; it slides.
-        unreported: what a server's attempt counts that ended without usage (it was cancelled, mostly): "estimated",
-            as in the ledger, or all that was "reserved" for it, where a provider bills cancelled answers in full.
+        server_tokens: what all servers together may process in that time, tokens of prompts and answers, above 0.
+        device_tokens: the same limit for the device.
+        window_s: length of the sliding window of these three limits, seconds, above 0.
+        unreported: how to count a server's attempt that ended without usage (mostly a cancelled one): "estimated",
+            with the ledger's estimate, or "reserved", with its whole reservation, for a provider that bills cancelled
+            answers in full.
     """
 
     local_only: bool = False
@@ -149,10 +150,10 @@ class LimitsSection(_Section):
         amounts = [name for name in _AMOUNTS if getattr(self, name) is not None]
         if amounts and self.window_s is None:
             raise ValueError(
-                f"{amounts[0]} needs window_s, the seconds that it is for, such as window_s = 86400"
+                f"{amounts[0]} needs window_s, the length of its window in seconds, such as window_s = 86400"
             )
         if not amounts and self.window_s is not None:
-            raise ValueError(f"window_s needs an amount beside it: {', '.join(_AMOUNTS)}")
+            raise ValueError(f"window_s needs an amount as well: one of {', '.join(_AMOUNTS)}")
         if self.local_only and (self.server_usd or self.server_tokens):
             raise ValueError(
                 "local_only forbids every server; remove server_usd and server_tokens, or local_only"
@@ -161,7 +162,7 @@ class LimitsSection(_Section):
 
     @property
     def budgets(self) -> tuple[Limit, ...]:
-        """The absolute budgets among them."""
+        """The absolute budgets among the limits."""
         return tuple(
             Limit(name, scope, unit, amount, self.window_s)
             for name, (scope, unit) in _AMOUNTS.items()
@@ -170,10 +171,10 @@ class LimitsSection(_Section):
 
 
 class Preset(_Section):
-    """Everything a user chooses about how answers are made.
+    """Everything that a user chooses about how answers are made.
 
     Attributes:
-        name: what it is called; the file's name where it came from one.
+        name: the preset's name; by default that of its file.
         summary: one line for listings.
         dispatch, cost, migration, playback, limits: see the sections.
     """
@@ -210,14 +211,14 @@ def available_presets() -> tuple[str, ...]:
 
 
 def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> Preset:
-    """Turn whatever the user gave into a checked preset.
+    """Load and check a preset.
 
     Args:
-        preset: the name of a shipped preset, the path of a TOML file (a string counts as one when it ends
-            in ".toml" or contains a path separator), a mapping of the same shape, or a preset.
+        preset: the name of a shipped preset, the path of a TOML file (a string is a path when it ends
+            in ".toml" or contains a path separator), a mapping with the keys of such a file, or a preset.
 
     Raises:
-        ConfigurationError: nothing of that name, unreadable, unknown keys, values out of range, or
+        ConfigurationError: an unknown name, an unreadable file, unknown keys, values out of range, or
             settings that contradict each other; the message names the key and what to write instead.
     """
     if isinstance(preset, Preset):
@@ -229,7 +230,7 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
         if not path.is_file():
             raise ConfigurationError(
                 f"no preset is called {preset!r}. {nearest(preset, available_presets())} "
-                'A file of your own is given by its path, such as "./mine.toml".'
+                'To use a file of your own, give its path, such as "./mine.toml".'
             )
     else:
         path = Path(preset)
@@ -237,7 +238,7 @@ def load_preset(preset: str | os.PathLike[str] | Mapping[str, Any] | Preset) -> 
 
 
 def with_limits(preset: Preset, limits: Mapping[str, Any] | None) -> Preset:
-    """A preset with these settings of [limits] in place of its own; itself where there are none.
+    """Return the preset with these settings of [limits] in place of its own; unchanged where `limits` is None.
 
     Raises:
         ConfigurationError: an unknown key, a value out of range, or a contradiction.
@@ -266,7 +267,7 @@ def _read(path: Path) -> Preset:
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    """One sentence per mistake: where, what, and what to write instead."""
+    """Return one sentence per mistake: where it is, what is wrong, and what to write instead."""
     sentences = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(part) for part in detail["loc"])

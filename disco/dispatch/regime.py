@@ -1,4 +1,4 @@
-"""Which of two sides is to be spared, by their prices: the regime of the paper's two policies."""
+"""The regime: which of two sides, the device or the server, is to be spared by their prices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Regime = Literal["device-constrained", "server-constrained"]
 
 
 def regime(device: Rates, server: Rates) -> Regime:
-    """Which side is to be spared.
+    """Return which side is to be spared.
 
-    Device-constrained when `min(c_d^p, c_d^d) > max(c_s^p, c_s^d)`, the device's already times λ; else
-    server-constrained (the paper's rule; a mixed order counts as server-constrained).
+    Device-constrained when `min(c_d^p, c_d^d) > max(c_s^p, c_s^d)`, with the device's costs already multiplied by λ;
+    else server-constrained (the paper's rule; a mixed order counts as server-constrained).
 
     Source: Sun, Wang, Lai, DiSCo, Findings of ACL 2025.
     """

@@ -1,7 +1,7 @@
-"""What dispatch needs to know of a request: how long it is and what it asks of an endpoint. Numbers only.
+"""What dispatch needs to know about a request: its length and the features it needs of an endpoint. Numbers only.
 
-Token counts come from an estimate that needs no tokenizer (see `estimate_tokens`). It only shifts one prompt to the
-other side of a threshold: the distributions that policies are fitted on must be counted in the same way.
+Token counts come from an estimate that needs no tokenizer (see `estimate_tokens`). An error of the estimate can only
+move a prompt across a threshold. The distributions that policies are fitted on must be counted in the same way.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from disco.request import Request
 
 __all__ = ["Features", "estimate_tokens", "features_of"]
 
-# Most tokenizers spend about four Latin characters on a token. Bytes of non-ASCII UTF-8 are the one cheap
-# measure that fits the other scripts: 3 bytes are one CJK character, one and a half Cyrillic ones.
+# Most tokenizers use about four Latin characters per token. For the other scripts, the number of non-ASCII UTF-8
+# bytes is the one cheap measure that fits: 3 bytes are one CJK character, or one and a half Cyrillic ones.
 _LATIN_CHARS_PER_TOKEN = 4
 _OTHER_BYTES_PER_TOKEN = 3
 # Role, separators and newlines that a chat template puts around every message, and the header it opens
 # the answer with (4 and 3 in OpenAI's own counting recipe; ChatML is the same to within one).
 _TOKENS_PER_MESSAGE = 4
 _TOKENS_FOR_ANSWER_HEADER = 3
-# OpenAI's prices for a low-detail image and a 1024 x 1024 one; what is inside is not decoded to find out.
+# OpenAI's token counts for a low-detail image and a 1024 x 1024 one; images are not decoded to find their size.
 _TOKENS_PER_IMAGE_LOW = 85
 _TOKENS_PER_IMAGE = 765
-# About ten tokens a second of speech, at the 16 kB/s of an ordinary MP3 in base64.
+# About ten tokens per second of speech, at the 16 kB/s of an ordinary MP3 in base64.
 _AUDIO_CHARS_PER_TOKEN = 2000
 
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text"})
@@ -37,14 +37,14 @@ _PART_NEEDS = {
     "input_audio": "audio",
     "audio": "audio",
 }
-# Bodies of other vendors and of local servers that mean the same as `response_format`.
+# Parameters of other vendors and of local servers that mean the same as `response_format`.
 _STRUCTURE_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
                    "grammar", "json_schema")  # fmt: skip
-# Answers that mean something only as a whole, or that have no single text: never moved in mid-sentence.
+# Needs whose answers are valid only as a whole, or have more than one text: these never migrate.
 _PINNED = frozenset({"tools", "json_schema", "n", "audio", "logprobs"})
 _NO_NEEDS: frozenset[str] = frozenset()
-# Parameters that every endpoint serves, or that change nothing about the answer itself. Any other one is a need
-# of its own name: an endpoint must say that it serves it, for a parameter that is ignored changes the answer.
+# Parameters that every endpoint serves, or that do not change the answer itself. Any other parameter is a need under
+# its own name: an endpoint must declare that it serves the parameter, since ignoring it would change the answer.
 _PLAIN_PARAMS = frozenset(
     """
     audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens
@@ -62,14 +62,13 @@ class Features:
     Attributes:
         prompt_tokens: length of the prompt with its template, tokens; estimated.
         max_tokens: limit of the answer, tokens; None when the caller set none.
-        needs: what the endpoint must be able to do: "tools", "json_schema", "images", "audio",
-            "logprobs", "n", "logit_bias", "reasoning". Anything disco does not know (a content part of a
-            new type, say) stands here under its own name, so that only an endpoint whose features are
-            not restricted gets it.
-        reach: how far the prompt may travel, at most.
-        stream: the caller reads the answer as it is written.
-        may_migrate: the answer may be handed over in mid-sentence; False with tools, structured output,
-            several choices, audio or logprobs.
+        needs: the features that the endpoint must serve: "tools", "json_schema", "images", "audio",
+            "logprobs", "n", "logit_bias", "reasoning". A feature that disco does not know (such as a content part of
+            a new type) is listed under its own name, so that only an endpoint with unrestricted features gets it.
+        reach: how far the prompt may travel at most.
+        stream: whether the caller reads the answer as it is written.
+        may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
+            logprobs.
     """
 
     prompt_tokens: int
@@ -81,26 +80,26 @@ class Features:
 
     @property
     def local_only(self) -> bool:
-        """The prompt must not leave this machine."""
+        """Whether the prompt must not leave this machine."""
         return self.reach == "device"
 
 
 def features_of(
     request: Request, *, stream: bool, local_only: bool = False, reach: Reach = "any"
 ) -> Features:
-    """Read the features off a request, in a few microseconds for a short one.
+    """Return the features of a request; takes a few microseconds for a short one.
 
     Args:
-        request: the request; it is not changed.
-        stream: the caller asked for a stream.
-        local_only: the prompt must not leave this machine: reach "device".
-        reach: how far the prompt may travel otherwise.
+        request: the request, which is not changed.
+        stream: whether the caller asked for a stream.
+        local_only: whether the prompt must not leave this machine (reach "device").
+        reach: how far the prompt may travel where `local_only` is False.
     """
     needs = _needs(request)
     limit = request.max_tokens
     return Features(
         prompt_tokens=_estimate(request),
-        max_tokens=limit if isinstance(limit, int) else None,  # what it is else, the endpoint refuses
+        max_tokens=limit if isinstance(limit, int) else None,  # the endpoint refuses any other type
         needs=needs,
         reach="device" if local_only else reach,
         stream=stream,
@@ -109,9 +108,9 @@ def features_of(
 
 
 def estimate_tokens(text: str) -> float:
-    """Tokens of a text without a tokenizer: one per 4 ASCII characters, one per 3 other UTF-8 bytes.
+    """Estimate the tokens of a text without a tokenizer: one per 4 ASCII characters, one per 3 other UTF-8 bytes.
 
-    So four Latin letters, one Chinese character, or one and a half Cyrillic ones are a token.
+    So four Latin letters, one Chinese character, or one and a half Cyrillic letters count as one token.
     """
     if text.isascii():
         return len(text) / _LATIN_CHARS_PER_TOKEN
@@ -176,10 +175,10 @@ def _needs(request: Request) -> frozenset[str]:
                 if isinstance(part, Mapping):
                     kind = str(part.get("type", ""))
                     if kind not in _TEXT_PARTS:
-                        # A type is a word; anything else may be text that got there by mistake.
+                        # A type is a single word; anything else may be text that was put there by mistake.
                         named = kind if kind.isidentifier() else "part without a type"
                         needs.add(_PART_NEEDS.get(kind, named))
-        # A conversation with calls in it can only be templated by a model that knows tools.
+        # Only the chat template of a model with tools can render a conversation that contains calls.
         if message.get("role") in ("tool", "function") or message.get("tool_calls"):
             needs.add("tools")
         if message.get("audio"):

@@ -1,6 +1,6 @@
-"""The policies of one device and one server, for any number of endpoints: the one place that counts two.
+"""Applies the policies of one device and one server to any number of endpoints.
 
-Of the endpoints that may serve a request, the first in order of preference on each side takes part.
+Of the endpoints that may serve a request, the first device and the first server in order of preference take part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from disco.rates import Rates
 __all__ = ["TwoSided"]
 
 _RACE = Race()
-# The side whose share of the tokens a fitted policy's budget limits; other policies have none, or prices decide.
+# The side that a fitted policy's budget limits. Other policies have no budget, or prices decide which side it limits.
 _LIMITED: Mapping[str, Place] = {
     "length_threshold": "server",
     "optimal_wait": "device",
@@ -36,7 +36,7 @@ _BUDGETED = frozenset((AUTO, *_LIMITED))
 class TwoSided:
     """Lets the policy of a preset decide between the cheapest device and the cheapest server.
 
-    Only ties in the budget's rounding (and the policy "random") draw on `rng`.
+    `rng` is used only to break ties in the budget's rounding, and by the policy "random".
     """
 
     # Mutable: _lengths, _ttft (through refit), _policies (filled on first use), _prices, _server_constrained.
@@ -60,14 +60,14 @@ class TwoSided:
         rng: np.random.Generator,
         policy: Policy | None = None,
     ) -> None:
-        """Make one; policies are fitted when they are first needed.
+        """Store the section and the distributions; each policy is fitted when it is first needed.
 
         Args:
-            section: which policy, with its numbers.
-            lengths: prompt lengths, tokens, counted or estimated as `features_of` does.
-            ttft: the server's time to first token as the user feels it, s.
+            section: the policy, with its numbers.
+            lengths: prompt lengths, tokens, counted or estimated in the same way as by `features_of`.
+            ttft: the server's time to first token as the user sees it, s.
             rng: the only source of randomness.
-            policy: decides in place of the section's, for every pair; it is never refitted.
+            policy: decides in place of the section's policy, for every pair, and is never refitted.
         """
         self._section = section
         self._lengths = lengths
@@ -75,14 +75,14 @@ class TwoSided:
         self._rng = rng
         self._given = policy
         self._policies: dict[tuple[str, bool], Policy] = {}
-        # The regime of the latest pair, which is nearly always the next one's too.
+        # The regime of the latest pair, kept because the next pair nearly always has the same prices.
         self._prices: tuple[Rates, Rates] | None = None
         self._server_constrained = True
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Follow the distributions; costs one planning per policy in use, tens of microseconds.
+        """Use these distributions from now on; every policy in use is planned again, in tens of microseconds.
 
-        Only "optimal_wait" takes longer, a millisecond or a few, and does it when the next request comes.
+        Only "optimal_wait" takes longer, one or a few milliseconds, and is planned when the next request comes.
         """
         self._lengths = lengths
         self._ttft = ttft
@@ -93,9 +93,9 @@ class TwoSided:
     def arrange(
         self, features: Features, able: Sequence[Candidate], budget_class: BudgetClass
     ) -> Arrangement:
-        """The policy says when each of the two starts; one without the other starts at once.
+        """Let the policy decide when the device and the server start; where one is missing, the other starts at once.
 
-        "background" starts only the side that is not constrained, and spares the other; "urgent" starts both.
+        "background" starts only the side that is not constrained and spares the other side; "urgent" starts both.
         """
         device, server = _sides(able)
         if device is None or server is None:
@@ -111,14 +111,14 @@ class TwoSided:
         return Arrangement(starts, chosen, _names_at(spared.place, able))
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
-        """The side that the policy's budget limits; empty where one side is missing, or there is no such budget."""
+        """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""
         device, server = _sides(able)
         if device is None or server is None or self._section.policy not in _BUDGETED:
             return frozenset()
         return _names_at(self.constrained(device, server).place, able)
 
     def policy_for(self, device: Candidate, server: Candidate) -> Policy:
-        """The policy that decides between these two: the preset's, or for "auto" the regime's."""
+        """Return the policy that decides between these two: the preset's, or for "auto" the regime's."""
         if self._given is not None:
             return self._given
         section = self._section
@@ -144,7 +144,7 @@ class TwoSided:
         return policy
 
     def constrained(self, device: Candidate, server: Candidate) -> Candidate:
-        """The side that a background request leaves alone: the one the preset limits, else the more expensive."""
+        """Return the side that a background request does not use: the one the preset limits, else the expensive one."""
         match self._section.policy:
             case "device_only":
                 return server
@@ -166,7 +166,7 @@ class TwoSided:
 
 
 def _sides(able: Sequence[Candidate]) -> tuple[Candidate | None, Candidate | None]:
-    """The first device and the first server."""
+    """Return the first device and the first server; None where there is none."""
     device = server = None
     for candidate in able:
         if candidate.place == "device":

@@ -1,12 +1,12 @@
-"""What is left of a plan where an absolute budget counts an endpoint: the one place where that is decided.
+"""Removes from a plan the starts and migrations that an absolute budget does not cover.
 
-As a budget runs low, money is kept for what needs it most. With less than `FOR_HEDGES` of a limit left, no attempt
-starts there in addition to another one, and no answer moves there to save anything. With less than `FOR_ANSWERS`,
-answers start there only where no other endpoint may serve them. What is left then is for those, and for answers whose
-writer died.
+As a budget runs low, the rest is kept for the uses that need it most. With less than `FOR_HEDGES` of a limit left, no
+attempt starts on a limited endpoint in addition to another attempt, and no answer moves there. With less than
+`FOR_ANSWERS` left, answers start there only where no other endpoint may serve them. The rest is then for these
+answers, and for failover.
 
-Whether an attempt may start is not decided here but when it does (`cost.budget_reservation`): a plan may come
-too late, a reservation cannot.
+A plan does not decide whether an attempt may start; the reservation at the start does (`cost.budget_reservation`).
+Other answers may have used up the budget between the plan and the start.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ def within_budget(
     """Remove from a plan the starts and migrations that its budget does not cover.
 
     Args:
-        plan: as dispatch made it.
-        candidates: by name, all that the plan names.
-        reservation: the request's.
-        now: on the session's clock.
-        known: names of endpoints whose TTFT is known: no hedge goes to a limited one that is not among them. A race
-            with it becomes its own answer, which the others join once it is slow: so it gets known.
-        prompt_tokens: of the request, estimated.
-        urgent: spend what is there, down to the last of it; never more.
+        plan: the plan that dispatch made.
+        candidates: by name, every endpoint that the plan names.
+        reservation: the request's budget reservation.
+        now: the time on the session's clock, s.
+        known: names of endpoints whose TTFT is known. A limited endpoint that is not among them is not started as a
+            hedge. Where it would have started in a race, it starts alone, and the others join once it is slow; so its
+            TTFT becomes known.
+        prompt_tokens: length of the prompt, estimated.
+        urgent: use what is left of the budget without keeping a part of it; never more than that.
 
     Returns:
-        The plan, with what was taken out in `budget_cuts`; the same object where nothing was.
+        The plan, with what was removed in `budget_cuts`; the same object where nothing was removed.
 
     Raises:
         BudgetExceededError: only limited endpoints may serve the request, and too little is left.
@@ -69,7 +70,7 @@ def within_budget(
     )
     cuts: list[BudgetCut] = []
     starts: list[Start] = []
-    # Of those that start together the limited one is the hedge.
+    # Of endpoints that start together, the limited one is the hedge.
     for start in sorted(plan.starts, key=lambda s: (s.after_s, s.endpoint in limited)):
         name, is_hedge = start.endpoint, bool(starts)
         if name not in limited:
@@ -93,7 +94,7 @@ def within_budget(
     if not starts:
         starts = [Start(_stand_in(plan, limited, affordable, deprioritised, reservation, now))]
     early_s = min(s.after_s for s in starts)
-    if early_s > min(s.after_s for s in plan.starts):  # the start that it waited for was removed
+    if early_s > min(s.after_s for s in plan.starts):  # the first start of the plan was removed
         starts = [replace(s, after_s=s.after_s - early_s) for s in starts]
     moves: dict[str, Migration] = {}
     for source, move in plan.migrations.items():
@@ -123,7 +124,11 @@ def _stand_in(
     reservation: BudgetReservation,
     now: float,
 ) -> str:
-    """The endpoint that answers instead of those that the plan would have started."""
+    """Return the endpoint to start in place of those that the plan would have started.
+
+    Raises:
+        BudgetExceededError: no endpoint is free of the budget, and none of the limited ones is affordable.
+    """
     names = [*plan.fallbacks, *(s.endpoint for s in plan.starts)]
     free = [n for n in names if n not in limited]
     paid = [n for n in names if n in limited and n in affordable]

@@ -1,15 +1,15 @@
-"""The buffer between generation and the reader, and the pace at which it lets text go.
+"""The buffer between generation and the reader, and the pace at which it releases text.
 
-Driven by an explicit `now` (seconds of one monotonic clock): no clock, no task, no I/O.
+The caller passes `now` (seconds of one monotonic clock): no clock, no task, no I/O.
 
-Two clocks, kept apart. The *reader's deadline* of token i is `D_i = t_0 + i/r_c`, with t_0 the first text and
-r_c = `Pace.tps`. The *screen cadence* is the schedule that the pacer follows: the next word is due
-`tokens/rate` after the word before it was due. Two promises follow from taking the earlier one:
-a token that the reader already waits for (`D_i <= now`) is never held, so pacing makes no token late that was
-not late before; and without banking nothing is held longer than `Pace.max_hold_s`.
+There are two schedules. The *reader's deadline* of token i is `D_i = t_0 + i/r_c`, with t_0 the time of the first text
+and r_c = `Pace.tps`. The *screen cadence* is the schedule of the pacer: the next word is due `tokens/rate` after the
+word before it was due. Text leaves at the earlier of the two. This guarantees two things. A token that the reader
+already waits for (`D_i <= now`) is never held, so pacing makes no token late that was not late before. And without
+banking, nothing is held longer than `Pace.max_hold_s`.
 """
 
-# ruff: noqa: FURB136, PLR1730 - a call of min or max takes as long as a line of this, and it is done for every token
+# ruff: noqa: FURB136, PLR1730 - this code runs for every token, and a call of min or max takes as long as a line of it
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from disco.playback.text_boundaries import CAP_CHARS, continues, next_cut
 
 __all__ = ["Playback"]
 
-_LEAD_S = 0.01  # before the reader's deadline, because a timer of a busy event loop rings late
-_FRAME_S = 1 / 60  # a screen shows no more often; spares wake-ups while a burst drains
+_LEAD_S = 0.01  # release this long before the reader's deadline: timers of a busy event loop fire late
+_FRAME_S = 1 / 60  # one frame of a screen; fewer wake-ups while a burst drains
 _EWMA_SPAN_S = 1.0  # memory of the arrival rate
-_PRIOR_SPAN_S = 0.03  # how long the rate is believed to have been r_c before the first token
-_AHEAD = 1.1  # how much faster than it arrives text is let go, so that a hold once made wears off
+_PRIOR_SPAN_S = 0.03  # the arrival rate is assumed to have been r_c for this long before the first token
+_AHEAD = 1.1  # text is released this many times faster than it arrives, so that the backlog shrinks
 _TEXT = DeltaKind.TEXT
 _UNKNOWN = float("-inf")
 _NEVER = float("inf")
 
 
 class Playback:
-    """Queue between generation and the reader. `pace` None: everything is passed on at once, untouched.
+    """Queue between generation and the reader. `pace` None: everything is passed on at once, unchanged.
 
-    The rate is `max(pace.tps, 1.1·EWMA of arrivals, backlog/max_hold_s)`; while `banking` it is exactly `pace.tps`,
-    and under a `tempo` exactly that. The first text leaves at once (of a delta over 64 characters, its first word).
-    Words leave whole: an unfinished last word waits for its end, until the reader reaches it or `max_hold_s` is over.
-    Deltas that are not text are never held once the text before them has left, and never overtake it. Nothing passes
-    the `gate`.
+    The rate is `max(pace.tps, 1.1·EWMA of arrivals, backlog/max_hold_s)`. While `banking`, the rate is exactly
+    `pace.tps`, and with a `tempo` exactly the tempo. The first text leaves at once (of a delta over 64 characters, its
+    first word). Words leave whole: an unfinished last word waits for its end, until the reader reaches it or
+    `max_hold_s` has passed. Deltas that are not text leave as soon as the text before them has left, and never before
+    it. Nothing passes the `gate`.
 
     `now` must not go backwards between calls.
     """
@@ -67,18 +67,19 @@ class Playback:
         self.pace = pace
         self.pushed_chars = self.released_chars = 0
         self._raw_queue: list[Delta] = []  # used without a pace
-        self._queue: deque[Item] = deque()  # used with one
+        self._queue: deque[Item] = deque()  # used with a pace
         self._banking = self._steady = False
         self._tempo: float | None = None
         self._gate: Gate | None = None
         self._ended = False
         self._end_by = _NEVER
-        self._nothing_before_at = _UNKNOWN  # a `next_at` that still holds
+        self._nothing_before_at = _UNKNOWN  # a `next_at` that is still valid
         self._tokens_pushed = self._tokens_released = self._last_push_at = 0.0
         self._text_started_at = _UNKNOWN
         self._last_text = ""
         self._run_chars = 0
-        # The head is due `_due_tokens` at the present rate after `_due_from_at`, when the word before it was.
+        # The head of the queue is due `_due_tokens` (at the present rate) after `_due_from_at`, when the word before
+        # it was due.
         self._due_from_at = self._frame_at = self._seen_at = self._unbanked_at = _UNKNOWN
         self._due_tokens = self._burst_tps = 0.0
         self._token_s = 1.0 / pace.tps if pace is not None else 0.0
@@ -118,15 +119,15 @@ class Playback:
             return
         tokens = delta.tokens
         weight = float(tokens) if chars <= MAX_CHARS_PER_TOKEN * tokens else weight_of(delta, chars)
-        # A word that brings its space along glues to nothing.
+        # A text that starts with a space does not continue the word before it.
         glued = text[0] != " " and self._is_glued(text)
         if glued:
-            # Flags and conjuncts look back a few characters, which a one-character delta does not have.
+            # Checks for flags and conjuncts need a few earlier characters, which a one-character delta does not have.
             self._last_text = (self._last_text + text)[-CAP_CHARS:]
         else:
             self._run_chars = chars
             self._last_text = text
-        # With nothing there to show but an unfinished word, time that passed unused earns no burst.
+        # While only an unfinished word is queued, the time that passes does not allow a burst later.
         idle = not queue or not word_is_whole(queue)
         if idle:
             self._burst_tps = 0.0
@@ -142,7 +143,7 @@ class Playback:
             self._ewma_span_s = self._ewma_span_s * kept + span_s
             self._ewma_tokens = self._ewma_tokens * kept + weight
         self._last_push_at = now
-        # Kept until the queue is empty, so that a burst drains evenly rather than ever slower.
+        # Kept until the queue is empty, so that a burst drains at an even rate and not more and more slowly.
         burst_tps = (backlog - self._tokens_released) / pace.max_hold_s
         if burst_tps > self._burst_tps:
             self._burst_tps = burst_tps
@@ -150,14 +151,14 @@ class Playback:
         queue.append(Item(delta, now, chars, weight, glued))
 
     def _is_glued(self, text: str) -> bool:
-        """Whether `text` goes on with the word before it; counts the characters of a word that does."""
+        """Whether `text` continues the word before it; if so, its characters are added to the word's length."""
         if not self._last_text or not continues(self._last_text, text):
             return False
         self._run_chars += len(text)
         return not (self._run_chars > CAP_CHARS and text[0].isalnum() and self._last_text[-1].isalnum())
 
     def _change_rate(self, now: float, idle: bool) -> None:  # noqa: FBT001 - called for every token
-        """Set the rate anew: what is due by now stays due, what is left is due at the new rate."""
+        """Compute the rate again: text that is due by now stays due, the rest becomes due at the new rate."""
         due_at = self._due_from_at + self._due_tokens / self._rate_tps
         if due_at > now:
             self._due_from_at, self._due_tokens = now, (due_at - now) * self._rate_tps
@@ -174,7 +175,7 @@ class Playback:
 
     @property
     def next_at(self) -> float | None:
-        """When to call `release` next, absolute seconds, perhaps in the past. None: nothing waits but for the gate."""
+        """When to call `release` next, absolute seconds, perhaps in the past. None: nothing waits before the gate."""
         if self.pace is None:
             return _UNKNOWN if self._raw_queue else None
         queue = self._queue
@@ -184,14 +185,14 @@ class Playback:
             if not queue[0].chars:
                 return queue[0].arrived_at
             seen_at = self._seen_at
-            self.release(_UNKNOWN)  # too early for any text: it only finds out until when
+            self.release(_UNKNOWN)  # too early for any text: the call only sets `_nothing_before_at`
             self._seen_at = seen_at
         return self._nothing_before_at
 
     def release(self, now: float) -> list[Delta]:
-        """What the reader gets at `now`, in order; after a late call everything that has fallen due.
+        """Return what the reader gets at `now`, in order; a late call returns everything that has become due.
 
-        A delta that leaves whole is the object that was pushed; see `part_of` for what a split one carries.
+        A delta that leaves whole is the object that was pushed; see `part_of` for the contents of a split one.
         """
         pace = self.pace
         if pace is None:
@@ -228,7 +229,7 @@ class Playback:
                 if due_at > latest_at:
                     due_at = latest_at
                 if latest_at > now and not inside_word:
-                    # The second item being the beginning of a word is what it nearly always is.
+                    # Checked first: the second item nearly always begins a new word.
                     whole = (len(queue) > 1 and not queue[1].glued) or self._ended or word_is_whole(queue)
                     if wait_for_frame or due_at > now or not whole:
                         if whole:
@@ -264,9 +265,9 @@ class Playback:
         return out
 
     def retract(self, position: int) -> list[Delta]:
-        """Take back everything unreleased after character `position` of the answer, in order.
+        """Take back everything unreleased after character `position` of the answer, and return it in order.
 
-        Positions count the characters of text deltas pushed and not retracted; what is pushed next stands
+        Positions count the characters of text deltas pushed and not retracted; the next delta pushed begins
         at `position`. Deltas without text that follow `position` are taken back, too. A delta that is
         split loses `raw` and `ids`.
 
@@ -292,7 +293,7 @@ class Playback:
         return [*taken, *more][::-1]
 
     def end(self, now: float) -> None:
-        """No more comes: the rest leaves at once, what is behind the gate as soon as that is lifted. Idempotent."""
+        """End the input: the rest leaves at once, text behind the gate once the gate is lifted. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -302,7 +303,7 @@ class Playback:
 
     @property
     def banking(self) -> bool:
-        """While True, text leaves at exactly `pace.tps`, to bank for a hand-over. The session sets it."""
+        """While True, text leaves at exactly `pace.tps`, to bank text for a migration. The session sets it."""
         return self._banking
 
     @banking.setter
@@ -312,28 +313,28 @@ class Playback:
 
     @property
     def tempo(self) -> float | None:
-        """Tokens per second at which exactly text leaves, set from outside while a hand-over is awaited; None: none.
+        """The exact rate at which text leaves, tokens/s, set from outside while a migration is awaited; None: none.
 
-        Never slower than `pace.tps`; a token that the reader already waits for leaves at once. Without a pace it
-        changes nothing. What is not positive and finite is refused (ValueError).
+        Text never leaves more slowly than `pace.tps`, and a token that the reader already waits for leaves at once.
+        Without a pace, the tempo has no effect. A value that is not positive and finite raises ValueError.
         """
         return self._tempo
 
     @tempo.setter
     def tempo(self, value: float | None) -> None:
         if value is not None and not 0 < value < _NEVER:
-            raise ValueError(f"tempo must be positive and finite, not {value}; None for none")
+            raise ValueError(f"tempo must be positive and finite, not {value}; use None for no tempo")
         self._tempo = value
         self._steer()
 
     def _steer(self) -> None:
-        """Follow `banking` and `tempo`: either makes the rate a given one and suspends the longest hold."""
+        """Apply `banking` and `tempo`: either one fixes the rate and suspends `max_hold_s`."""
         self._nothing_before_at = _UNKNOWN
         if self.pace is None:
             return
         steady = self._banking or self._tempo is not None
         if self._steady and not steady:
-            # What was banked drains within the hold from here on, not in one go.
+            # The banked text drains within `max_hold_s` from now on, not all at once.
             self._unbanked_at = self._seen_at
             self._burst_tps = (self._tokens_pushed - self._tokens_released) / self.pace.max_hold_s
         self._steady = steady
@@ -343,11 +344,12 @@ class Playback:
 
     @property
     def gate(self) -> int | None:
-        """No character of the answer from this position on leaves, whatever is due; None: no gate.
+        """The position from which on no character of the answer leaves, even if it is due; None: no gate.
 
-        What else stands there or behind waits, too. It divides a word that it falls into, so it belongs where text may
-        be cut. To the pace, what waits behind it arrives when it is let through; the reader's clock starts with what
-        passes first. `end` does not lift it: a session does that first, or its answer ends undelivered.
+        Deltas without text at this position or after it wait, too. A gate inside a word divides the word, so set it
+        where text may be cut. For the pace, text behind the gate arrives when the gate is lifted; the reader's clock
+        starts with the first text that passes. `end` does not lift the gate: the session must lift it before the
+        end, or the rest of the answer is not delivered.
         """
         return None if self._gate is None else self._gate.position
 
@@ -363,10 +365,10 @@ class Playback:
             if value <= self.pushed_chars and self.next_at is not None:
                 waiting = [*self.retract(max(value, self.released_chars)), *waiting]
             self._gate = Gate(value)
-        ended, self._ended = self._ended, False  # what waited may still come
+        ended, self._ended = self._ended, False  # allow the pushes of what has waited behind the gate
         for pushed, delta in enumerate(waiting, 1):
             self.push(self._seen_at, delta)
-            if self._gate is not None and self._gate.behind:  # so is all that follows
+            if self._gate is not None and self._gate.behind:  # then all that follows is behind the gate, too
                 self._gate.behind += waiting[pushed:]
                 self._gate.chars += chars - self.pushed_chars
                 self.pushed_chars = chars
@@ -382,10 +384,10 @@ class Playback:
         return self._tokens_pushed - self._tokens_released + behind
 
     def slack_s(self, now: float) -> float:
-        """Time until the reader has read all that was pushed: `D_N - now` with N tokens pushed.
+        """Return the time until the reader has read all that was pushed: `D_N - now` with N tokens pushed, s.
 
-        That is when the next token, a target's first, becomes due. Negative when the reader already waits;
-        0 without a pace and before the first text.
+        At this time the next token, such as a target's first one, becomes due. Negative when the reader already
+        waits; 0 without a pace and before the first text.
         """
         if self._text_started_at == _UNKNOWN:
             return 0.0

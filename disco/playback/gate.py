@@ -1,4 +1,4 @@
-"""A position in the answer that nothing passes: what is behind it waits here, outside of the pace."""
+"""The gate: a position in the answer that nothing passes. What is behind the gate waits here, without a pace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TEXT = DeltaKind.TEXT
 
 
 class Gate:
-    """Mutable: `behind` and `chars`.
+    """A gate with the deltas that wait behind it. Mutable: `behind` and `chars`.
 
     Attributes:
-        position: the first character that may not leave; what else stands there may not, either.
-        behind: what waits, in order.
-        chars: how many characters of text that is.
+        position: the first character that may not leave; deltas without text at this position may not, either.
+        behind: the deltas that wait, in order.
+        chars: how many characters of text wait.
     """
 
     __slots__ = ("behind", "chars", "position")
@@ -27,9 +27,9 @@ class Gate:
         self.chars = 0
 
     def before(self, delta: Delta, at: int) -> tuple[Delta | None, int]:
-        """The part of a delta that may leave, and how many characters of it are kept here.
+        """Return the part of a delta that may leave (None: no part), and how many of its characters are kept here.
 
-        `at`: where it begins in the answer.
+        `at`: the position in the answer at which the delta begins.
         """
         chars = len(delta.text) if delta.kind is _TEXT else 0
         room = self.position - at
@@ -44,12 +44,12 @@ class Gate:
         return head, chars
 
     def take_back(self, end: int, position: int) -> tuple[list[Delta], int]:
-        """See `items.take_back`."""
+        """Take back what waits after `position`; see `queued_items.take_back`."""
         taken, left = take_back(self.behind, end, position)
         self.chars -= end - left
         return taken, left
 
     @property
     def tokens(self) -> float:
-        """What waits, in tokens as the pace counts them."""
+        """The text that waits, in tokens as the pace counts them."""
         return sum(weight_of(d, len(d.text)) for d in self.behind if d.kind is _TEXT)

@@ -10,11 +10,11 @@ __all__ = ["Pace"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How text is let go.
+    """The rate at which text is released, and how long it may be held.
 
     Attributes:
-        tps: reading pace r_c, in tokens/s; the slowest that text is ever shown when there is some.
-        max_hold_s: the longest that anything waits while nothing is banked for a hand-over.
+        tps: reading pace r_c, in tokens/s: the slowest rate at which text is shown while there is some.
+        max_hold_s: the longest time that text is held while nothing is banked for a migration, s.
     """
 
     tps: float

@@ -1,4 +1,4 @@
-"""What waits in the buffer: queued deltas, what they weigh, and how one is divided."""
+"""Queued deltas: their weight in tokens, and how a delta is divided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 MAX_CHARS_PER_TOKEN = 16
-"""More per token than this: the server does not count its tokens."""
+"""A delta with more characters per token than this comes from a server that does not count its tokens."""
 
 _CHARS_PER_TOKEN = 4.0
 _TEXT = DeltaKind.TEXT
@@ -27,7 +27,7 @@ _TEXT = DeltaKind.TEXT
 class Item:
     """A queued delta; `offset` of its `chars` characters have been released, `cut` is the next word's end.
 
-    `glued`: it goes on with the word before it. `open`: what comes next may still belong to its last word.
+    `glued`: the item continues the word before it. `open`: the next text may still belong to the item's last word.
     """
 
     __slots__ = ("arrived_at", "chars", "cut", "delta", "glued", "offset", "open", "weight")
@@ -41,7 +41,7 @@ class Item:
         self.glued = glued
         self.offset = 0
         if chars > 1 and text.isascii():
-            # One ASCII word with a space before it, which most deltas are, ends where its text ends.
+            # Most deltas are one ASCII word with a space before it: the word ends where the text ends.
             word = text[1:].isalnum() and chars <= CAP_CHARS
             self.cut = chars if word else next_cut(text, 0)
             self.open = word or ends_open(text)
@@ -51,7 +51,7 @@ class Item:
 
 
 def word_is_whole(queue: deque[Item]) -> bool:
-    """True when the word at the head of the queue is known to end where the queue has it end."""
+    """Whether the word at the head of the queue is complete, so that no later text can continue it."""
     last = queue[0]
     if last.cut < last.chars:
         return True
@@ -66,17 +66,17 @@ def word_is_whole(queue: deque[Item]) -> bool:
 
 
 def weight_of(delta: Delta, chars: int) -> float:
-    """Tokens that a text counts for; estimated from its length where the server does not count."""
+    """Return the number of tokens of a delta; estimated from its length where the server does not count."""
     if chars > MAX_CHARS_PER_TOKEN * max(delta.tokens, 1):
         return chars / _CHARS_PER_TOKEN
     return float(delta.tokens)
 
 
 def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
-    """Characters `start` to `end` of a delta.
+    """Return characters `start` to `end` of a delta, as a delta.
 
-    Tokens are shared out in proportion to characters, rounded so that the parts' sum is the delta's; `ids`
-    (all of them) go to the part that completes the delta, logprobs to the first, `raw` to none.
+    Tokens are divided in proportion to characters, rounded so that the parts' sum is the delta's. All `ids` go to the
+    part that completes the delta, logprobs to the first part, `raw` to none.
     """
     chars = len(delta.text)
     return Delta(
@@ -89,10 +89,10 @@ def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
 
 
 def take_back(deltas: list[Delta], end: int, position: int) -> tuple[list[Delta], int]:
-    """Take what follows `position` off the end of `deltas`, whose last character is before `end`.
+    """Remove what follows `position` from the end of `deltas`, whose last character is before `end`.
 
     Returns:
-        What was taken, the last one first; and where `deltas` end now.
+        The removed deltas, the last one first; and the position at which `deltas` end now.
     """
     taken: list[Delta] = []
     while deltas:
@@ -113,10 +113,11 @@ def take_back(deltas: list[Delta], end: int, position: int) -> tuple[list[Delta]
 
 
 def take_back_items(queue: deque[Item], end: int, position: int) -> tuple[list[Delta], int, float]:
-    """The same with items, some of whose text may have been released.
+    """Remove what follows `position` from a queue of items, some of whose text may have been released.
 
     Returns:
-        What was taken, the last one first; where the queue ends now; and what was taken weighs.
+        The removed deltas, the last one first; the position at which the queue ends now; and the weight of what was
+        removed, in tokens.
     """
     taken: list[Delta] = []
     weight = 0.0

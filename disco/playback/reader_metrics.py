@@ -1,9 +1,9 @@
-"""What a reader got: pure functions over `(time, tokens)` pairs.
+"""Metrics of what a reader got: pure functions over `(time, tokens)` pairs.
 
 A timeline is a list of `(at_s, tokens)` in order of time: one pair per delta generated, or released. The k
-tokens of one delta count as k tokens at the same instant. Token indices start at 0, times are in seconds on
-one clock, rates in tokens/s. Apply each function to the generated timeline for raw figures and to the
-released one for what the reader saw; say which one is meant.
+tokens of one delta count as k tokens at the same time. Token indices start at 0, times are in seconds on
+one clock, rates in tokens/s. Apply each function to the generated timeline for raw figures, and to the
+released timeline for what the reader saw; always report which of the two a figure is for.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
 Timeline = Sequence[tuple[float, int]]
 
 TOLERANCE_S = 1e-6
-"""Lateness that counts as none: float rounding, far below what a clock or a reader resolves."""
+"""Lateness up to this counts as none, s: it is float rounding, far below what a clock or a reader can resolve."""
 
 
 def token_times(timeline: Timeline) -> list[float]:
-    """One time per token, in order."""
+    """Return one time per token, in order."""
     return [at for at, tokens in timeline for _ in range(tokens)]
 
 
 def quantile(values: Iterable[float], q: float) -> float:
-    """Quantile `q` in [0, 1], interpolated linearly between order statistics at `q·(n − 1)`.
+    """Return quantile `q` in [0, 1], interpolated linearly between order statistics at `q·(n − 1)`.
 
     NaN for no values.
     """
@@ -55,12 +55,12 @@ def quantile(values: Iterable[float], q: float) -> float:
 
 
 def ttft_s(timeline: Timeline, submitted_at: float) -> float:
-    """Time to first token: `t_0 − t_submit`. NaN when there is no token."""
+    """Return the time to first token: `t_0 − t_submit`. NaN when there is no token."""
     return next((at - submitted_at for at, tokens in timeline if tokens > 0), math.nan)
 
 
 def tbt_s(timeline: Timeline) -> list[float]:
-    """Times between tokens: `t_i − t_{i−1}` for i = 1 … n−1; zeros within a delta of several tokens."""
+    """Return the times between tokens: `t_i − t_{i−1}` for i = 1 … n−1; zeros within a delta of several tokens."""
     times = token_times(timeline)
     return [after - before for before, after in pairwise(times)]
 
@@ -76,8 +76,8 @@ class ReaderGaps:
 
 
 def gaps(timeline: Timeline) -> ReaderGaps:
-    """P50, P90, P99 and maximum of `tbt_s`."""
-    between = sorted(tbt_s(timeline))  # sorting what is sorted, as `quantile` does, costs next to nothing
+    """Return P50, P90, P99 and maximum of `tbt_s`."""
+    between = sorted(tbt_s(timeline))  # `quantile` sorts again, which costs very little on sorted values
     return ReaderGaps(
         p50_s=quantile(between, 0.5),
         p90_s=quantile(between, 0.9),
@@ -87,27 +87,27 @@ def gaps(timeline: Timeline) -> ReaderGaps:
 
 
 def tpot_s(timeline: Timeline) -> float:
-    """Time per output token after the first: `(t_{n−1} − t_0)/(n − 1)`. NaN for fewer than two tokens."""
+    """Return the time per output token after the first: `(t_{n−1} − t_0)/(n − 1)`. NaN for fewer than two tokens."""
     times = token_times(timeline)
     return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else math.nan
 
 
 def lateness_s(timeline: Timeline, reading_tps: float) -> list[float]:
-    """How long after the reader's deadline each token came: `max(0, t_i − D_i)`, `D_i = t_0 + i/r_c`.
+    """Return how long after the reader's deadline each token came: `max(0, t_i − D_i)`, `D_i = t_0 + i/r_c`, s.
 
-    t_0 is the first token of the same timeline, so the first token is never late.
+    t_0 is the time of the first token of the same timeline, so the first token is never late.
     """
     times = token_times(timeline)
     return [max(0.0, at - (times[0] + i / reading_tps)) for i, at in enumerate(times)]
 
 
 def late_tokens(timeline: Timeline, reading_tps: float) -> int:
-    """How many tokens came more than `TOLERANCE_S` after the reader's deadline (see `lateness_s`)."""
+    """Return how many tokens came more than `TOLERANCE_S` after the reader's deadline (see `lateness_s`)."""
     return sum(late > TOLERANCE_S for late in lateness_s(timeline, reading_tps))
 
 
 def _reading_times(times: Sequence[float], reading_tps: float, first_at: float) -> list[float]:
-    """When a reader reaches each token: `a_0 = first_at`, `a_i = max(t_i, a_{i−1} + 1/r)` (Andes, Eq. 2)."""
+    """Return when a reader reaches each token: `a_0 = first_at`, `a_i = max(t_i, a_{i−1} + 1/r)` (Andes, Eq. 2)."""
     reached: list[float] = []
     for at in times:
         reached.append(max(at, reached[-1] + 1 / reading_tps) if reached else first_at)
@@ -115,11 +115,11 @@ def _reading_times(times: Sequence[float], reading_tps: float, first_at: float) 
 
 
 def stall_ratio(timeline: Timeline, reading_tps: float) -> float:
-    """Share of the time from the first token to the end of reading in which the reader waited.
+    """Return the share of the time from the first token to the end of reading in which the reader waited.
 
     `Σ max(0, t_i − (a_{i−1} + 1/r_c)) / (a_{n−1} + 1/r_c − a_0)` with `a_0 = t_0`,
-    `a_i = max(t_i, a_{i−1} + 1/r_c)`: this reader goes on from where it stalled, unlike the fixed deadlines
-    of `lateness_s`. 0 for no tokens.
+    `a_i = max(t_i, a_{i−1} + 1/r_c)`. After a stall, the reader's schedule continues from the late token; the
+    deadlines of `lateness_s` are fixed instead. 0 for no tokens.
     """
     times = token_times(timeline)
     if not times:
@@ -130,11 +130,11 @@ def stall_ratio(timeline: Timeline, reading_tps: float) -> float:
 
 
 def qoe(timeline: Timeline, reading_tps: float, *, submitted_at: float, prompt_tokens: int) -> float:
-    """Quality of experience after Andes (Eq. 1–3), at most 1.
+    """Return the quality of experience after Andes (Eq. 1–3), at most 1.
 
     `D_i = t_submit + TTFT* + i/r` with `TTFT* = max(prompt_tokens/5000, 1)` s; `a_0 = max(t_0, D_0)`,
-    `a_i = max(t_i, a_{i−1} + 1/r)`; `QoE = 1 − Σ(a_i − D_i)/Σ(a_i − t_submit)`. It models the reader's own
-    buffer, so pacing can only leave it as it is or lower it. NaN for no tokens.
+    `a_i = max(t_i, a_{i−1} + 1/r)`; `QoE = 1 − Σ(a_i − D_i)/Σ(a_i − t_submit)`. The formula includes a buffer
+    at the reader, so pacing cannot raise the value. NaN for no tokens.
     """
     times = token_times(timeline)
     if not times:
@@ -146,10 +146,10 @@ def qoe(timeline: Timeline, reading_tps: float, *, submitted_at: float, prompt_t
 
 
 def fluidity(timeline: Timeline, *, submitted_at: float, ttft_target_s: float, tbt_target_s: float) -> float:
-    """Share of tokens that meet their deadline (etalon's fluidity index).
+    """Return the share of tokens that meet their deadline (etalon's fluidity index).
 
-    With `s_i` the time since the token before (since submission for the first) and `D_i` the target for it
-    (`ttft_target_s` for the first, then `tbt_target_s`): token i meets its deadline when
+    `s_i` is the time since the token before (for the first token, since submission), and `D_i` the target for it
+    (`ttft_target_s` for the first token, then `tbt_target_s`). Token i meets its deadline when
     `s_i <= D_i + slack_{i−1}`; then `slack_i = slack_{i−1} + D_i − s_i`, after a miss 0. NaN for no tokens.
     """
     times = token_times(timeline)

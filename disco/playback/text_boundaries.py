@@ -6,8 +6,8 @@ flags (pairs of regional indicators), Hangul syllables, and Indic conjuncts (a v
 after it). Approximate: prepended marks (a dozen rare Arabic and Indic signs) are left out, and a ZWJ joins
 any symbol, not only pictographs.
 
-A word is a run without whitespace. Scripts without spaces between words (Han, kana, Thai, Lao, Tibetan,
-Burmese, Khmer) and emoji count every grapheme as a word of its own. A run of more than `CAP_CHARS` characters
+A word is a run without whitespace. In scripts without spaces between words (Han, kana, Thai, Lao, Tibetan,
+Burmese, Khmer), and among emoji, every grapheme is a word of its own. A run of more than `CAP_CHARS` characters
 (base64, a long URL) may be cut between any two graphemes.
 """
 
@@ -22,7 +22,7 @@ CAP_CHARS = 64
 """Longest run, in characters, that waits for a word's end."""
 
 _ZWJ = "\u200d"
-# Ideographs and kana: complete as they stand. Full-width forms and CJK punctuation belong here, too.
+# Ideographs and kana: each is a complete word. Full-width forms and CJK punctuation belong here, too.
 _STANDALONE = (
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 )
@@ -53,7 +53,7 @@ def _extends(char: str) -> bool:
 
 
 def _hangul(char: str) -> str:
-    """Hangul syllable type: L, V, T, LV, LVT, or empty."""
+    """Return the Hangul syllable type: L, V, T, LV, LVT, or empty."""
     if "\u1100" <= char <= "\u115f" or "\ua960" <= char <= "\ua97c":
         return "L"
     if "\u1160" <= char <= "\u11a7" or "\ud7b0" <= char <= "\ud7c6":
@@ -118,9 +118,9 @@ def _boundary_at_or_after(text: str, index: int) -> int:
 
 
 def _open_run_start(text: str) -> int:
-    """Start of the last word, without the whitespace before it; `len(text)` if it ends in whitespace.
+    """Return the start of the last word, after the whitespace before it; `len(text)` if the text ends in whitespace.
 
-    Looks back `CAP_CHARS` characters at most; beyond, the start of the last grapheme is returned.
+    The search goes back at most `CAP_CHARS` characters; for a longer word, the start of the last grapheme is returned.
     """
     end = len(text)
     for index in range(end - 1, max(end - CAP_CHARS, 0) - 1, -1):
@@ -134,22 +134,22 @@ def _open_run_start(text: str) -> int:
 
 
 def last_word_start(text: str) -> int:
-    """Where a hand-over cuts: start of the whitespace before the last word, which may be incomplete.
+    """Return the position of a cut: the start of the whitespace before the last word, which may be incomplete.
 
-    `text[:i]` is kept. Whitespace at the end follows a complete word and goes as well: `"foo bar "` gives 7.
-    0 when there is one word only. In text without spaces, and in runs longer than `CAP_CHARS`, the last
-    grapheme goes. Never inside a grapheme.
+    `text[:i]` is kept. Whitespace at the end follows a complete word, and only the whitespace is removed:
+    `"foo bar "` gives 7. The position is 0 when there is one word only. In text without spaces, and in runs longer
+    than `CAP_CHARS`, the last grapheme is removed. The position is never inside a grapheme.
     """
     if not text:
         return 0
     start = _open_run_start(text)
     kept = len(text[:start].rstrip())
-    # Whitespace right before a combining mark carries it: stripping stays outside the grapheme.
+    # Whitespace right before a combining mark is one grapheme with the mark: the cut must not divide it.
     return _boundary_at_or_before(text, kept)
 
 
 def ends_open(text: str) -> bool:
-    """True when what comes next may still belong to the last word or grapheme of `text`."""
+    """Whether the next text may still belong to the last word or grapheme of `text`."""
     if not text:
         return False
     last = text[-1]
@@ -164,9 +164,9 @@ def ends_open(text: str) -> bool:
 
 
 def next_cut(text: str, start: int) -> int:
-    """End of the first word of `text[start:]`, with the whitespace before it; `start < len(text)`.
+    """Return the end of the first word of `text[start:]`, with the whitespace before it; `start < len(text)`.
 
-    Whitespace that only the end of `text` follows goes with the word, so that `"word "` stays one piece.
+    Whitespace at the end of `text` belongs to the word before it, so that `"word "` is one piece.
     """
     found = _PIECE.match(text, start)
     end = found.end() if found else start + 1
@@ -177,7 +177,7 @@ def next_cut(text: str, start: int) -> int:
 
 
 def continues(before: str, after: str) -> bool:
-    """True when a cut between two neighbouring pieces falls inside a word or grapheme."""
+    """Whether a cut between two neighbouring pieces falls inside a word or grapheme."""
     if not before or not after:
         return False
     left, right = before[-1], after[0]
@@ -185,7 +185,7 @@ def continues(before: str, after: str) -> bool:
         return left == "\r" and right == "\n"
     if left.isascii() and right.isascii():
         return True
-    # A flag's parity, a conjunct or a joined emoji needs a little of what came before.
+    # The check of a flag, a conjunct or a joined emoji needs a few characters before the cut.
     if not is_grapheme_boundary(before[-CAP_CHARS:] + right, min(len(before), CAP_CHARS)):
         return True
     return not (_UNSPACED.match(left) or _UNSPACED.match(right))

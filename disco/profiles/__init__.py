@@ -1,4 +1,4 @@
-"""What is known about endpoints and workloads: distributions, fits, and the files they are kept in."""
+"""Profiles of endpoints and workloads: distributions, fits, and the files in which they are stored."""
 
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.line_fit import LinearFit, RollingLine, fit_line

@@ -1,4 +1,4 @@
-"""The distribution of prompt or answer lengths, exact per token count, kept up to date."""
+"""The distribution of prompt or answer lengths, exact per token count, updated with each observation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Lengths"]
 
-# Above this a dense count per length would cost more than sorting.
+# Above this length, a dense count per length would cost more than sorting.
 _DENSE_LIMIT = 1 << 22
 _RESCALE_AT = 1e100
 
@@ -23,7 +23,7 @@ class Lengths:
     def __init__(
         self, lengths: NDArray[np.int64], weights: NDArray[np.float64], *, half_life: float | None = None
     ) -> None:
-        """Trusts its arguments; use `from_samples` or `from_counts`."""
+        """Store lengths and weights without checking them; use `from_samples` or `from_counts` instead."""
         self._lengths = lengths
         self._weights = weights
         self._total = float(weights.sum())
@@ -32,14 +32,14 @@ class Lengths:
 
     @classmethod
     def from_samples(cls, lengths: ArrayLike, *, half_life: float | None = None) -> Lengths:
-        """Count a sample of lengths.
+        """Build from a sample of lengths.
 
         Args:
             lengths: tokens, non-negative integers, shape (n,), n >= 1.
             half_life: see `from_counts`.
 
         Raises:
-            ValueError: no lengths, or something that is not a token count.
+            ValueError: no lengths, or a value that is not a token count.
         """
         tokens = _tokens(lengths)
         if tokens.max() < _DENSE_LIMIT:
@@ -51,15 +51,16 @@ class Lengths:
 
     @classmethod
     def from_counts(cls, lengths: ArrayLike, counts: ArrayLike, *, half_life: float | None = None) -> Lengths:
-        """Take lengths with how often (or with which weight) each was seen.
+        """Build from lengths and the count (or weight) of each.
 
         Args:
             lengths: tokens, non-negative integers in any order, shape (n,), n >= 1.
             counts: non-negative weights, shape (n,), not all zero.
-            half_life: observations after which what was known counts half; None never forgets.
+            half_life: number of observations after which earlier weight counts half; None: earlier weight never
+                decreases.
 
         Raises:
-            ValueError: the two do not fit or hold something else.
+            ValueError: lengths and counts have different shapes, or contain other values.
         """
         tokens = _tokens(lengths)
         weights = np.asarray(counts, dtype=np.float64)
@@ -74,7 +75,7 @@ class Lengths:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The lengths that occur, ascending, in tokens, int64, shape (m,). Not to be written to."""
+        """The lengths that occur, ascending, in tokens, int64, shape (m,). The caller must not change them."""
         return self._lengths
 
     @property
@@ -84,11 +85,11 @@ class Lengths:
 
     @property
     def weight(self) -> float:
-        """How many observations it rests on, the newest counting 1."""
+        """The weight of all observations, where the newest counts 1."""
         return self._total / self._gain
 
     def mean(self) -> float:
-        """E[l] in tokens."""
+        """Return the mean length E[l], in tokens."""
         return float(self._lengths @ self._weights) / self._total
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
@@ -99,13 +100,13 @@ class Lengths:
         return drawn
 
     def observe(self, length: int) -> None:
-        """Take in one more length, in tokens.
+        """Add one observed length, in tokens.
 
         Raises:
             ValueError: the length is negative.
         """
         if length < 0:
-            raise ValueError(f"a length cannot be {length} tokens")
+            raise ValueError(f"a length must not be negative, not {length} tokens")
         self._gain *= self._growth
         if self._gain > _RESCALE_AT:
             self._weights = self._weights / self._gain

@@ -1,4 +1,4 @@
-"""Straight line through (prompt length, TTFT) points: the paper's `T_d(l) = k·l + c`."""
+"""Fits a straight line to (prompt length, TTFT) points: the paper's `T_d(l) = k·l + c`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LinearFit:
         c_s: intercept, seconds.
         r2: share of the variance explained; 1 is a perfect line, below 0 is worse than the mean
             (possible only for a constrained fit).
-        n: points used.
+        n: number of points used.
     """
 
     k_s_per_token: float
@@ -28,23 +28,23 @@ class LinearFit:
     n: int
 
     def ttft_s(self, prompt_tokens: float) -> float:
-        """The line at `prompt_tokens`, in seconds."""
+        """Return the line's TTFT at `prompt_tokens`, in seconds."""
         return self.k_s_per_token * prompt_tokens + self.c_s
 
 
-_KEPT = 0.97  # of the weight of earlier observations, with each new one: half is forgotten after 23
-_PRIOR_WEIGHT = 4.0  # observations that the line it starts from is worth
+_KEPT = 0.97  # factor on the weight of earlier observations with each new one: half is left after 23
+_PRIOR_WEIGHT = 4.0  # weight of the initial line, in observations
 _PRIOR_TOKENS = (64, 1024)
-_SPREAD = 0.1  # of the mean length: prompts that differ less say nothing about the slope
+_SPREAD = 0.1  # as a share of the mean length: with a smaller spread of lengths, the slope is not updated
 _SHORTEST_S = 1e-3
 _STEEPEST_TPS = 1e6
 
 
 class RollingLine:
-    """A device's `T_d(l) = k·l + c`, kept up to date: weighted least squares with exponential forgetting.
+    """A device's `T_d(l) = k·l + c`, updated with each observation: weighted least squares, exponential forgetting.
 
-    Observations are weighted by the inverse square of their time, so that relative errors count: short prompts are
-    to be predicted as well as long ones. While all prompts are about equally long the slope stays as it is.
+    Observations are weighted by the inverse square of their time, so that relative errors count and short prompts are
+    predicted as well as long ones. While all prompts have about the same length, the slope is not updated.
 
     Mutable: every field.
 
@@ -56,7 +56,7 @@ class RollingLine:
     __slots__ = ("_w", "_x", "_xx", "_xy", "_y", "c_s", "k_s_per_token")
 
     def __init__(self, k_s_per_token: float, c_s: float) -> None:
-        """Start from a profile's line, which is forgotten like observations made before the first."""
+        """Start from a profile's line, whose weight decreases in the same way as that of earlier observations."""
         self.k_s_per_token = max(k_s_per_token, 1.0 / _STEEPEST_TPS)
         self.c_s = max(c_s, 0.0)
         self._w = self._x = self._y = self._xx = self._xy = 0.0
@@ -64,7 +64,10 @@ class RollingLine:
             self._add(tokens, self.k_s_per_token * tokens + self.c_s, _PRIOR_WEIGHT / len(_PRIOR_TOKENS))
 
     def observe(self, prompt_tokens: int, ttft_s: float) -> None:
-        """One warm start: tokens that were computed, and seconds until its first token."""
+        """Add one warm start: the prompt tokens that were computed, and the seconds until the first token.
+
+        A start with no computed token, or with a time that is not positive, is ignored.
+        """
         if prompt_tokens < 1 or not ttft_s > 0:
             return
         for name in ("_w", "_x", "_y", "_xx", "_xy"):
@@ -75,7 +78,7 @@ class RollingLine:
         k = self.k_s_per_token
         if spread > (_SPREAD * mean_x) ** 2:
             k = (self._xy / self._w - mean_x * mean_y) / spread
-        # Neither may fall below zero: then the best line is one through the origin, or a flat one.
+        # Neither k nor c may be negative: then the best line is one through the origin, or a flat one.
         if k <= 0:
             k = 1.0 / _STEEPEST_TPS
         elif mean_y - k * mean_x < 0:
@@ -92,25 +95,26 @@ class RollingLine:
 
 
 def fit_line(prompt_tokens: ArrayLike, ttft_s: ArrayLike, *, non_negative: bool = False) -> LinearFit:
-    """Least squares fit of `T = k·l + c`.
+    """Return the least squares fit of `T = k·l + c`.
 
-    Fit only over lengths where the device is linear (for llama.cpp up to a few hundred tokens): attention
-    bends the line upwards beyond, which tilts the fit and drives the intercept below zero.
+    Fit only over lengths where the device is linear (for llama.cpp up to a few hundred tokens). For longer prompts,
+    attention bends the curve upwards, which makes the slope too large and the intercept negative.
 
     Args:
         prompt_tokens: lengths in tokens, shape (n,), at least two different ones.
         ttft_s: times in seconds, shape (n,).
-        non_negative: keep `k` and `c` from falling below zero (the best line among those that do).
+        non_negative: return the best line among those whose `k` and `c` are not negative.
 
     Raises:
-        ValueError: fewer than two points or lengths, or something not finite.
+        ValueError: fewer than two points or lengths, different numbers of lengths and times, or a value that is not
+            finite.
     """
     x = np.asarray(prompt_tokens, dtype=np.float64)
     y = np.asarray(ttft_s, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"a fit needs as many lengths as times, not {x.size} and {y.size}")
+        raise ValueError(f"a fit needs as many lengths as times, not {x.size} lengths and {y.size} times")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("a fit needs finite lengths and times")
+        raise ValueError("a fit needs finite lengths and times; remove NaN and infinite values")
     if x.size < 2 or x.min() == x.max():
         raise ValueError(
             f"a line needs at least two different prompt lengths, and {x.size} measurement(s) of "
@@ -124,13 +128,13 @@ def fit_line(prompt_tokens: ArrayLike, ttft_s: ArrayLike, *, non_negative: bool 
         k, c = min(((steep, 0.0), (0.0, flat)), key=lambda line: _squares(x, y, *line))
     spread = float(((y - y.mean()) ** 2).sum())
     left = _squares(x, y, k, c)
-    # Points on one level have no variance to explain.
+    # Where all times are equal, there is no variance to explain.
     r2 = 1.0 - left / spread if spread > 0 else float(left == 0)
     return LinearFit(k_s_per_token=k, c_s=c, r2=r2, n=int(x.size))
 
 
 def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    # Centred: the plain normal equations lose digits when lengths are long and close together.
+    # Centred, since the plain normal equations lose digits when lengths are long and close together.
     dx = x - x.mean()
     k = float(dx @ (y - y.mean())) / float(dx @ dx)
     return k, float(y.mean() - k * x.mean())

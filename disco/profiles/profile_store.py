@@ -1,4 +1,4 @@
-"""Where profiles are kept: those that ship with disco, and the user's own, which come first."""
+"""Loads and saves profiles: the user's own take precedence over those that ship with disco."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _P = TypeVar("_P", DeviceProfile, ServerProfile, LengthsProfile)
 
 
 def user_profile_dir() -> Path:
-    """The folder of the user's own profiles; it need not exist.
+    """Return the folder of the user's own profiles, which need not exist.
 
-    `$XDG_DATA_HOME/disco/profiles` where that is set (to an absolute path, as its specification asks),
-    else `%LOCALAPPDATA%` on Windows and `~/.local/share` elsewhere.
+    `$XDG_DATA_HOME/disco/profiles` where that variable is set (to an absolute path, as its specification requires),
+    else `disco/profiles` in `%LOCALAPPDATA%` on Windows and in `~/.local/share` on other systems.
 
     Raises:
         ConfigurationError: this user has no home directory.
@@ -54,7 +54,7 @@ def user_profile_dir() -> Path:
 
 
 def available_profiles(kind: Kind | None = None) -> tuple[str, ...]:
-    """Names that `load_profile` knows, sorted; of one kind only where `kind` is given."""
+    """Return the names that `load_profile` accepts, sorted; only those of one kind if `kind` is given."""
     names = _paths()
     if kind is None:
         return tuple(sorted(names))
@@ -62,20 +62,20 @@ def available_profiles(kind: Kind | None = None) -> tuple[str, ...]:
 
 
 def load_profile(name: str | os.PathLike[str]) -> Profile:
-    """Load a profile by its name, the user's own first, or by a path.
+    """Load a profile by its name or by a path; the user's own profile takes precedence over a shipped one.
 
     Args:
-        name: a name as in `available_profiles()`; anything with a folder or `.toml` is a path.
+        name: a name of `available_profiles()`, or a path; a string with a folder or `.toml` is a path.
 
     Raises:
-        ConfigurationError: no such profile, or a file that is not one (with file and line).
+        ConfigurationError: no such profile, or a file that is not a valid profile (with file and line).
     """
     path = _find(name)
     return _profile(path, _version(path))
 
 
-@lru_cache(maxsize=32)  # a client reads three of them; an application may make a client for each request
-def _profile(path: Path, version: tuple[int, ...]) -> Profile:  # noqa: ARG001 - read anew when it changes
+@lru_cache(maxsize=32)  # a client reads three profiles; an application may make a client for each request
+def _profile(path: Path, version: tuple[int, ...]) -> Profile:  # noqa: ARG001 - part of the cache's key
     data = read_toml(path)
     kind = data.get("kind")
     if kind not in _MODELS:
@@ -87,29 +87,29 @@ def _profile(path: Path, version: tuple[int, ...]) -> Profile:  # noqa: ARG001 -
 
 
 def load_device(name: str | os.PathLike[str]) -> DeviceProfile:
-    """As `load_profile`, for a device; another kind is a ConfigurationError."""
+    """Load a device profile; see `load_profile`. A profile of another kind raises ConfigurationError."""
     return _of_kind(name, DeviceProfile, "device")
 
 
 def load_server(name: str | os.PathLike[str]) -> ServerProfile:
-    """As `load_profile`, for a server; another kind is a ConfigurationError."""
+    """Load a server profile; see `load_profile`. A profile of another kind raises ConfigurationError."""
     return _of_kind(name, ServerProfile, "server")
 
 
 def load_lengths(name: str | os.PathLike[str]) -> LengthsProfile:
-    """As `load_profile`, for prompt and answer lengths; another kind is a ConfigurationError."""
+    """Load prompt and answer lengths; see `load_profile`. A profile of another kind raises ConfigurationError."""
     return _of_kind(name, LengthsProfile, "lengths")
 
 
 def load_prices(path: str | os.PathLike[str] | None = None) -> PriceTable:
-    """The shipped price table, with the user's own prices over it.
+    """Return the shipped price table, updated with the user's own prices.
 
     Args:
-        path: a price file to lay over the shipped one; None takes `prices.toml` of the user's folder where
-            there is one. The result carries the date and source of the file laid on top.
+        path: a price file whose prices replace the shipped ones; None: `prices.toml` in the user's folder, if there
+            is one. The result has the date and source of this file.
 
     Raises:
-        ConfigurationError: a price file is missing or broken.
+        ConfigurationError: a price file is missing or invalid.
     """
     shipped = _prices(resource_dir("profiles") / f"{_PRICES}.toml")
     if path is None:
@@ -123,12 +123,12 @@ def load_prices(path: str | os.PathLike[str] | None = None) -> PriceTable:
 def save_profile(
     profile: Profile | PriceTable, path: str | os.PathLike[str], *, comment: str | None = None
 ) -> Path:
-    """Write a profile where `load_profile` can read it; folders are made, an old file is replaced whole.
+    """Write a profile to a file that `load_profile` can read; makes missing folders and replaces an old file.
 
     Args:
-        profile: what to write.
-        path: a `.toml` file; `user_profile_dir() / f"{name}.toml"` makes it loadable by name.
-        comment: put at the file's top.
+        profile: the profile or price table.
+        path: a `.toml` file; a profile at `user_profile_dir() / f"{name}.toml"` can be loaded by its name.
+        comment: a comment for the top of the file.
 
     Returns:
         The file's path.
@@ -136,7 +136,7 @@ def save_profile(
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     text = dump_toml(profile.model_dump(mode="python"), comment=comment)
-    # Replaced in one step: a reader, or a crash, never meets half a file.
+    # The file is replaced in one step, so that neither a reader nor a crash can see half a file.
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -166,7 +166,9 @@ def _find(name: str | os.PathLike[str]) -> Path:
     if not isinstance(name, str) or text.endswith(".toml") or os.sep in text or "/" in text:
         path = Path(text).expanduser()
         if not path.is_file():
-            raise ConfigurationError(f"there is no profile file {path}")
+            raise ConfigurationError(
+                f"there is no profile file {path}; correct the path, or give a profile's name"
+            )
         return path
     known = _paths()
     if text not in known:
@@ -178,7 +180,7 @@ def _of_kind(name: str | os.PathLike[str], wanted: type[_P], kind: Kind) -> _P:
     profile = load_profile(name)
     if not isinstance(profile, wanted):
         raise ConfigurationError(
-            f"profile {os.fspath(name)!r} is of kind {profile.kind!r}, and a {kind} profile is needed here; "
+            f"profile {os.fspath(name)!r} is of kind {profile.kind!r}, but a {kind} profile is needed here; "
             f"known: {', '.join(available_profiles(kind))}"
         )
     return profile
@@ -191,11 +193,11 @@ def _prices(path: Path) -> PriceTable:
 
 
 @lru_cache(maxsize=8)
-def _price_table(path: Path, version: tuple[int, ...]) -> PriceTable:  # noqa: ARG001 - as for `_profile`
+def _price_table(path: Path, version: tuple[int, ...]) -> PriceTable:  # noqa: ARG001 - part of the cache's key
     return validate(PriceTable, read_toml(path), path)
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """Another one whenever the file was written or replaced."""
+    """Return numbers that differ after the file was written or replaced."""
     state = path.stat()
     return state.st_mtime_ns, state.st_size, state.st_ino

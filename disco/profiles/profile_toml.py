@@ -1,4 +1,4 @@
-"""Reading and writing the small TOML files that profiles are kept in, with readable complaints."""
+"""Reads and writes the TOML files of profiles, with readable error messages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's content.
+    """Return the file's content.
 
     Raises:
-        ConfigurationError: it cannot be read, or is not TOML; with file and line.
+        ConfigurationError: the file cannot be read, or is not TOML; with file and line.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -34,10 +34,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validate(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
-    """Make a `model` of a file's content.
+    """Check a file's content and return it as a `model`.
 
     Raises:
-        ConfigurationError: every field that is wrong, with its line where it has one.
+        ConfigurationError: the content is invalid; the message lists every wrong field, with its line if known.
     """
     try:
         return model.model_validate(data)
@@ -46,7 +46,7 @@ def validate(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
 
 
 def explain(error: ValidationError, model: type[BaseModel], path: Path) -> str:
-    """What pydantic found, in the words of the file: one line per problem."""
+    """Return pydantic's errors as text with the keys and lines of the file: one line per problem."""
     lines = path.read_text(encoding="utf-8").splitlines()
     problems = []
     for problem in error.errors(include_url=False, include_context=False):
@@ -69,14 +69,14 @@ def explain(error: ValidationError, model: type[BaseModel], path: Path) -> str:
 
 
 def dump_toml(data: Mapping[str, Any], *, comment: str | None = None) -> str:
-    """TOML text of nested mappings; None is left out.
+    """Return nested mappings as TOML text; None values are left out.
 
     Args:
         data: text, numbers, booleans, dates, lists of them, and mappings.
-        comment: put at the top.
+        comment: a comment for the top of the text.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: the data contain a value of another type.
     """
     header = "".join(f"# {line}".rstrip() + "\n" for line in (comment or "").splitlines())
     return header + tomli_w.dumps(_without_none(data))
@@ -91,7 +91,10 @@ def _without_none(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line_of(keys: list[str], lines: list[str]) -> int | None:
-    """The line that sets the last key inside the table the others name; else that table's header."""
+    """Return the number of the line that sets the last key, in the table that the other keys name.
+
+    Where no line sets the key, the number of the table's header; None: there is no such table.
+    """
     if not keys:
         return None
     section: list[str] = []

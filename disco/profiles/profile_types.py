@@ -1,6 +1,6 @@
-"""What a profile file holds: devices, servers, prompt lengths and prices, checked as they come in.
+"""The contents of profile files: devices, servers, prompt lengths and prices, checked when they are loaded.
 
-Every number here is either measured or printed somewhere, and says where: `source` is mandatory.
+Every number in a profile is measured or published, so its `source` is mandatory.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
-    # A misspelt key must not be ignored silently: it would be a setting that does nothing.
+    # A misspelt key must raise an error: if it were ignored, the setting would have no effect.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class QuantileTable(_Strict):
-    """A distribution as a few dozen numbers.
+    """A distribution as a table of a few dozen quantiles.
 
     Attributes:
         levels: probabilities, strictly increasing, first 0 and last 1.
         values: the quantiles at those levels.
-        mean: of the data the table was derived from (the table's own mean is near it).
+        mean: the mean of the data that the table was derived from (the table's own mean is close to it).
     """
 
     levels: tuple[NonNegative, ...] = Field(min_length=2)
@@ -59,15 +59,15 @@ class QuantileTable(_Strict):
         return self
 
     def empirical(self) -> Empirical:
-        """The table with straight lines between its entries."""
+        """Return the distribution with straight lines between the table's entries."""
         return Empirical.from_quantiles(self.levels, self.values)
 
 
 class FlopsPerToken(_Strict):
-    """Floating-point operations per token; attention makes prefill dearer as the prompt grows.
+    """Floating-point operations per token; attention makes prefill more expensive for longer prompts.
 
     Attributes:
-        prompt_tokens: prompt lengths that `prefill` is given at, strictly increasing.
+        prompt_tokens: prompt lengths at which `prefill` is given, strictly increasing.
         prefill: FLOPs per prompt token at those lengths.
         decode: FLOPs per generated token.
     """
@@ -85,7 +85,7 @@ class FlopsPerToken(_Strict):
         return self
 
     def prefill_at(self, prompt_tokens: float) -> float:
-        """FLOPs per prompt token of a prompt that long: linear in between, constant outside."""
+        """Return the FLOPs per prompt token at a prompt length: linear between the entries, constant outside."""
         return float(np.interp(prompt_tokens, self.prompt_tokens, self.prefill))
 
 
@@ -97,21 +97,21 @@ class Energy(_Strict):
 
 
 class DeviceProfile(_Strict):
-    """How fast a model on a device is, and what a token takes out of the battery.
+    """How fast a model on a device is, and what a token costs in operations and energy.
 
     Attributes:
         name: the file's name without `.toml`.
         source: where the numbers come from.
         device, model: what was measured.
         prefill_tps, decode_tps: prompt and generated tokens per second.
-        k_s_per_token, c_s: the line TTFT = k·l + c in seconds; without `k_s_per_token` it is 1/prefill_tps.
-        r2, n: how well the line fitted and from how many measurements, where it is a fit.
+        k_s_per_token, c_s: the line TTFT = k·l + c in seconds; without `k_s_per_token`, k is 1/prefill_tps.
+        r2, n: quality of the fit and number of measurements, where the line is a fit.
         load_s: seconds to load the model; None when unknown.
-        flops: None when unknown.
-        energy: None when unmeasured.
-        context_tokens: prompt and answer together; None when unknown.
+        flops: operations per token; None when unknown.
+        energy: energy per token; None when not measured.
+        context_tokens: tokens of prompt and answer together; None when unknown.
         measured_on: date of measurement.
-        notes: what else a reader should know.
+        notes: other information for a reader.
     """
 
     kind: Literal["device"] = "device"
@@ -135,12 +135,12 @@ class DeviceProfile(_Strict):
 
     @property
     def line(self) -> LinearFit:
-        """TTFT in seconds as a line in the prompt length, the model being loaded."""
+        """TTFT in seconds as a line in the prompt length, with the model loaded."""
         k = 1.0 / self.prefill_tps if self.k_s_per_token is None else self.k_s_per_token
         return LinearFit(k_s_per_token=k, c_s=self.c_s, r2=1.0 if self.r2 is None else self.r2, n=self.n or 0)
 
     def ttft_s(self, prompt_tokens: float, *, cold: bool = False) -> float:
-        """Seconds to the first token; `cold` adds loading the model, where that time is known."""
+        """Return the seconds to the first token; `cold` adds the time to load the model, if known."""
         return self.line.ttft_s(prompt_tokens) + ((self.load_s or 0.0) if cold else 0.0)
 
 
@@ -151,15 +151,14 @@ class ServerProfile(_Strict):
         name: the file's name without `.toml`.
         source, licence: where the data come from and under which terms.
         provider, model: what was measured.
-        collected: when, in words.
-        stands_for: the service that this one is a stand-in for in the paper's experiments; None when
-            it only stands for itself.
-        rows: requests the table is derived from; failed ones are not among them.
-        conditions: prompt, load and client under which it was measured.
-        price: name in the price table; None when that has no such model.
+        collected: when the data were collected, in words.
+        stands_for: the service in the paper's experiments that this server replaces; None when it replaces none.
+        rows: number of requests that the table is derived from, without failed ones.
+        conditions: prompt, load and client of the measurement.
+        price: the model's name in the price table; None when the table does not have it.
         ttft_s: seconds to the first token.
-        tpot_s: seconds per output token, each an AVERAGE over one request: it says how fast a server
-            writes, not how its gaps scatter within an answer. None where the source has no token counts.
+        tpot_s: seconds per output token, each an AVERAGE over one request. It says how fast a server writes, not how
+            much the gaps vary within an answer. None where the source has no token counts.
     """
 
     kind: Literal["server"] = "server"
@@ -178,11 +177,11 @@ class ServerProfile(_Strict):
     tpot_s: QuantileTable | None = None
 
     def ttft(self) -> Empirical:
-        """The distribution of the time to first token, in seconds."""
+        """Return the distribution of the time to first token, in seconds."""
         return self.ttft_s.empirical()
 
     def tpot(self) -> Empirical | None:
-        """The distribution over requests of the mean time per output token; None when unknown."""
+        """Return the distribution over requests of the mean time per output token, s; None when unknown."""
         return None if self.tpot_s is None else self.tpot_s.empirical()
 
     @property
@@ -193,7 +192,7 @@ class ServerProfile(_Strict):
 
 
 class LengthsProfile(_Strict):
-    """How long prompts and answers of a workload are, taken as independent of each other."""
+    """The lengths of a workload's prompts and answers; the two are treated as independent of each other."""
 
     kind: Literal["lengths"] = "lengths"
     name: str = Field(min_length=1)
@@ -206,11 +205,11 @@ class LengthsProfile(_Strict):
     output_tokens: QuantileTable
 
     def prompt(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
-        """Prompt lengths as a distribution that counts for `weight` observations."""
+        """Return the prompt lengths as a distribution with the weight of `weight` observations."""
         return _lengths(self.prompt_tokens, weight, half_life)
 
     def output(self, *, weight: float = 200.0, half_life: float | None = None) -> Lengths:
-        """Answer lengths as a distribution that counts for `weight` observations."""
+        """Return the answer lengths as a distribution with the weight of `weight` observations."""
         return _lengths(self.output_tokens, weight, half_life)
 
 
@@ -222,7 +221,7 @@ class Price(_Strict):
 
 
 class PriceTable(_Strict):
-    """Prices on one day. They change: override what you know better.
+    """Prices on one day. Prices change: override those that are out of date.
 
     Attributes:
         date: the day the prices were valid.
@@ -236,10 +235,10 @@ class PriceTable(_Strict):
     models: Mapping[str, Price]
 
     def price(self, model: str) -> Price:
-        """The price of `model`.
+        """Return the price of `model`.
 
         Raises:
-            ConfigurationError: the table does not have it.
+            ConfigurationError: the table does not have the model.
         """
         try:
             return self.models[model]

@@ -1,4 +1,4 @@
-"""A distribution of times kept up to date: log-spaced bins, exponential forgetting, censored times."""
+"""A distribution of times, updated with each observation: log-spaced bins, exponential forgetting, censored times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = ["Rolling"]
 
-# Bins grow by 2.7 % from 1 ms to 1,000 s: finer than any TTFT can be predicted, coarse enough to sum in 1 µs.
+# Bins grow by 2.7 % from 1 ms to 1,000 s: finer than a TTFT can be predicted, and few enough to sum in 1 µs.
 _LOW_S: Final = 1e-3
 _HIGH_S: Final = 1e3
 _BINS: Final = 512
@@ -25,22 +25,22 @@ _RESCALE_AT: Final = 1e100
 
 
 class Rolling:
-    """What is known about one endpoint's TTFT (or any span) now; its cost does not grow with the sample.
+    """The present distribution of one endpoint's TTFT (or of any duration); its cost does not grow with the sample.
 
-    Each observation weighs more than the one before it, so that in the long run the newest `half_life`
-    observations hold half of the weight. Cancelled losers are right-censored ("took longer than x") and are
-    redistributed to the right as Kaplan and Meier do; mass beyond the last time ever seen stays there
-    (Efron), so without a prior, cancelling always at the same moment hides how slow the tail is.
+    Each observation weighs more than the one before it, so that in the long run the newest `half_life` observations
+    have half of the weight. Cancelled losers are right-censored ("took longer than x"): their weight is redistributed
+    to longer times (Kaplan and Meier). Weight above the longest observed time is placed there (Efron). So without a
+    prior, the tail is underestimated if attempts are always cancelled after the same time.
 
-    Keep cold and warm starts in two of these, and keep failures out.
+    Use two separate distributions for cold and warm starts, and do not add failures.
 
     Mutable: `_seen`, `_censored` (weights per bin), `_first`, `_last` (bins in use), `_gain`, `count`,
     `censored_count`, `_snapshot`.
 
     Attributes:
-        half_life: in observations; None never forgets.
-        count: times observed, censored ones excluded.
-        censored_count: censored times observed.
+        half_life: in observations; None: the weight of earlier observations never decreases.
+        count: number of times observed, censored ones excluded.
+        censored_count: number of censored times observed.
     """
 
     __slots__ = (
@@ -63,12 +63,12 @@ class Rolling:
         prior: Empirical | None = None,
         prior_weight: float = 20.0,
     ) -> None:
-        """Start empty, or from what a profile says.
+        """Start empty, or from a profile's distribution.
 
         Args:
-            half_life: observations after which an observation counts half; positive.
-            prior: a distribution to start from; it is forgotten like observations made before the first.
-            prior_weight: how many observations the prior is worth; non-negative.
+            half_life: number of observations after which an observation counts half; positive, or None.
+            prior: a distribution to start from; its weight decreases in the same way as that of earlier observations.
+            prior_weight: weight of the prior, in observations; non-negative.
 
         Raises:
             ValueError: a half-life or weight out of range.
@@ -76,7 +76,7 @@ class Rolling:
         if half_life is not None and not (0 < half_life < math.inf):
             raise ValueError(f"half_life must be positive, not {half_life}")
         if not (0 <= prior_weight < math.inf):
-            raise ValueError(f"prior_weight must be a number of observations, not {prior_weight}")
+            raise ValueError(f"prior_weight must be finite and not negative, not {prior_weight}")
         self.half_life = half_life
         self.count = 0
         self.censored_count = 0
@@ -84,7 +84,7 @@ class Rolling:
         self._gain = 1.0  # weight of the latest observation; the weights in the bins are relative to it
         self._seen: NDArray[np.float64] = np.zeros(_BINS + 1)
         self._censored: NDArray[np.float64] = np.zeros(_BINS + 1)
-        self._first, self._last = _BINS + 1, -1  # the bins in use, none yet
+        self._first, self._last = _BINS + 1, -1  # the first and last bin in use: none yet
         self._snapshot: Empirical | None = None
         if prior is not None:
             below = prior.cdf(_EDGES_S)
@@ -93,22 +93,30 @@ class Rolling:
             self._span()
 
     def observe(self, x_s: float) -> None:
-        """Take in one time, in seconds; anything but a non-negative number raises ValueError."""
+        """Add one observed time, in seconds.
+
+        Raises:
+            ValueError: the time is negative or NaN.
+        """
         self._add(self._seen, x_s)
         self.count += 1
 
     def observe_censored(self, x_s: float) -> None:
-        """Take in that a time was longer than `x_s` seconds: a loser cancelled after waiting that long."""
+        """Add a time that is only known to be longer than `x_s` seconds, as of a loser cancelled after that time.
+
+        Raises:
+            ValueError: the time is negative or NaN.
+        """
         self._add(self._censored, x_s)
         self.censored_count += 1
 
     @property
     def weight(self) -> float:
-        """How many observations, the newest counting 1, the distribution now rests on; prior included."""
+        """The weight of all observations, where the newest counts 1; prior included."""
         return float(self._seen.sum() + self._censored.sum()) / self._gain
 
     def snapshot(self) -> Empirical:
-        """The distribution as it stands. Kept until the next observation.
+        """Return the present distribution; the same object until the next observation.
 
         Raises:
             ValueError: nothing has been observed and there was no prior.
@@ -123,8 +131,8 @@ class Rolling:
         elif x_s >= 0:
             i = 0
         else:
-            raise ValueError(f"a time cannot be {x_s} s")
-        # Growing the newest weight is forgetting without touching the other bins.
+            raise ValueError(f"a time must be at least 0 s, not {x_s} s")
+        # A growing weight of the newest observation is exponential forgetting without a change of the other bins.
         self._gain *= self._growth
         if self._gain > _RESCALE_AT:
             self._seen /= self._gain
@@ -149,8 +157,8 @@ class Rolling:
         levels[0] = 0.0
         seen = self._seen[first:last]
         if self.censored_count:
-            # Kaplan–Meier: S after a bin = S before it · (1 - seen / at risk); a time cut off inside a bin
-            # counts as at risk in it.
+            # Kaplan–Meier: S after a bin = S before it · (1 - seen / at risk); a time censored inside a bin counts
+            # as at risk in this bin.
             at_risk = (seen + self._censored[first:last])[::-1].cumsum()[::-1]
             np.subtract(1.0, (1.0 - np.minimum(seen / at_risk, 1.0)).cumprod(), out=levels[1:])
             levels[-1] = 1.0

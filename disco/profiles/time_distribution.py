@@ -16,14 +16,14 @@ Floats = NDArray[np.float64]
 class Empirical:
     """A distribution of non-negative seconds: a polyline through (level, value) knots.
 
-    A level that occurs twice is a gap that no time falls into; a value that occurs twice is an atom. So
-    the same table holds the exact step function of a sample and the straight lines of a quantile table.
-    Everywhere, up to rounding, `cdf(quantile(q)) >= q` and `quantile(cdf(t)) <= t`, which is what keeps a
-    budget: never more than `1 - q` of the mass lies beyond `quantile(q)`.
+    A level that occurs twice is a gap without any time; a value that occurs twice is an atom. So the same table can
+    represent the exact step function of a sample and the straight lines of a quantile table. Everywhere, up to
+    rounding, `cdf(quantile(q)) >= q` and `quantile(cdf(t)) <= t`. Budgets depend on this: never more than `1 - q` of
+    the mass lies above `quantile(q)`.
 
-    Immutable. Build one with `from_samples` or `from_quantiles`; the constructor trusts its arguments and
-    takes them over. (Not a dataclass: a frozen one costs twice as much to make, and one is made whenever a
-    plan follows an observation.)
+    Immutable. Build one with `from_samples` or `from_quantiles`; the constructor does not check its arguments, and
+    keeps and freezes the arrays. (Not a dataclass: a frozen one takes twice as long to make, and one is made whenever
+    a plan follows an observation.)
     """
 
     __slots__ = ("_level_at", "_levels", "_value_at", "_values")
@@ -33,7 +33,7 @@ class Empirical:
         values.flags.writeable = False
         self._levels = levels
         self._values = values
-        # Views of the same memory: indexing them gives Python floats, at a fraction of numpy's cost.
+        # Views of the same memory: indexing a view returns a Python float and is much faster than indexing an array.
         self._level_at = levels.data
         self._value_at = values.data
 
@@ -48,19 +48,19 @@ class Empirical:
         return self._values
 
     def __reduce__(self) -> tuple[type[Empirical], tuple[Floats, Floats]]:
-        # The views cannot be pickled or copied; they are made anew.
+        # The views cannot be pickled or copied; `__init__` makes new ones.
         return type(self), (self._levels, self._values)
 
     @classmethod
     def from_samples(cls, values: ArrayLike, *, weights: ArrayLike | None = None) -> Empirical:
-        """The exact empirical distribution of a sample: `quantile` returns values that occurred.
+        """Build the exact empirical distribution of a sample: `quantile` returns values that occurred.
 
         Args:
             values: seconds, any order, shape (n,), n >= 1, finite and non-negative.
             weights: one non-negative weight per value, not all zero; equal weights when None.
 
         Raises:
-            ValueError: nothing usable in `values`, or `weights` does not fit them.
+            ValueError: `values` is empty or has invalid entries, or `weights` does not fit it.
         """
         times = _seconds(values, "values")
         if weights is None:
@@ -77,7 +77,7 @@ class Empirical:
             ordered = times[order]
             cumulative = np.cumsum(mass[order])
             cumulative /= cumulative[-1]
-        # Each value is an atom: two knots, from the level below it to its own.
+        # Each value is an atom: two knots, one at the level of the value before it and one at its own level.
         levels = np.empty(2 * ordered.size)
         levels[0] = 0.0
         levels[1::2] = cumulative
@@ -86,14 +86,14 @@ class Empirical:
 
     @classmethod
     def from_quantiles(cls, levels: ArrayLike, values: ArrayLike) -> Empirical:
-        """Straight lines through a quantile table; below the first and above the last level it is flat.
+        """Build from a quantile table: straight lines between its levels, constant below the first and above the last.
 
         Args:
             levels: strictly increasing probabilities in [0, 1], shape (n,), n >= 1.
             values: the quantiles in seconds, non-decreasing, shape (n,).
 
         Raises:
-            ValueError: the table is not one.
+            ValueError: levels and values do not make a quantile table.
         """
         times = _seconds(values, "values")
         probabilities = np.asarray(levels, dtype=np.float64)
@@ -114,7 +114,7 @@ class Empirical:
     @overload
     def quantile(self, q: ArrayLike) -> Floats: ...
     def quantile(self, q: float | ArrayLike) -> float | Floats:
-        """The smallest time that a share `q` of the mass does not exceed: F⁻¹(q), in seconds.
+        """Return the smallest time that a share `q` of the mass does not exceed: F⁻¹(q), in seconds.
 
         Args:
             q: level(s) in [0, 1]; a scalar costs about a microsecond.
@@ -124,7 +124,7 @@ class Empirical:
         """
         if isinstance(q, float | int):
             if not 0.0 <= q <= 1.0:
-                raise ValueError(f"a quantile's level lies between 0 and 1, not at {q}")
+                raise ValueError(f"a quantile's level must lie between 0 and 1, not at {q}")
             levels, values = self._level_at, self._value_at
             i = bisect_left(levels, q)
             above: float = values[i]
@@ -134,7 +134,7 @@ class Empirical:
             return below + (above - below) * ((q - levels[i - 1]) / (levels[i] - levels[i - 1]))
         wanted = np.asarray(q, dtype=np.float64)
         if not ((wanted >= 0) & (wanted <= 1)).all():
-            raise ValueError("a quantile's level lies between 0 and 1")
+            raise ValueError("every level of a quantile must lie between 0 and 1")
         upper = np.searchsorted(self._levels, wanted, side="left")
         return _between(wanted, self._levels, self._values, upper)
 
@@ -143,7 +143,7 @@ class Empirical:
     @overload
     def cdf(self, t: ArrayLike) -> Floats: ...
     def cdf(self, t: float | ArrayLike) -> float | Floats:
-        """F(t) = P(T <= t), for time(s) in seconds; right-continuous."""
+        """Return F(t) = P(T <= t), for time(s) in seconds; right-continuous."""
         if isinstance(t, float | int):
             levels, values = self._level_at, self._value_at
             i = bisect_right(values, t)
@@ -164,11 +164,11 @@ class Empirical:
     @overload
     def survival(self, t: ArrayLike) -> Floats: ...
     def survival(self, t: float | ArrayLike) -> float | Floats:
-        """1 - F(t) = P(T > t): how often a wait of `t` seconds is not enough."""
+        """Return 1 - F(t) = P(T > t): the share of times longer than `t` seconds."""
         return 1.0 - self.cdf(t)
 
     def mean(self) -> float:
-        """The expected time in seconds (the area under the inverse distribution function)."""
+        """Return the expected time in seconds (the area under the inverse distribution function)."""
         levels, values = self._levels, self._values
         return float((levels[1:] - levels[:-1]) @ (values[1:] + values[:-1])) / 2.0
 
@@ -190,7 +190,7 @@ def _between(x: Floats, xs: Floats, ys: Floats, upper: NDArray[np.intp]) -> Floa
     """Interpolate `ys` over `xs` at `x`, given the index of the knot at or above each `x`."""
     lower = np.maximum(upper - 1, 0)
     width = xs[upper] - xs[lower]
-    # Where a knot is hit exactly, or lies at the very start, nothing is interpolated.
+    # No interpolation where `x` is exactly at a knot, or at the very start.
     at_knot = (width <= 0) | (xs[upper] == x)
     part = np.where(at_knot, 1.0, (x - xs[lower]) / np.where(width > 0, width, 1.0))
     return np.where(at_knot, ys[upper], ys[lower] + (ys[upper] - ys[lower]) * part)

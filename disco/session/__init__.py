@@ -1,1 +1,1 @@
-"""The life of one answer."""
+"""The session: one answer from its plan to its route record."""

@@ -1,4 +1,4 @@
-"""When silence is over: one deadline for each attempt and clock, one for the answer (design rule 6)."""
+"""Deadlines of one answer: one for each attempt and clock, one for the whole answer (design rule 6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Deadlines", "Silent"]
 
 
 class Silent(Protocol):
-    """What a deadline needs of an attempt; `attempts.AttemptState` is one."""
+    """What a deadline needs of an attempt; `attempt_state.AttemptState` is one."""
 
     number: int
     first_content_at: float | None
@@ -21,7 +21,7 @@ class Silent(Protocol):
 
     @property
     def waits_for_its_turn(self) -> bool:
-        """It waits in a queue, which is no silence."""
+        """Whether the attempt waits in a queue; that time does not count as silence."""
         ...
 
 
@@ -29,16 +29,16 @@ S = TypeVar("S", bound=Silent)
 
 
 class Deadlines:
-    """Keeps the earliest deadline without a look at every attempt for every token.
+    """Keeps the earliest deadline of one answer without a check of every attempt at every token.
 
-    A gap's deadline moves on with each piece of text. So what is noted is when to look again: the deadline as it was
-    then, or earlier. Only when that moment comes, it is computed anew.
+    The deadline of a gap moves with each piece of text. This class stores a time that is never later than the real
+    deadline, and computes the deadline again only when that time has come.
 
     Mutable: `next_at`, `total_at`, `_at`.
 
     Attributes:
-        total_at: the whole answer must be complete by then; `inf` without such a clock.
-        next_at: look no later than this; a deadline may have passed then. `inf`: nothing to wait for.
+        total_at: when the whole answer must be complete, in seconds; `inf` without such a clock.
+        next_at: check the deadlines no later than this; one may have passed then. `inf`: no deadline is set.
     """
 
     __slots__ = ("_at", "_clocks", "next_at", "total_at")
@@ -50,23 +50,27 @@ class Deadlines:
         self.next_at = inf
 
     def started(self, now: float) -> None:
-        """The answer begins."""
+        """Start the clock of the whole answer."""
         if self._clocks.total_s is not None:
             self.total_at = now + self._clocks.total_s
         self._find_next()
 
     def note(self, attempt: Silent) -> None:
-        """An attempt was opened, its turn has come, it has written its first content, or its silence counts anew."""
+        """Set the attempt's deadline again.
+
+        Call it when the attempt was opened, left its queue or wrote its first content, and when its silence is
+        counted from a new moment.
+        """
         self._at[attempt.number] = self.of(attempt)
         self._find_next()
 
     def over(self, attempt: Silent) -> None:
-        """It is over."""
+        """Forget the attempt: it has ended."""
         if self._at.pop(attempt.number, None) is not None:
             self._find_next()
 
     def of(self, attempt: Silent) -> float:
-        """When the attempt has been silent for too long, as of now."""
+        """Return the attempt's deadline, in seconds; `inf` where no clock runs."""
         clocks = self._clocks
         if attempt.first_content_at is None:
             waits = clocks.first_content_s is None or attempt.waits_for_its_turn
@@ -76,7 +80,12 @@ class Deadlines:
         return max(attempt.last_at, attempt.quiet_from) + clocks.gap_s
 
     def due(self, attempts: Iterable[S], now: float) -> list[S]:
-        """Those of `attempts` (all that are active) whose silence is over now; the others' deadlines are set anew."""
+        """Return those of `attempts` whose deadline has passed, and set the deadlines of the others again.
+
+        Args:
+            attempts: all that are active.
+            now: the time, s.
+        """
         late = []
         for attempt in attempts:
             at = self._at[attempt.number] = self.of(attempt)

@@ -23,7 +23,7 @@ __all__ = [
 class StartAttempt:
     """Open an attempt on `endpoint` and report everything it yields under the number `attempt`.
 
-    `max_tokens`: limit of the whole answer in place of the request's, where a budget lowers that. `wants`: see
+    `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `wants`: see
     `Endpoint.open`.
     """
 
@@ -43,20 +43,20 @@ class CancelAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ParkAttempt:
-    """Let the attempt finish and keep its prefill without writing; cancel it where it cannot."""
+    """Let the attempt finish its prefill and keep it without writing; cancel the attempt where it cannot do that."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class FollowAttempt:
-    """Have a parked attempt read on to the end of `prefix` and stay parked, where it can."""
+    """Let a parked attempt read on to the end of `prefix` and stay parked, where the attempt can do that."""
 
     attempt: int
     prefix: Prefix
 
 
-@dataclass(slots=True)  # not frozen: one is made for nearly every token, and freezing triples its price
+@dataclass(slots=True)  # made for nearly every token; a frozen one would take three times as long
 class Release:
     """Give these deltas to the reader, in this order."""
 
@@ -72,7 +72,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """No endpoint can go on: raise `error` to the reader. The last effect of a session."""
+    """No endpoint can continue the answer: raise `error` to the reader. The last effect of a session."""
 
     error: Exception
 

@@ -1,4 +1,4 @@
-"""How an answer ends: complete, cut short, failed, or left by its reader; and when everything of it is over."""
+"""How an answer ends (complete, cut short, failed, or cancelled by its reader), and when its session closes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Ending:
     """The end of one answer. Mutable: every field without an underscore.
 
     Attributes:
-        reason: why it ended, in the API's words or "cancelled"; None while it goes on, and where it failed.
+        reason: why the answer ended, in the API's words or "cancelled"; None while it goes on, and where it failed.
         ended: no more text will come.
-        cancelled: the reader went away.
+        cancelled: the reader has left.
         closed_at: when everything was delivered, stopped and charged; None before.
     """
 
@@ -31,34 +31,33 @@ class Ending:
         self._migration, self._race, self._succession = parts.migration, parts.race, succession
 
     def finish(self, state: AttemptState, reason: str, now: float, out: list[Effect]) -> None:
-        """The writer reached the end of the answer."""
+        """End the answer because its writer has finished it."""
         self._attempts.leave(state, AttemptOutcome.FINISHED, now)
         self.reason, self._succession.error = reason, None
         self._end(state, AttemptOutcome.LOST, now, out, move="target_empty")
 
     def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
-        """The answer ends here unless an endpoint goes on with it."""
+        """End the answer unless an endpoint goes on with it."""
         if goes_on or self.ended:
             return
         if self._succession.is_cut and self._transcript.tokens:
-            self.reason, self._succession.error = "length", None  # as any answer that a limit has cut short
+            self.reason, self._succession.error = "length", None  # as after any limit
         self._end(None, AttemptOutcome.CANCELLED, now, out)
 
     def cancel(self, now: float, out: list[Effect]) -> None:
-        """The reader went away."""
+        """End the answer because its reader has left."""
         if self.reason is None:
             self.reason = "cancelled"
         self.cancelled = True
         self._end(None, AttemptOutcome.CANCELLED, now, out)
 
     def check_clocks(self, now: float, out: list[Effect]) -> None:
-        """Whatever has been silent for too long has failed, and so has an answer that takes too long (rule 6)."""
+        """Fail every attempt whose deadline has passed, and the whole answer once its own has (rule 6)."""
         clocks, deadlines = self._config.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
             succession = self._succession
-            if (
-                succession.error is None or succession.made_up_for
-            ):  # else the failure is why it is not complete
+            # An earlier failure that no attempt has made up for is itself why the answer is not complete.
+            if succession.error is None or succession.made_up_for:
                 succession.error = AnswerTimeoutError(
                     f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
                     "deadline_s)."
@@ -66,7 +65,7 @@ class Ending:
             self._end(None, AttemptOutcome.FAILED, now, out)
             return
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):
-            if state.active:  # the failure of another one may have ended it
+            if state.active:  # the failure of another attempt may have ended this one
                 failure = silence(state.candidate.name, clocks, has_spoken=state.first_content_at is not None)
                 self.unless(self._succession.fail(state, failure, now, out), now, out)
 

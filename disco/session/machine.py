@@ -1,12 +1,12 @@
 """The life of one answer as a state machine: events in, effects out, no clock and no I/O.
 
 A driver calls one method per event with the time `now` (seconds on one clock that never goes back), does
-what the returned effects say, and calls `woken` no later than `wake_at`. Every attempt that was started is
-reported `stopped` exactly once, whatever became of it; the last effect of a session is `Finish` or `Fail`.
+what the returned effects say, and calls `woken` no later than `wake_at`. The driver reports every attempt that was
+started as `stopped` exactly once, with any outcome. The last effect of a session is `Finish` or `Fail`.
 
-The rules are those of docs/architecture.md, each in a part of its own: `race` has the starts, `writing` decides
-which attempt writes, `transcript` holds the text, `attempt/` and `deadlines` hold what runs and for how long,
-`switching/` has migration and failover, `ending` the end. This file only routes events to them.
+The rules are those of docs/architecture.md, each in its own part: `race` has the starts, `writing` decides which
+attempt writes, `transcript` holds the text, `attempt/` and `deadlines` hold the attempts and their clocks,
+`switching/` has migration and failover, `ending` the end. This file only routes events to these parts.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from disco.session.writing import Writing
 
 __all__ = ["Session", "SessionConfig"]
 
-_RUNNING = AttemptOutcome.RUNNING  # as in `attempts`: asked for every token
+_RUNNING = AttemptOutcome.RUNNING  # needed at every token; see `attempt_state`
 
 
 class Session:
-    """Runs one plan to its end; see the module's docstring for how it is driven.
+    """Runs one plan to its end; the module's docstring says how a driver uses it.
 
     Mutable: `started_at`, `wake_at`, and the parts.
 
     Attributes:
-        attempts: every attempt there was, by number.
-        migrations_run: every move that was begun.
-        mover: where the answer may go.
+        attempts: every attempt so far, by number.
+        migrations_run: every migration that was begun.
+        migration: where the answer may move.
         transcript: the text, and how it was written and released.
-        ending: why and when it ended.
+        ending: why and when the answer ended.
         wake_at: call `woken` no later than this; too early does no harm.
     """
 
@@ -80,16 +80,16 @@ class Session:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer ended, in the API's words or "cancelled"; None while it goes on, and where it failed."""
+        """Why the answer ended, in the API's words or "cancelled"; None while it goes on and where it failed."""
         return self.ending.reason
 
     @property
     def error(self) -> Exception | None:
-        """What the answer failed with; while it goes on, what it would fail with."""
+        """The error that the answer failed with; while the answer goes on, the error that it would fail with."""
         return self._succession.error
 
     def start(self, now: float) -> list[Effect]:
-        """Begin; the first event of every session."""
+        """Begin the answer; the first event of every session."""
         out: list[Effect] = []
         self.started_at = now
         self._attempts.deadlines.started(now)
@@ -97,13 +97,13 @@ class Session:
         return self._settle(now, out)
 
     def began(self, number: int, now: float) -> list[Effect]:
-        """An attempt's turn has come: until now it waited for it."""
+        """Handle the start of an attempt's work, at the end of its wait in a queue."""
         if self.attempts[number].active:
             self._attempts.began(self.attempts[number], now)
         return self._settle(now, [])
 
     def deltas(self, number: int, deltas: list[Delta], now: float) -> list[Effect]:
-        """An attempt wrote something (a non-empty batch)."""
+        """Handle what an attempt wrote (a non-empty batch)."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.outcome is not _RUNNING or self.ending.ended:
@@ -113,22 +113,22 @@ class Session:
         return self._settle(now, out)
 
     def waits(self, number: int, now: float) -> None:
-        """The attempt is kept waiting by its reader: what it does not write is no silence of its own."""
+        """Count the attempt's silence from now, because its reader has kept it waiting until now."""
         self.attempts[number].quiet_from = now
 
     def resumed(self, now: float) -> list[Effect]:
-        """The process stood still (stopped, suspended, frozen): silence until now is no endpoint's own."""
+        """Count all silence from now: the process stood still until now (stopped, suspended, frozen)."""
         self._attempts.resumed(now)
         return self._settle(now, [])
 
     def parked(self, number: int, usage: Usage, now: float) -> list[Effect]:
-        """A warm follower has read all that it was given."""
+        """Store that a parked follower has read all that it was given."""
         state = self.attempts[number]
         state.holds_prompt, state.usage = True, usage
         return self._settle(now, [])
 
     def ended(self, number: int, ended: Ended, now: float) -> list[Effect]:
-        """An attempt finished properly."""
+        """Handle the proper end of an attempt."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.active:
@@ -139,7 +139,7 @@ class Session:
         return self._settle(now, out)
 
     def failed(self, number: int, failure: EndpointFailure, now: float) -> list[Effect]:
-        """An attempt failed; whatever it wrote before still counts."""
+        """Handle an attempt's failure; the text that the attempt wrote before still counts."""
         state = self.attempts[number]
         out: list[Effect] = []
         if state.active:
@@ -157,16 +157,16 @@ class Session:
         traffic: Traffic = Traffic(),  # noqa: B008 - frozen
         seam: SeamReport | None = None,
     ) -> list[Effect]:
-        """Nothing of the attempt runs any more; `usage` is what it has to be charged for."""
+        """Settle an attempt once nothing of it runs any more; `usage` is what the attempt is charged for."""
         state = self.attempts[number]
         state.traffic, state.seam = traffic, seam
         if state.outcome is AttemptOutcome.PARKED and not (state.holds_prompt or self.ending.ended):
-            state.outcome = AttemptOutcome.LOST  # it was stopped before it had read the prompt
+            state.outcome = AttemptOutcome.LOST  # the attempt was stopped before it had read the prompt
         self._attempts.settle(state, usage, now)
         return self._settle(now, [])
 
     def woken(self, now: float) -> list[Effect]:
-        """The time `wake_at` has come."""
+        """Do what is due at `wake_at`: starts, deadlines, and giving up a late migration."""
         out: list[Effect] = []
         self._race.start_due(now, out)
         if not self.ending.ended and now >= self._attempts.deadlines.next_at:
@@ -176,14 +176,14 @@ class Session:
         return self._settle(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:
-        """The reader went away: stop everything; `Finish("cancelled")` follows the last `stopped`."""
+        """Stop everything because the reader has left; `Finish("cancelled")` follows the last `stopped`."""
         out: list[Effect] = []
         if self.ending.closed_at is None:
             self.ending.cancel(now, out)
         return self._settle(now, out)
 
     def _settle(self, now: float, out: list[Effect]) -> list[Effect]:
-        """Release what is due, and close the session where all is over; see to `wake_at`."""
+        """Release the text that is due, close the session once everything is over, and set `wake_at`."""
         if self._attempts.refused:
             self.ending.unless(self._succession.turn_back(now, out), now, out)
         ending = self.ending

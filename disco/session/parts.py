@@ -1,4 +1,4 @@
-"""What the parts of one session share, in one place."""
+"""The parts of one session, so that each part can reach the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SessionParts"]
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """One answer's plan and config, and the parts of its session that others act on."""
+    """One answer's plan and configuration, and those parts of its session that other parts use."""
 
     plan: Plan
     candidates: Mapping[str, Candidate]
@@ -30,8 +30,8 @@ class SessionParts:
     migration: MigrationControl
     race: StartRace
 
-    def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - asked for every token
-        """The earliest moment at which something happens by itself."""
+    def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - called for every token
+        """Return the earliest time, in seconds, at which something is due without an event; `inf`: nothing is."""
         at = inf
         if (ended or self.config.streams) and not cancelled:
             release_at = self.transcript.playback.next_at

@@ -1,4 +1,4 @@
-"""The race for the first word: starts that wait for their time, and what becomes of the losers (rules 1 and 2)."""
+"""The race for the first content: starts that wait for their time, and the losers' end (rules 1 and 2)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class StartRace:
         self._migration = migration
 
     def begin(self, now: float, out: list[Effect]) -> None:
-        """The plan's starts, each in its time."""
+        """Schedule the plan's starts, and open those that are due at once."""
         starts = self._plan.starts
         self.pending = [Pending(now + s.after_s, s.endpoint, _NOTHING, Role.STARTER) for s in starts]
         self.start_due(now, out)
 
     @property
     def next_at(self) -> float:
-        """When the next start is due."""
+        """When the next start is due, in seconds; `inf`: none waits."""
         return min((p.at for p in self.pending), default=inf)
 
     def start_due(self, now: float, out: list[Effect], *, all_of_them: bool = False) -> None:
-        """Open what is due, or all that waits."""
+        """Open the starts that are due, or all that wait."""
         due = [p for p in self.pending if all_of_them or p.at <= now]
         if due:
             self.pending = [p for p in self.pending if p not in due]
@@ -51,18 +51,21 @@ class StartRace:
                 self.open(p.endpoint, p.role, p.prefix, now, out)
 
     def open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> None:
-        """Open an attempt; one that takes over is the writer from here on."""
+        """Open an attempt; an attempt that takes over becomes the writer at once."""
         state = self._attempts.open(endpoint, role, prefix, now, out)
         if role is Role.TAKEOVER:
             self.hand_to(state)
 
     def hand_to(self, writer: AttemptState) -> None:
-        """The answer is this attempt's from here on."""
+        """Make this attempt the writer of the answer."""
         self._transcript.hand_to(writer)
         self._migration.writer_is(writer)
 
     def commit(self, winner: AttemptState, now: float, out: list[Effect]) -> None:
-        """The race is won: by the first content, not by headers or an empty role chunk."""
+        """Make the winner the writer, and stop or park the losers.
+
+        The first content wins the race, not headers or an empty role chunk.
+        """
         self.pending.clear()
         self.hand_to(winner)
         losers = [a for a in self._attempts.states if a is not winner and a.active]
@@ -70,7 +73,7 @@ class StartRace:
         for loser in losers:
             if loser.candidate.name == keep:
                 self._attempts.leave(loser, AttemptOutcome.PARKED, now)
-                loser.ended_at = None  # its prefill goes on
+                loser.ended_at = None  # the prefill of a parked attempt goes on
                 out.append(ParkAttempt(loser.number))
             else:
                 self._attempts.stop(loser, AttemptOutcome.LOST, now, out)

@@ -1,4 +1,4 @@
-"""The small records a session keeps beside its attempts."""
+"""A session's configuration and the small records that it keeps beside its attempts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What a session knows of its request: numbers only.
+    """What a session knows about its request: numbers only.
 
     Attributes:
         prompt_tokens: of the request, estimated or counted.
         max_tokens: limit of the answer, None for none.
         streams: whether a reader waits for the text; if not, nothing is released before the end.
-        may_migrate: False where the request forbids a voluntary move.
-        may_continue: False where only one endpoint may write the whole answer (structured output, log
-            probabilities, tools): what a dead writer has shown is then not continued by another (rule 4).
+        may_migrate: False where the request forbids migration.
+        may_continue: False where one endpoint must write the whole answer (structured output, log probabilities,
+            tools): no other endpoint then continues what a failed writer has shown (rule 4).
         pace_tps: the reader's pace, None when pacing is off.
         timeouts: the four clocks.
         max_retries: how often the *only* endpoint left is tried again before giving up.
-        margin: safety factor on the predicted hand-over time; doubled after a hand-over that came late.
+        margin: safety factor on the predicted time of a migration; doubled after a migration that was given up.
     """
 
     prompt_tokens: int
@@ -51,7 +51,7 @@ class SessionConfig:
 
 @dataclass(slots=True)
 class RunningMigration:
-    """A migration under way: where the cut is, and what the source has written behind it."""
+    """A migration under way: where the cut is, and what the source has written after the cut."""
 
     source: int
     target: int
@@ -62,7 +62,7 @@ class RunningMigration:
     slack_s: float
     beyond: list[Delta]
     switched_at: float | None = None
-    outcome: str = "running"  # then "switched" or why not
+    outcome: str = "running"  # then "switched", or why the migration was given up
 
 
 @dataclass(slots=True)
@@ -76,22 +76,22 @@ class Pending:
 
 
 class EndpointWatch(Protocol):
-    """Is told how endpoints do, as it happens; `dispatch.breakers.endpoint_health` is one.
+    """Receives the outcome of every attempt as it happens; `dispatch.breakers.endpoint_health` has one.
 
     Times are on the session's clock.
     """
 
     def answered(self, endpoint: str, started_at: float, now: float) -> None:
-        """An attempt that was started at `started_at` wrote its first content, or ended properly without any."""
+        """Called when an attempt wrote its first content, or ended properly without any."""
         ...
 
     def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
-        """An attempt was stopped before it wrote anything: it lost its race, or the reader has left.
+        """Called when an attempt was stopped before it wrote anything: it lost its race, or the reader has left.
 
-        `overdue`: it had taken longer than such an endpoint nearly always does.
+        `overdue`: the attempt had taken longer than this endpoint nearly always does.
         """
         ...
 
     def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
-        """An attempt failed, by its own word or by one of the clocks."""
+        """Called when an attempt failed: it reported a failure, or one of the clocks ran out."""
         ...

@@ -1,4 +1,4 @@
-"""The text of one answer: what was written by which attempt, what the reader has of it, and how to take some back."""
+"""The text of one answer: which attempt wrote which part, what the reader has, and how to take text back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from disco.session.attempt.attempt_state import AttemptState, Role
 
 __all__ = ["Segment", "Times", "Transcript"]
 
-# Looking a member up on its enum class runs Python code (3.11), and these are needed for every token.
+# A look-up of a member on its enum class runs Python code (3.11), and these members are needed for every token.
 _TEXT, _ROLE, _STARTER = DeltaKind.TEXT, DeltaKind.ROLE, Role.STARTER
 
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of the answer by one writer; it ends where the next one starts.
+    """A stretch of the answer by one writer; it ends where the next segment starts.
 
     Attributes:
-        start: its first character.
+        start: position of the segment's first character in the answer.
         writer: the attempt that wrote it.
-        tokens: how many of its tokens are in the answer. Mutable.
+        tokens: how many tokens of the segment are in the answer. Mutable.
     """
 
     start: int
@@ -33,7 +33,7 @@ class Segment:
 
 
 class Times:
-    """When tokens came, in columns: iterates over (time, tokens). Mutable: both, which are of equal length."""
+    """When tokens came, in two columns of equal length, both mutable; iterates over (time, tokens)."""
 
     __slots__ = ("at", "tokens")
 
@@ -49,7 +49,7 @@ class Times:
 
 
 class Transcript:
-    """One answer as it grows. The text itself stands in one place; playback holds what the reader has not got yet.
+    """One answer as it grows: its text, its segments and its times. Playback holds what the reader has not got yet.
 
     Mutable: every field but `playback` and `streams`.
 
@@ -57,10 +57,10 @@ class Transcript:
         playback: the buffer between generation and the reader.
         streams: whether a reader gets the text while it is written; if not, all of it comes at the end.
         segments: in order; at least one once there is a writer.
-        writer: the attempt that writes now; None before the race is won, and where the answer begins anew.
+        writer: the attempt that writes now; None before the race is won, and where the answer begins again.
         tokens: content tokens of the answer so far.
-        only_text: no tool call and no reasoning so far.
-        generated: when tokens were written, those behind a cut included.
+        only_text: whether the answer has had no tool call and no reasoning so far.
+        generated: when tokens were written, those after a cut included.
         released: when the reader got them.
     """
 
@@ -72,10 +72,10 @@ class Transcript:
         self.tokens = 0
         self.only_text = True
         self.generated, self.released = Times(), Times()
-        # Noted where it leaves, so that a record can hold it against what was written.
+        # Stored at release, so that a record can compare what was delivered with what was written.
         self._delivered: list[str] = []
-        self._behind: list[Segment] = []  # whose text the latest cut took back whole
-        self._text: list[str] = []  # all that was given to playback and not taken back
+        self._behind: list[Segment] = []  # segments whose whole text the latest cut took back
+        self._text: list[str] = []  # the text that was given to playback and not taken back
         self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
 
     @property
@@ -90,12 +90,12 @@ class Transcript:
 
     @property
     def shown_chars(self) -> int:
-        """How much of it cannot be taken back any more."""
+        """How many characters of the answer cannot be taken back any more."""
         return self.playback.released_chars if self.streams else 0
 
     @property
     def nothing_shown(self) -> bool:
-        """Whether the reader has nothing yet, so that the answer may begin anew."""
+        """Whether the reader has nothing yet, so that the answer may begin again."""
         return not self.streams or not self.released
 
     def writer_at(self, char: int) -> str | None:
@@ -109,7 +109,7 @@ class Transcript:
 
     @property
     def first_writer(self) -> AttemptState | None:
-        """The attempt that the answer begins with: with its text, its tool calls or its reasoning."""
+        """The attempt whose text, tool calls or reasoning the answer begins with."""
         return next((s.writer for s in self.segments if s.tokens), None) or (
             self.segments[0].writer if self.segments else None
         )
@@ -119,7 +119,7 @@ class Transcript:
         return sum(s.tokens for s in self.segments if s.writer is state)
 
     def hand_to(self, writer: AttemptState) -> None:
-        """What is added from here on is by this attempt."""
+        """Make this attempt the writer: a new segment begins at the end of the answer."""
         self.writer = writer
         at = self.playback.pushed_chars
         if self.segments and self.segments[-1].start == at and not self.segments[-1].tokens:
@@ -127,7 +127,7 @@ class Transcript:
         self.segments.append(Segment(at, writer))
 
     def add(self, state: AttemptState, deltas: list[Delta], now: float, beyond: list[Delta] | None) -> None:
-        """Take what the writer wrote: into the answer, or to what is held `beyond` the cut of a move."""
+        """Add what the writer wrote to the answer, or to `beyond` where a migration has cut the answer."""
         for delta in deltas:
             if delta.kind is _ROLE:
                 if state.role is _STARTER and beyond is None:
@@ -144,7 +144,7 @@ class Transcript:
                 beyond.append(delta)
 
     def push(self, delta: Delta, now: float) -> None:
-        """One piece of content at the end of the answer, by the writer of the last segment."""
+        """Add one piece of content, by the writer of the last segment, to the end of the answer."""
         self.playback.push(now, delta)
         tokens = delta.tokens
         self.tokens += tokens
@@ -160,16 +160,22 @@ class Transcript:
                 self._ids.append((self.playback.pushed_chars, delta.ids))
 
     def give_back(self, writer: AttemptState, beyond: list[Delta], now: float) -> None:
-        """What was taken back for a move that is given up, and written since: its writer goes on after all."""
+        """Put text back into the answer after a migration was given up, and let its source go on.
+
+        Args:
+            writer: the source of the migration.
+            beyond: what was taken back at the cut and what the source has written since.
+            now: the time, s.
+        """
         for delta in beyond:
             if self._behind and self._behind[0].start <= self.playback.pushed_chars:
                 self.hand_to(self._behind.pop(0).writer)
             self.push(delta, now)
-        if self.segments[-1].writer is not writer:  # nothing of its own came back
+        if self.segments[-1].writer is not writer:  # none of the text put back is by this writer
             self.hand_to(writer)
 
     def release(self, now: float) -> list[Delta]:
-        """What the reader gets now, noted as given."""
+        """Return what the reader gets now, and store it as delivered."""
         deltas = self.playback.release(now)
         for delta in deltas:
             if delta.kind is not _ROLE:
@@ -184,11 +190,11 @@ class Transcript:
         written: tuple[list[float], list[str], list[int]],
         released: tuple[list[float], list[str], list[int]],
     ) -> None:
-        """Note texts without token ids that a driver has put through the playback itself.
+        """Store texts without token ids that a driver has put through the playback itself.
 
         Args:
-            written: when each was written, s; what it says; how many tokens it is.
-            released: the same of those that have left.
+            written: when each text was written, s; the texts; how many tokens each of them is.
+            released: the same for the texts that have been released.
         """
         written_at, texts, tokens = written
         if texts:
@@ -230,17 +236,17 @@ class Transcript:
         return taken
 
     def begin_anew(self) -> None:
-        """The reader has nothing of the answer: forget it."""
+        """Forget the whole answer; the reader must have nothing of it."""
         self.take_back(0)
         self._ids, self.only_text = [], True
 
     def prefix_for(self, target: Candidate, source: Candidate | None, end: int, withheld: str = "") -> Prefix:
-        """The answer up to character `end`, for `target` to go on with.
+        """Return the answer up to character `end`, as the prefix that `target` continues.
 
         Args:
-            target: reads it.
-            source: has written it; ids travel where both have one vocabulary.
-            end: nothing behind it is in the answer any more.
+            target: the endpoint that reads the prefix.
+            source: the endpoint that wrote the answer; token ids are included where both have the same vocabulary.
+            end: the length of the answer, in characters; the text after it must have been taken back.
             withheld: see `Prefix`.
         """
         ids = vocabulary = None
@@ -253,7 +259,10 @@ class Transcript:
         return Prefix(self.written[:end], self.tokens, ids, vocabulary, withheld)
 
     def last_good_prefix(self, target: Candidate, source: Candidate | None) -> Prefix:
-        """All the text there is, less a last word that may be incomplete; what is dropped leaves the answer."""
+        """Return the answer without its last word, which may be incomplete, as the prefix that `target` continues.
+
+        The last word is removed from the answer. If the reader has seen it already, it becomes `Prefix.withheld`.
+        """
         text, shown = self.written, self.shown_chars
         cut = last_word_start(text)
         if cut >= shown and cut > 0:

@@ -15,7 +15,7 @@ __all__ = ["Writing"]
 
 
 class Writing:
-    """Takes what attempts write and how they end. No state of its own."""
+    """Handles what attempts write and how they end. It has no state of its own."""
 
     def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
         self._max_tokens = parts.config.max_tokens
@@ -24,7 +24,7 @@ class Writing:
         self._failover, self._ending = failover, ending
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
-        """An active attempt wrote something."""
+        """Handle what an active attempt wrote."""
         migration = self._migration
         if state is self._transcript.writer:
             self._add(state, deltas, now)
@@ -44,32 +44,32 @@ class Writing:
             migration.consider(now, out)
 
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
-        """An active attempt finished properly."""
+        """Handle the proper end of an active attempt."""
         migration, writer = self._migration, self._transcript.writer
         state.usage = ended.usage or state.usage
         self._attempts.answered_empty(state, now)
         if was_told_to_stop(state, ended, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.is_target(state):
-            # The target has nothing to add at the cut; the source knows better while it still writes.
+            # The target has nothing to add at the cut. A source that still writes goes on instead.
             state.ended_at = now
             if migration.source.active:
                 migration.abandon("target_empty", now, out)
             else:
                 self._ending.finish(state, ended.finish_reason, now, out)
         elif writer is None and self._attempts.others_active(state):
-            # Nothing said is not an answer while another attempt may still speak.
+            # An attempt without content does not end the answer while another attempt may still write.
             self._attempts.leave(state, AttemptOutcome.LOST, now)
         elif state is writer or writer is None:
             if migration.moving is not None:
                 migration.abandon("source_finished", now, out)
-            if writer is None:  # an empty answer is an answer
+            if writer is None:  # no attempt is left: the answer is empty
                 self._race.commit(state, now, out)
                 self._add(state, state.held, now)
             self._ending.finish(state, ended.finish_reason, now, out)
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
-        """The writer's deltas, into the answer or behind the cut of a move."""
+        """Add the writer's deltas to the answer, or after the cut where a migration is under way."""
         if state.first_content_at is None and is_content(deltas):
             self._attempts.spoke(state, now)
             self._failover.made_up_for = True
@@ -77,7 +77,7 @@ class Writing:
         self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
     def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
-        """The target of a move writes; thinking or calling a tool in mid-sentence is no continuation."""
+        """Handle the target's first content. Reasoning or a tool call in mid-sentence is not a continuation."""
         name = target.candidate.name
         if is_text(deltas):
             self._migration.switch(target, now, out)
@@ -87,7 +87,7 @@ class Writing:
             self._failover.failures.failed.add(name)
             self._migration.has_failed(name)
             self._migration.abandon("not_text", now, out)
-        else:  # its source was stopped at the cut: there is no attempt to go back to
+        else:  # the source was stopped at the cut, so it cannot go on instead
             error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
             failure = EndpointFailure(FailureKind.SEAM, error)
             self._ending.unless(self._failover.fail(target, failure, now, out), now, out)

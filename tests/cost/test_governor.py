@@ -290,7 +290,7 @@ def test_a_refusal_says_what_when_and_what_to_do():
     assert (error.status_code, error.code) == (429, "insufficient_quota")
     assert error.response.headers["retry-after"] == "63"
     assert error.retry_after_s == pytest.approx(63.0, abs=0.1)
-    with pytest.raises(BudgetExceededError, match="never will be enough"):
+    with pytest.raises(BudgetExceededError, match="too small for this prompt"):
         reservation(LIMIT, limiter, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
 
 

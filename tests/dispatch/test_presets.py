@@ -47,7 +47,7 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"dispatch": {"budget": float("nan")}}, "budget"),
         ({"dispatch": {"tail": 1.0}}, "tail.*less than 1"),
         ({"dispatch": {"policy": "wait_tim"}}, "no policy is called 'wait_tim'.*'wait_time'"),
-        ({"dispatch": {"policy": "race", "budget": 0.3}}, "keeps to no budget"),
+        ({"dispatch": {"policy": "race", "budget": 0.3}}, "has no budget"),
         ({"cost": {"exchange_rate": -1}}, "exchange_rate"),
         ({"migration": {"order": "whenever"}}, "make_before_break"),
         ({"playback": {"pace_tps": 0}}, "pace_tps.*above 0"),

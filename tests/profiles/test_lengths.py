@@ -62,5 +62,5 @@ def test_what_is_no_length_and_counts_that_do_not_fit_are_refused():
             Lengths.from_counts(lengths, counts)
     with pytest.raises(ValueError, match="half_life"):
         Lengths.from_samples([1], half_life=0)
-    with pytest.raises(ValueError, match="cannot be"):
+    with pytest.raises(ValueError, match="must not be negative"):
         Lengths.from_samples([1]).observe(-1)

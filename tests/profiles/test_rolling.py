@@ -141,9 +141,9 @@ def test_a_snapshot_does_not_change_later():
 def test_nonsense_is_refused():
     rolling = Rolling()
     for wrong in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match="cannot be"):
+        with pytest.raises(ValueError, match="must be at least 0"):
             rolling.observe(wrong)
-        with pytest.raises(ValueError, match="cannot be"):
+        with pytest.raises(ValueError, match="must be at least 0"):
             rolling.observe_censored(wrong)
     with pytest.raises(ValueError, match="nothing observed"):
         rolling.snapshot()

@@ -1,1 +1,1 @@
-"""Which endpoints fail: circuit breakers and the health they add up to."""
+"""Which endpoints fail: circuit breakers, and the health of all endpoints of a client."""

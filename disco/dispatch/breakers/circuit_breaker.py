@@ -1,11 +1,12 @@
-"""When an endpoint that fails is left alone, and when it is tried again: a circuit breaker without a clock.
+"""A circuit breaker: decides when an endpoint that fails is left alone, and when it is tried again.
 
-Closed, failures of the endpoint's own are weighed against its answers; enough of them open it. Open, it rests for a
-cool-down. Then it is half-open: one request at a time may try it. An answer closes it, a failure opens it again for
-twice as long. A cool-down that has grown goes back to its beginning only once the endpoint has been well for a while,
-so whatever the pattern of failures, it does not flap.
+While the breaker is closed, it weighs the endpoint's own failures against its answers; enough failures open the
+breaker. While it is open, the endpoint cools down. Then the breaker is half-open: one request at a time may probe the
+endpoint. An answer closes the breaker; a failure opens it again for twice as long. A longer cool-down returns to the
+first length only after the endpoint has not failed for a while, so no pattern of failures makes the breaker switch
+back and forth quickly.
 
-Plain data and arithmetic: times are passed in, on one clock, in seconds.
+Plain data and arithmetic, without a clock: the caller passes all times, in seconds, on one clock.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["Breaker", "BreakerConfig", "State"]
 
 State = Literal["closed", "open", "half_open"]
 
-# How much of `BreakerConfig.failures` one failure is. An endpoint that cannot be reached at all counts more than one
-# that answers badly.
+# How much one failure counts towards `BreakerConfig.failures`. A failure to reach the endpoint counts more than a bad
+# answer.
 _WEIGHTS = {
     FailureKind.CONNECTION: 1.5,
     FailureKind.TIMEOUT: 1.5,
@@ -32,10 +33,10 @@ _WEIGHTS = {
     FailureKind.GARBAGE: 1.0,
     FailureKind.INCOMPLETE: 1.0,
     FailureKind.CRASHED: 1.0,
-    FailureKind.RATE_LIMIT: inf,  # it said itself that it wants to be left alone
+    FailureKind.RATE_LIMIT: inf,  # the server itself asks for fewer requests
 }
 _ABSENT = frozenset({FailureKind.CONNECTION, FailureKind.TIMEOUT})
-# Refusals of one request: an endpoint that refuses is there and works.
+# Refusals of one request: an endpoint that refuses a request is reachable and works.
 _ANSWERS = frozenset(
     {
         FailureKind.AUTHENTICATION,
@@ -44,24 +45,25 @@ _ANSWERS = frozenset(
         FailureKind.CONTEXT_LENGTH,
     }
 )
-_OUTCOMES = 20  # that are weighed at most
+_OUTCOMES = 20  # the most outcomes that are weighed
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerConfig:
-    """What a breaker puts up with. Seconds, and failures.
+    """When a breaker opens, and for how long. Times are in seconds.
 
     Attributes:
-        failures: that many within `window_s` open it, if they are half of all outcomes there at least. Refused
-            connections and time-outs count one and a half times, a rate limit opens it at once.
+        failures: the number of failures within `window_s` that opens the breaker, if at least half of all outcomes in
+            this time are failures. Refused connections and time-outs count one and a half times; a rate limit opens
+            the breaker at once.
         window_s: how long an outcome counts.
-        cool_down_s: the first rest; each further one is twice as long.
-        absent_s: the first cool-down of an endpoint that could not be reached, which is over sooner (a network that
-            comes back, a server that restarts).
-        longest_s: no rest is longer, except one that the server asked for.
-        shortest_s: no rest is shorter, whatever the server asks for.
-        healthy_s: after so long without a failure the next rest is a first one again.
-        probe_s: a probe that has not reported after so long is taken for lost.
+        cool_down_s: the first cool-down; each further one is twice as long.
+        absent_s: the first cool-down of an endpoint that could not be reached. It is shorter because such a failure
+            may end soon (the network returns, the server restarts).
+        longest_s: the longest cool-down, except where the server asked for a longer one.
+        shortest_s: the shortest cool-down, even where the server asks for a shorter one.
+        healthy_s: after this time without a failure, the next cool-down is a first one again.
+        probe_s: a probe that has not reported after this time counts as lost.
     """
 
     failures: float = 3.0
@@ -96,22 +98,22 @@ class Breaker:
         self._outcomes: deque[tuple[float, float]] = deque(maxlen=_OUTCOMES)  # (time, weight; 0: an answer)
         self._opened_at: float | None = None  # None: closed
         self._until = 0.0  # end of the cool-down
-        self._level = 0  # openings since it was last well for a while
+        self._level = 0  # openings since the last `healthy_s` without a failure
         self._closed_at = -inf
         self._failed_at = -inf
-        self._failures = 0  # that led to this rest
+        self._failures = 0  # failures that led to this cool-down
         self._why = FailureKind.CONNECTION  # the last failure that counted
         self._probe = 0  # number of the latest probe
         self._probe_until = -inf
 
     def state(self, now: float) -> State:
-        """Whether it may be started: always, not at all, or as a probe."""
-        if self._opened_at is None or now < self._opened_at:  # a clock that went back belongs to another loop
+        """Return whether requests may start the endpoint: all ("closed"), none ("open"), or one as a probe."""
+        if self._opened_at is None or now < self._opened_at:  # an earlier `now`: another event loop's clock
             return "closed"
         return "open" if now < self._until or now < self._probe_until else "half_open"
 
     def rest(self, endpoint: str, now: float) -> CoolDown | None:
-        """Why it rests; None when it does not."""
+        """Return why the endpoint cools down; None when it does not."""
         if self.state(now) != "open":
             return None
         if now >= self._until:
@@ -122,10 +124,10 @@ class Breaker:
         return CoolDown(endpoint, reason, str(self._why), self._failures, self._until - now)
 
     def claim(self, now: float) -> int | None:
-        """Become the probe of a half-open breaker.
+        """Make the calling request the probe of a half-open breaker.
 
         Returns:
-            A number to `withdraw` it with; None where none is needed: every request may start it, or none.
+            The probe's number, for `withdraw`; None where the breaker is not half-open and needs no probe.
         """
         if self.state(now) != "half_open":
             return None
@@ -134,12 +136,12 @@ class Breaker:
         return self._probe
 
     def withdraw(self, probe: int) -> None:
-        """A probe is over, or was never started (another endpoint spoke first): the next request may probe."""
+        """Let the next request probe: this probe has ended, or was never started (another endpoint wrote first)."""
         if probe == self._probe:
             self._probe_until = -inf
 
     def answered(self, started_at: float, now: float) -> None:
-        """An attempt that was started at `started_at` has written something, or was refused for its own fault."""
+        """Count an answer: an attempt started at `started_at` has written content, or its request was refused."""
         if self.state(now) == "closed":
             self._outcomes.append((now, 0.0))
         elif self._is_news(started_at) and now >= self._until:
@@ -149,10 +151,10 @@ class Breaker:
             self._outcomes.clear()
 
     def stopped(self, started_at: float, now: float, *, overdue: bool) -> None:
-        """An attempt that was started at `started_at` was stopped before it said anything.
+        """Handle a probe, started at `started_at`, that was stopped before it wrote anything.
 
-        Of a probe that was overdue this is a failure like any other: else a mute endpoint would be tried, and waited
-        for, by every single request.
+        An overdue probe counts as a failure: otherwise every request would probe a silent endpoint and wait for it.
+        After any other probe, the next request may probe.
         """
         if self.state(now) == "closed" or not self._is_news(started_at) or now < self._until:
             return
@@ -165,13 +167,13 @@ class Breaker:
     def failed(
         self, kind: FailureKind, started_at: float, now: float, *, retry_after_s: float | None = None
     ) -> None:
-        """An attempt that was started at `started_at` has failed.
+        """Count the failure of an attempt.
 
         Args:
-            kind: of failure; those that say nothing about the endpoint do not count.
-            started_at: what began before the endpoint was opened is no news.
-            now: the time.
-            retry_after_s: how long the server asks to be left alone, where it did.
+            kind: the kind of failure; one that says nothing about the endpoint does not count.
+            started_at: when the attempt started, s; attempts that started before the breaker opened are ignored.
+            now: the time, s.
+            retry_after_s: the server's Retry-After, where it sent one, s.
         """
         if kind in _ANSWERS:
             self.answered(started_at, now)

@@ -1,8 +1,8 @@
-"""How the endpoints of a client stand: one breaker for each, and one for each model's rate limit.
+"""The health of a client's endpoints: one breaker for each endpoint, and one for each model's rate limit.
 
-`Health` outlives requests. Each request takes a `HealthWatch` of it. The watch says which endpoints cool down
-and which may be probed, and the session tells it what comes of every attempt. The live client and replay use
-the same two.
+`Health` outlives requests. Each request makes a `HealthWatch` from it. The watch says which endpoints cool down and
+which may be probed, and the session reports the outcome of every attempt to it. The live client and replay use the
+same two classes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from disco.plan import CoolDown, Plan
 
 __all__ = ["Health", "HealthWatch"]
 
-MOST_BREAKERS = 256  # callers of `disco serve` may make up any model's name; the oldest are forgotten
+MOST_BREAKERS = 256  # callers of `disco serve` may send any model name; the oldest breakers are dropped
 
 
 class Health:
-    """Mutable: `_breakers`, made when they are first told something."""
+    """All breakers of a client. Mutable: `_breakers`, each made when its first outcome is reported."""
 
     __slots__ = ("_breakers", "_config")
 
@@ -29,20 +29,20 @@ class Health:
         self._breakers: dict[Hashable, Breaker] = {}
 
     def watch(self, endpoints: Mapping[str, Hashable], model: str) -> HealthWatch:
-        """One request's view.
+        """Return one request's view of the breakers.
 
         Args:
-            endpoints: by name, what makes an endpoint the same one (a name may come to stand for another server).
-            model: that is asked for; rate limits are a model's own.
+            endpoints: by name, a key that identifies the endpoint (the same name may later mean another server).
+            model: name of the model asked for; each model has its own rate limit.
         """
         return HealthWatch(self, {name: (key, (key, model)) for name, key in endpoints.items()})
 
     def find(self, key: Hashable) -> Breaker | None:
-        """The breaker there is."""
+        """Return the breaker of this key; None: there is none yet."""
         return self._breakers.get(key)
 
     def make(self, key: Hashable) -> Breaker:
-        """The breaker; it comes into being now at the latest."""
+        """Return the breaker of this key, made now if there is none yet."""
         breaker = self._breakers.get(key)
         if breaker is None:
             if len(self._breakers) >= MOST_BREAKERS:
@@ -53,12 +53,12 @@ class Health:
 
 @dataclass(slots=True)
 class HealthWatch:
-    """One request's view, and the ear of its session; see the module.
+    """One request's view of the breakers; its session reports to it. See the module's docstring.
 
     Attributes:
-        health: of all.
-        keys: by endpoint name, the keys of its breaker and of its rate limit's.
-        claimed: the probes this request is, with their numbers. Mutable.
+        health: the breakers of all endpoints.
+        keys: by endpoint name, the key of the endpoint's breaker and the key of its rate limit's breaker.
+        claimed: the breakers that this request probes, with the probes' numbers. Mutable.
     """
 
     health: Health = field(repr=False)
@@ -66,10 +66,10 @@ class HealthWatch:
     claimed: list[tuple[Breaker, int]] = field(default_factory=list)
 
     def look(self, now: float, offline: Collection[str] = ()) -> tuple[dict[str, CoolDown], set[str]]:
-        """Which endpoints cool down, and which may be probed by this request.
+        """Return which endpoints cool down, by name, and the names of those that this request may probe.
 
         Args:
-            now: the time.
+            now: the time, s.
             offline: names of endpoints that this machine has no route to.
         """
         resting: dict[str, CoolDown] = {}
@@ -92,7 +92,7 @@ class HealthWatch:
         return resting, probing - resting.keys()
 
     def claim(self, plan: Plan, now: float) -> None:
-        """The request goes by this plan: what it starts on trial is its probe, and no other request's."""
+        """Make this request the probe of every half-open breaker whose endpoint the plan starts."""
         for start in plan.starts:
             for key in self.keys.get(start.endpoint, ()):
                 breaker = self.health.find(key)
@@ -101,7 +101,7 @@ class HealthWatch:
                     self.claimed.append((breaker, probe))
 
     def answered(self, endpoint: str, started_at: float, now: float) -> None:
-        """An attempt wrote its first content."""
+        """Count an attempt's first content as an answer of its endpoint."""
         for key in self.keys.get(endpoint, ())[:1]:
             self.health.make(key).answered(started_at, now)
         for key in self.keys.get(endpoint, ())[1:]:
@@ -110,19 +110,19 @@ class HealthWatch:
                 limit.answered(started_at, now)
 
     def stopped(self, endpoint: str, started_at: float, now: float, *, overdue: bool) -> None:
-        """An attempt was stopped before it wrote anything."""
+        """Handle an attempt that was stopped before it wrote anything; see `Breaker.stopped`."""
         for key in self.keys.get(endpoint, ()):
             breaker = self.health.find(key)
             if breaker is not None:
                 breaker.stopped(started_at, now, overdue=overdue)
 
     def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
-        """An attempt failed."""
+        """Count an attempt's failure; a rate limit counts only for the breaker of the model's rate limit."""
         if endpoint not in self.keys:
             return
         key, limit_key = self.keys[endpoint]
         if failure.kind is FailureKind.RATE_LIMIT:
-            self.health.make(key).answered(started_at, now)  # it is there
+            self.health.make(key).answered(started_at, now)  # the endpoint itself is reachable
             self.health.make(limit_key).failed(
                 failure.kind, started_at, now, retry_after_s=failure.retry_after_s
             )
@@ -130,7 +130,7 @@ class HealthWatch:
             self.health.make(key).failed(failure.kind, started_at, now)
 
     def close(self) -> None:
-        """The answer is over. Idempotent."""
+        """Withdraw this request's probes at the end of its answer. Idempotent."""
         for breaker, probe in self.claimed:
             breaker.withdraw(probe)
         self.claimed.clear()

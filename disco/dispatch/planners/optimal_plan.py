@@ -1,26 +1,27 @@
 """The waits of the device that make the mean TTFT smallest under a budget of tokens.
 
-Minimise `Σ p(l)·G(w(l) + T_d(l))` subject to `Σ share(l)·u(w(l)) ≤ b` (symbols as in `server_times`,
-`share(l) = l·p(l)/E[l]`, `T_d(l) = k·l + c`). With mixtures of waits allowed this is a linear program, and the
-waits of a length depend on the others through one price per device token only, a Lagrange multiplier μ:
-`min_w G(w + T_d(l)) + μ·l·u(w)`. Three facts make that quick and exact:
+Minimise `Σ p(l)·G(w(l) + T_d(l))` subject to `Σ share(l)·u(w(l)) ≤ b` (symbols as in `ttft_integral`,
+`share(l) = l·p(l)/E[l]`, `T_d(l) = k·l + c`). With mixtures of waits allowed, this is a linear program. The waits of
+one length depend on the other lengths only through one price per device token, a Lagrange multiplier μ:
+`min_w G(w + T_d(l)) + μ·l·u(w)`. Three facts make the solution fast and exact:
 
 - Only corners of F's least concave majorant can be best (`ServerTimes.corner_waits_s`).
 - G is concave, so the best wait never falls with the length nor with μ.
-- Between two prices, of which one uses the device too much and one too little, the price at which both would
-  cost the same either is the right one or divides the bracket. At the right price at least one length has two
+- Take two prices, one that uses the device too much and one that uses it too little. The price at which both plans
+  would cost the same is either the right one or divides the bracket. At the right price at least one length has two
   best waits; dividing one length between them meets the budget exactly.
 
-The budget is used in full unless the device cannot help: where it is slower than the server ever was
-(`T_d(l)` at or above all of F), a prompt of that length does not start it.
+The budget is used in full unless the device cannot help. Where the device is slower than every observed time of the
+server (`T_d(l)` at or above all of F), a prompt of that length does not start the device.
 
-With a tail asked for, P99 of TTFT is kept, too, at or below a limit τ. This says: at most `0.01 / P(T_s > τ)` of
-the requests may be exposed, that is have `w + T_d(l) > τ`. Shielding a request costs the more, the longer its
-prompt, at any price μ: its wait must be cut to less, from a longer one, at more tokens. So the longest prompts are
-the exposed ones, one length is divided, and all shorter ones are shielded by a cap on their waits. P99 of the
-paper's plan is a limit that can always be kept, and at no greater mean than that plan's. Lower limits are tried
-first, because what just keeps a limit in expectation exceeds it in half of all samples: the lowest is taken that
-leaves half of what the mean can gain. Where none does and the mean can gain next to nothing, the paper's plan stays.
+With a tail share above 0, P99 of TTFT is also kept at or below a limit τ. Call a request exposed if `w + T_d(l) > τ`;
+the limit then means that at most `0.01 / P(T_s > τ)` of the requests may be exposed. At any price μ, shielding a
+request costs more the longer its prompt is: its wait must be shortened from a longer wait to a shorter one, and its
+tokens are more. So the longest prompts are exposed, one length is divided, and a cap on the waits shields all shorter
+prompts. P99 of the paper's plan is a limit that can always be kept, with a mean no greater than that plan's. Lower
+limits are tried first, because a plan that just keeps a limit in expectation exceeds it in half of all samples. The
+lowest limit that leaves half of the possible gain in the mean is used. Where no limit does and the mean can gain less
+than 1 %, the paper's plan is used.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _TAIL_LEVEL = 0.99
-_TAIL_ROUNDING = 1e-12  # short of what may exceed a limit, so that the limit is P99 and not just missed
-# Limits of P99 that are tried, as parts of that of the paper's plan, and what share of the gain they must leave.
+# Taken off the share that may exceed a limit, so that rounding does not push P99 above the limit.
+_TAIL_ROUNDING = 1e-12
+# Limits of P99 that are tried, as parts of the paper plan's P99, and the share of the gain that they must leave.
 _LIMITS = (0.85, 0.9, 0.95)
 _GAIN_LEFT = 0.5
-# A smaller gain, as a part of the mean, is not worth a P99 that is only as good in expectation.
+# A gain below this part of the mean does not justify a P99 that is only equally good in expectation.
 _WORTH = 0.01
-# Waits tried under a cap besides the corners: that many, equally spaced in probability.
+# How many waits are tried under a cap besides the corners, equally spaced in probability.
 _CAP_WAITS = 64
 _ROUNDING = 1e-13
-# The search divides its bracket like bisection on the tokens used, and ends by itself after some 15 steps.
+# An upper bound: the search divides its bracket as bisection does, and ends after some 15 steps.
 _STEPS = 200
 
 
@@ -62,9 +64,10 @@ class OptimalPlan:
     """Waits by prompt length.
 
     Attributes:
-        lengths: ascending, tokens, int64, shape (m,).
-        shares: what share of the prompts of each length gets each wait, float64, shape (branches, m); sums to 1.
-        waits_s: these waits, s, same shape; `inf`: the device stays out.
+        lengths: prompt lengths, ascending, tokens, int64, shape (m,).
+        shares: the share of the prompts of each length that gets each wait, float64, shape (branches, m); the shares
+            of a length sum to 1.
+        waits_s: these waits, s, float64, same shape; `inf`: the device does not start.
         budget_used: expected share of all prompt tokens that the device processes.
         mean_ttft_s: expected time to first token, s.
     """
@@ -77,24 +80,24 @@ class OptimalPlan:
 
 
 def device_times_s(device: Candidate, lengths: Ints | Floats) -> Floats:
-    """`T_d(l)` for each length in tokens, the model being loaded: s, same shape."""
+    """Return `T_d(l)` for each length in tokens, with the model loaded: s, float64, same shape."""
     return np.asarray(lengths / device.prefill_tps + device.overhead_s, dtype=np.float64)
 
 
 def plan_optimal_waits(
     lengths: Lengths, ttft: Empirical, device: Candidate, budget: float, tail: float = 0.0
 ) -> OptimalPlan:
-    """Plan from distributions; some milliseconds for 10,000 samples.
+    """Return the plan for these distributions; takes some milliseconds for 10,000 samples.
 
     Args:
         lengths: prompt lengths in tokens.
-        ttft: the server's time to first token as the user feels it, s.
-        device: its `prefill_tps` and `overhead_s` make `T_d`.
+        ttft: the server's time to first token as the user sees it, s.
+        device: the device; its `prefill_tps` and `overhead_s` give `T_d`.
         budget: share b in [0, 1] of all prompt tokens that the device may process.
-        tail: 0 for the smallest mean. Above it, in [0, 1), neither the mean nor P99 is worse than under the
-            paper's plan (`plan_waits`) with this α: P99 is up to 15 % smaller as far as half of the gain in the
-            mean pays for that, and the mean is the smallest under this limit (over the corner waits, those of
-            the paper's plan, and a grid). Where the mean could gain less than 1 %, it may be the paper's plan.
+        tail: 0 for the smallest mean. Above 0, in (0, 1), neither the mean nor P99 is worse than under the paper's
+            plan (`plan_waits`) with this α. P99 is up to 15 % smaller, as far as half of the gain in the mean pays
+            for that; the mean is the smallest under this limit (over the corner waits, the waits of the paper's plan,
+            and a grid). Where the mean could gain less than 1 %, the result may be the paper's plan.
 
     Raises:
         ValueError: a share out of range, or no prompt with tokens.
@@ -130,10 +133,10 @@ def _with_tail(problem: _Problem, best: OptimalPlan, paper: WaitPlan, budget: fl
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Waits that a plan may be mixed of.
+    """The waits that a plan may mix.
 
     Attributes:
-        waits_s: ascending, shape (k,).
+        waits_s: the waits, ascending, s, shape (k,).
         until_s: `w + T_d(l)`, shape (m, k).
         mean_s: `G(w + T_d(l))`, shape (m, k).
         use: `u(w)`, shape (k,).
@@ -146,7 +149,7 @@ class _Tried:
 
 
 class _Problem:
-    """One planning: what is fixed, by length."""
+    """The fixed numbers of one planning problem, by length."""
 
     __slots__ = ("corners_s", "device_s", "lengths", "p", "source", "times", "tokens", "ttft")
 
@@ -161,17 +164,17 @@ class _Problem:
         mean_tokens = float(self.lengths @ self.p)
         if not mean_tokens > 0.0:
             raise ValueError("a plan needs a prompt of at least one token")
-        self.tokens = self.lengths / mean_tokens  # so that budgets are shares
+        self.tokens = self.lengths / mean_tokens  # normalised, so that budgets are shares
 
     def fastest(self, budget: float) -> OptimalPlan:
-        """The plan with the smallest mean."""
+        """Return the plan with the smallest mean."""
         every = np.arange(self.lengths.size)
         found = self.solve(every, self.p, self._tried(self.corners_s), budget)
-        assert found is not None  # never to start is possible
+        assert found is not None  # a plan that never starts the device is always possible
         return self.plan(*found)
 
     def tried(self, waits_s: Floats, limit_s: float) -> _Tried:
-        """Corners, these waits, and a grid of those up to a limit."""
+        """Return the corner waits, the given waits, and a grid of waits up to a limit."""
         grid_s = self.ttft.quantile(np.linspace(0.0, self.ttft.cdf(limit_s), _CAP_WAITS))
         return self._tried(np.unique(np.concatenate([self.corners_s, waits_s, grid_s])))
 
@@ -186,35 +189,35 @@ class _Problem:
         return OptimalPlan(self.lengths, shares, waits_s, used, float(mean_s @ self.p))
 
     def p99_s(self, plan: OptimalPlan) -> float:
-        """P99 of TTFT, s."""
+        """Return P99 of TTFT under a plan, s."""
         occurs = plan.shares > 0.0
         arrives_s, mass = plan.waits_s + self.device_s, plan.shares * self.p
         return ttft_quantile_s(self.ttft, _TAIL_LEVEL, arrives_s[occurs], mass[occurs])
 
     def exposed(self, plan: OptimalPlan, limit_s: float) -> float:
-        """The share of requests whose device, too, would write after the limit."""
+        """Return the share of requests whose device would write only after the limit."""
         return float((plan.shares * (plan.waits_s + self.device_s > limit_s)).sum(axis=0) @ self.p)
 
     def shielded(
         self, tried: _Tried, budget: float, limit_s: float, at_least: float = 0.0
     ) -> OptimalPlan | None:
-        """The plan with the smallest mean whose P99 keeps to a limit; None where none does.
+        """Return the plan with the smallest mean whose P99 is within a limit; None where there is none.
 
         Args:
-            tried: what it may be mixed of.
+            tried: the waits that the plan may mix.
             budget: share of the tokens.
-            limit_s: of P99, s.
-            at_least: a share of the requests that may be exposed whatever P99 is then.
+            limit_s: the limit of P99, s.
+            at_least: a share of the requests that may be exposed in any case, even if P99 then exceeds the limit.
         """
         survival = self.ttft.survival(limit_s)
         exposed = 1.0 if survival <= 0.0 else (1.0 - _TAIL_LEVEL - _TAIL_ROUNDING) / survival
         exposed = max(exposed, at_least)
         m = self.lengths.size
-        longer = self.p[::-1].cumsum()[::-1]  # of this length and above
-        free = int(np.count_nonzero(longer > exposed))  # from here on all may be exposed
+        longer = self.p[::-1].cumsum()[::-1]  # share of the requests of each length and above
+        free = int(np.count_nonzero(longer > exposed))  # all requests of this length and above may be exposed
         rows, p = np.arange(m), self.p.copy()
         if free:
-            # The last one that may not be as a whole is two rows, of which the second is free.
+            # The last length that may be exposed only in part becomes two rows; the second of them may be exposed.
             beyond = float(longer[free]) if free < m else 0.0
             rows = np.insert(rows, free, free - 1)
             p = np.insert(p, free, exposed - beyond)
@@ -247,13 +250,13 @@ class _Problem:
         Args:
             rows: index of each row's length, ascending.
             p: probability of each row.
-            tried: what may be waited.
+            tried: the waits that may be mixed.
             budget: share of the tokens.
-            limit_s: the first `capped` rows must have `w + T_d` at or below it.
-            capped: how many.
+            limit_s: the first `capped` rows must have `w + T_d` at or below this time, s.
+            capped: the number of these rows.
 
         Returns:
-            Shares and waits of each row, shape (2, rows); None where nothing keeps to the budget.
+            Shares and waits of each row, both of shape (2, rows); None where no mixture is within the budget.
         """
         waits_s, use, mean_s = tried.waits_s, tried.use, tried.mean_s
         tokens = self.tokens[rows]
@@ -262,7 +265,7 @@ class _Problem:
         def totals(choice: NDArray[np.intp]) -> tuple[float, float]:
             return float(p @ mean_s[every, choice]), float((p * tokens) @ use[choice])
 
-        # At any price: the longest wait there may be.
+        # At an infinite price: the longest wait that is allowed.
         late = np.full(rows.size, waits_s.size - 1)
         if capped:
             allowed = tried.until_s[rows[:capped]] <= limit_s
@@ -271,7 +274,7 @@ class _Problem:
                 return None
             mean_s = mean_s[rows]
             mean_s[:capped][~allowed] = np.inf
-        # Without a price: the least use among the waits with the least time, which is that of no wait at all.
+        # At a price of 0: the least use among the waits with the least time, which is the time without a wait.
         early = np.count_nonzero(mean_s == mean_s[:, :1], axis=1) - 1
         (time_early, use_early), (time_late, use_late) = totals(early), totals(late)
         if use_early <= budget:
@@ -292,7 +295,7 @@ class _Problem:
                 early, time_early, use_early = middle, time_middle, use_middle
             else:
                 late, time_late, use_late = middle, time_middle, use_middle
-        # Both ends are best at this price: shorter prompts take the early one as far as the budget goes.
+        # Both ends are best at this price: shorter prompts get the early wait until the budget is used up.
         more = (p * tokens * (use[early] - use[late])).cumsum()
         left = max(budget - use_late, 0.0)
         at = int(more.searchsorted(left))

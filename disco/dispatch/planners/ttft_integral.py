@@ -1,8 +1,8 @@
-"""What a wait costs and what it brings: the server's TTFT with the running integral of its survival function.
+"""The mean TTFT and the use of the device for each wait, from the integral of the server's survival function.
 
-With the server started at once and the device after `w` seconds, which takes `T_d` itself, the first token
-comes at `min(T_s, w + T_d)`. Its mean is `G(w + T_d)` with `G(x) = E[min(T_s, x)] = ∫_0^x (1 − F(t)) dt`, and the
-device is used in `u(w) = P(T_s > w)` of the cases (`u(0) = 1`).
+The server starts at once, and the device after `w` seconds; the device itself takes `T_d`. The first token comes at
+`min(T_s, w + T_d)`. Its mean is `G(w + T_d)` with `G(x) = E[min(T_s, x)] = ∫_0^x (1 − F(t)) dt`. The device is used in
+`u(w) = P(T_s > w)` of the cases (`u(0) = 1`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["ServerTimes", "ttft_quantile_s"]
 
 Floats = NDArray[np.float64]
 
-# Each pass leaves a fraction of the points; a point too many only costs time later on.
+# Each pass removes many points; a point that is left although it is no corner only costs time later.
 _HULL_PASSES = 40
 
 
 class ServerTimes:
-    """`G`, and the waits that an optimum can be made of; immutable."""
+    """`G`, and the waits that an optimal plan can consist of; immutable."""
 
-    # Of each distinct time, ascending, from 0 on: _cdf there, _density and _mean_until behind it.
+    # For each distinct time, ascending from 0: _cdf and _mean_until_s at this time, _density after it.
     __slots__ = ("_cdf", "_density", "_mean_until_s", "_times_s", "longest_s")
 
     def __init__(self, ttft: Empirical) -> None:
@@ -42,7 +42,7 @@ class ServerTimes:
         self.longest_s = float(times_s[-1])
 
     def mean_until_s(self, limits_s: Floats) -> Floats:
-        """`G(x) = E[min(T, x)]` for limits in seconds, which may be infinite; same shape."""
+        """Return `G(x) = E[min(T, x)]`, s, for limits x in seconds, which may be infinite; same shape."""
         x = np.minimum(limits_s, self.longest_s)
         at = self._times_s.searchsorted(x, side="right") - 1
         beyond_s = x - self._times_s[at]
@@ -51,14 +51,14 @@ class ServerTimes:
         )
 
     def corner_waits_s(self) -> Floats:
-        """The corners of the least concave majorant of F, which no best wait lies between, ascending from 0.
+        """Return the corners of the least concave majorant of F, s, ascending from 0; every best wait is a corner.
 
-        G is concave and increasing. So a wait `w` whose `F(w)` does not lie above the chord between two others
-        costs no less time than a mixture of those two with the same use of the device, whatever T_d is: of
-        10,000 samples some fifty are left.
+        G is concave and increasing. So a wait `w` whose `F(w)` does not lie above the chord between two other waits
+        costs no less time than a mixture of those two with the same use of the device, for any T_d. Of 10,000 samples
+        some fifty are left.
         """
         waits_s, cdf = self._times_s, self._cdf
-        if cdf[0] > 0.0:  # answers that are there at once: the shortest wait is enough for them
+        if cdf[0] > 0.0:  # some answers take no time: the shortest wait is enough for them
             waits_s, cdf = np.insert(waits_s, 1, JUST_AFTER_0_S), np.append(0.0, cdf)
         elif waits_s.size == 1:
             return waits_s
@@ -72,17 +72,17 @@ class ServerTimes:
 
 
 def ttft_quantile_s(ttft: Empirical, level: float, device_s: Floats, mass: Floats) -> float:
-    """The smallest `t` with `P(min(T_s, D) ≤ t) ≥ level`, the server and the device being independent.
+    """Return the smallest `t`, s, with `P(min(T_s, D) ≤ t) ≥ level`, for a server independent of the device.
 
     Args:
-        ttft: of the server.
-        level: in (0, 1).
+        ttft: the server's time to first token, s.
+        level: the level of the quantile, in (0, 1).
         device_s: times D at which the device would write, s, `inf` for never; shape (n,).
-        mass: the probability of each, summing to 1; shape (n,).
+        mass: the probability of each time, summing to 1; shape (n,).
     """
     order = np.argsort(device_s)
     by_s = np.append(0.0, device_s[order])
-    # P(D > t) from each of its steps on; then the server must do the rest.
+    # P(D > t) from each step of D on, and the survival that the server must then have.
     beyond = np.append(1.0, np.maximum(1.0 - mass[order].cumsum(), 0.0))
     needed = 1.0 - level
     enough = beyond <= needed

@@ -1,15 +1,15 @@
-"""Waits that are not enough in exactly a given share of cases, for any distribution of the server's TTFT.
+"""Waits after which the device starts in exactly a given share of cases, for any distribution of the server's TTFT.
 
-Waiting `w` uses the device with probability `u(w) = P(T > w)`, and `u(0) = 1`: without a wait it starts
-whatever the server does. An empirical `F` has steps, and atoms where a time occurs often (rounded logs, a
-server that answers from a cache), so a single wait can in general only use the device a little too much or
-too little. A wait is therefore a pair: the latest one with `u ≥ s` and the earliest with `u ≤ s`, and the
-share of requests that get the earlier one, so that the mean is `s` exactly. With 1,000 different samples
-the two are neighbours, and no measurement could tell them apart.
+Waiting `w` uses the device with probability `u(w) = P(T > w)`, and `u(0) = 1`: without a wait, the device always
+starts. An empirical `F` has steps, and atoms where a time occurs often (rounded logs, a server that answers from a
+cache). So a single wait in general uses the device a little too much or too little for a share `s`. A wait is
+therefore a pair: the latest wait with `u ≥ s`, the earliest with `u ≤ s`, and the share of requests that get the
+earlier one, such that the mean use is exactly `s`. With 1,000 different samples the two waits are neighbours that no
+measurement could tell apart.
 
-Where a pair is to serve prompts of all lengths, the shorter prompts get the earlier wait and the longer ones
-the later (`WaitByLength`). Then only prompts of one length are divided by turns, and decisions on a million
-requests need no look at the request before.
+Where a pair is used for prompts of all lengths, the shorter prompts get the earlier wait and the longer ones the later
+(`WaitByLength`). Then only prompts of one length are divided by turns, and decisions on a million requests do not
+depend on the request before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class SplitWait:
-    """A wait in seconds: `early_s` for the share `p_early` of requests (by tokens), `late_s` for the rest."""
+    """A pair of waits in seconds: `early_s` for the share `p_early` of requests (by tokens), `late_s` for the rest."""
 
     early_s: float
     late_s: float
@@ -51,12 +51,12 @@ class SplitWait:
 
 @dataclass(frozen=True, slots=True)
 class WaitByLength:
-    """The same pair for prompts of many lengths (or, in s/token, a pair of slopes).
+    """A pair of waits for prompts of many lengths (or, in s/token, a pair of slopes).
 
     Attributes:
         early, late: the pair, s.
-        tokens: shorter prompts get the early one, longer ones the late one; `-1`: all the late one.
-        part: share of the prompts of exactly that length that get the early one.
+        tokens: shorter prompts get the early wait, longer ones the late one; `-1`: all get the late one.
+        part: share of the prompts of exactly this length that get the early wait.
     """
 
     early: float
@@ -65,7 +65,7 @@ class WaitByLength:
     part: float = 0.0
 
     def mix(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.float64], float, float]:
-        """The share of prompts of each length that get the early wait, same shape; and the two waits."""
+        """Return the share of the prompts of each length that get the early wait, same shape; and the two waits."""
         at = np.where(tokens == self.tokens, self.part, 0.0)
         return np.where(tokens < self.tokens, 1.0, at), self.early, self.late
 
@@ -74,34 +74,34 @@ NO_WAIT = SplitWait(0.0, 0.0, 1.0)
 NEVER = SplitWait(float("inf"), float("inf"), 0.0)
 
 JUST_AFTER_0_S = 1e-300
-"""The shortest wait: long enough for answers that are there at once (a time of 0, from a cache or a coarse log)."""
+"""The shortest wait, s: long enough for answers that take no time (a time of 0, from a cache or a coarse log)."""
 
 
 def _within_atom_at_0(use: float, use_after: float) -> SplitWait:
-    """Between no wait, which always uses the device, and the shortest, which does for all times above 0."""
+    """Return the pair of no wait, which always uses the device, and the shortest wait, for all times above 0."""
     if use_after >= use - _ROUNDING:
         return SplitWait(JUST_AFTER_0_S, JUST_AFTER_0_S, 0.0)
     return SplitWait(0.0, JUST_AFTER_0_S, (use - use_after) / (1.0 - use_after))
 
 
 class WaitSource(Protocol):
-    """A distribution of the server's TTFT as the planner needs it."""
+    """A distribution of the server's TTFT in the form that planners need."""
 
     def split(self, use: float) -> SplitWait:
-        """The wait after which the device starts in exactly the share `use` in [0, 1] of cases."""
+        """Return the pair of waits after which the device starts in exactly the share `use` in [0, 1] of cases."""
         ...
 
     def use(self, waits_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How often the device starts, for each wait in seconds; same shape."""
+        """Return the share of cases in which the device starts, for each wait in seconds; same shape."""
         ...
 
     def use_at(self, wait_s: float) -> float:
-        """The same for one wait."""
+        """Return the share of cases in which the device starts after one wait, in seconds."""
         ...
 
 
 class EmpiricalWaits:
-    """Waits from a distribution that is kept up to date; costs the same for any number of samples."""
+    """Waits from an `Empirical` distribution; the cost does not depend on the number of samples behind it."""
 
     __slots__ = ("_ttft",)
 
@@ -119,14 +119,14 @@ class EmpiricalWaits:
         use_late = self.use_at(late_s)
         if abs(use_late - use) <= _ROUNDING:
             return SplitWait(late_s, late_s, 0.0)
-        # F jumps across the level: the late wait is an atom. Step to just before it.
+        # F jumps across the level: the late wait is an atom. Take the wait just before it.
         early_s = self._before(late_s)
         use_early = self.use_at(early_s)
         p_early = (use - use_late) / (use_early - use_late)
         return SplitWait(early_s, late_s, min(p_early, 1.0))
 
     def _before(self, wait_s: float) -> float:
-        """The earliest wait with the same use as any that ends just before `wait_s`, s."""
+        """Return the earliest wait, s, with the same use as a wait that ends just before `wait_s`."""
         levels, values = self._ttft.levels, self._ttft.values
         below = int(values.searchsorted(wait_s)) - 1
         if below < 0:
@@ -142,12 +142,12 @@ class EmpiricalWaits:
 
 
 class SampleWaits:
-    """Waits straight from raw samples; sorts no more of them than it needs to."""
+    """Waits from raw samples; sorts only as many of them as necessary."""
 
     __slots__ = ("_order", "_size")
 
     def __init__(self, times_s: NDArray[np.float64]) -> None:
-        """Keeps `times_s`: seconds, non-negative, float64, shape (n,).
+        """Keep a reference to `times_s`: seconds, non-negative, float64, shape (n,).
 
         Raises:
             ValueError: there is no sample.
@@ -164,7 +164,7 @@ class SampleWaits:
             return NEVER
         n = self._size
         wanted = use * n
-        # At most `allowed` samples may lie beyond the late wait; rounding must not push it a sample up.
+        # At most `allowed` samples may lie above the late wait; rounding must not make it a sample later.
         allowed = int(wanted + n * _ROUNDING)
         if allowed >= n:
             return NO_WAIT
@@ -173,7 +173,7 @@ class SampleWaits:
         late_s = float(times_s[at])
         if late_s <= 0.0:
             return _within_atom_at_0(use, self.use_at(JUST_AFTER_0_S))
-        # Samples that equal the wait do not lie beyond it: step over an atom on both sides.
+        # Samples equal to the wait do not lie above it: step over an atom on both sides.
         tied_above = at + 1 < len(times_s) and times_s[at + 1] == late_s
         beyond = n - skipped - int(times_s.searchsorted(late_s, side="right")) if tied_above else allowed
         if beyond >= wanted - n * _ROUNDING:

@@ -1,4 +1,4 @@
-"""Baselines that always do the same: one side only, or both at once."""
+"""Baseline policies that start the same side for every request: one of the two, or both at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ServerOnly:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Both start at once: the shortest time to the first token, and both are paid for."""
+    """Both start at once: the shortest TTFT, at the cost of both."""
 
     name: str = "race"
 

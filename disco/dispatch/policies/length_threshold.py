@@ -1,9 +1,9 @@
 """DiSCo-S: short prompts stay on the device, long ones race, and the server sees a share `b` of all tokens.
 
-The boundary length `l_th` solves `Σ_{l<l_th} l·p(l) = (1−b)·E[l]`. Lengths are whole numbers, so a pure
-threshold can only come near: prompts of exactly the boundary length race in just the share that makes
-`E[I_s(l)·l] = b·E[l]` exact. Which of them do is spread by error diffusion (`base.ErrorDiffusion`), so the
-budget holds on every sequence drawn from the fitted lengths to within one prompt, not only in the mean.
+The boundary length `l_th` solves `Σ_{l<l_th} l·p(l) = (1−b)·E[l]`. Lengths are whole numbers, so a threshold alone
+cannot meet the budget exactly. Therefore a share of the prompts of exactly the boundary length race, such that
+`E[I_s(l)·l] = b·E[l]` is exact. Error diffusion (`policy.ErrorDiffusion`) selects them, so the budget holds on every
+sequence drawn from the fitted lengths to within one prompt, not only in the mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ThresholdPlan:
 
     Attributes:
         boundary_tokens: shorter prompts run on the device only, longer ones race; `inf`: none races.
-        race_share: share of the prompts of exactly that length that race.
+        race_share: share of the prompts of exactly the boundary length that race.
     """
 
     boundary_tokens: float
@@ -37,7 +37,7 @@ class ThresholdPlan:
 
 
 def plan_threshold(lengths: Lengths, budget: float) -> ThresholdPlan:
-    """Plan from a distribution of prompt lengths (paper, server-constrained dispatch).
+    """Return the plan for a distribution of prompt lengths (paper, server-constrained dispatch).
 
     Args:
         lengths: prompt lengths in tokens.
@@ -50,20 +50,20 @@ def plan_threshold(lengths: Lengths, budget: float) -> ThresholdPlan:
 
 
 def plan_threshold_samples(lengths: NDArray[np.int64], budget: float) -> ThresholdPlan:
-    """The same straight from raw prompt lengths in tokens: integers, shape (n,)."""
+    """Return the plan for a sample of prompt lengths: tokens, int64, shape (n,)."""
     return _plan(TokenShares.of_samples(lengths), budget)
 
 
 def _plan(shares: TokenShares, budget: float) -> ThresholdPlan:
     check_share("budget", budget)
     if budget >= 1.0:
-        return ThresholdPlan(-1.0, 1.0)  # also shorter prompts than any seen
+        return ThresholdPlan(-1.0, 1.0)  # all race, also prompts shorter than any observed one
     boundary_tokens, part_below = shares.split(1.0 - budget)
     return ThresholdPlan(boundary_tokens, 1.0 - part_below)
 
 
 class LengthThreshold:
-    """The policy. Ties that `starts` breaks depend on `rng` and on what it decided before."""
+    """The policy. Its decisions on prompts of the boundary length depend on `rng` and on earlier decisions."""
 
     name = "length_threshold"
 
@@ -77,10 +77,10 @@ class LengthThreshold:
 
     @classmethod
     def fitted(cls, lengths: Lengths, *, budget: float, rng: np.random.Generator) -> LengthThreshold:
-        """Plan and wrap; see `plan_threshold`."""
+        """Make the policy with a plan for these lengths; see `plan_threshold`."""
         return cls(plan_threshold(lengths, budget), budget=budget, rng=rng)
 
-    def refit(self, lengths: Lengths, ttft: Empirical) -> None:  # noqa: ARG002 - it depends on lengths only
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:  # noqa: ARG002 - the plan depends on lengths only
         self.plan = plan_threshold(lengths, self._budget)
 
     def starts(

@@ -1,14 +1,14 @@
 """Optimal wait: the server always starts; the device joins after the wait that makes the mean TTFT smallest.
 
-The paper's wait-time plan spends the budget on short prompts whatever the server's times look like. This one
-spends it where a token gains most (see `optimal_plan` for the method), to the same contract
-`E[I_d(l)·l] = b·E[l]`, and with `tail` above 0 never at the expense of P99.
+The paper's wait-time plan spends the budget on short prompts for any distribution of the server's times. This policy
+spends it where a token gains most (see `optimal_plan` for the method). It keeps the same budget,
+`E[I_d(l)·l] = b·E[l]`, and with `tail` above 0 it does not make P99 worse.
 
-It spares the device. Where the server is the dear side it keeps to its budget all the same, but the budget then
-limits the side that is cheap anyway. There is nothing to optimise in the plan for that regime: sparing the
-server with the device always on, a prompt of `l` tokens gains `E[max(0, T_d(l) − T_s)] = ∫_0^{T_d(l)} F dt` from
-the server, for `l` tokens. Without a fixed part of `T_d` (c = 0) this gain per token grows with `l`, as F does not
-decrease; so the longest prompts come first, which is the length threshold.
+The policy spares the device. Where the server is the expensive side, the policy still keeps its budget, but then the
+budget limits the cheap side. The plan for that regime leaves nothing to optimise. With the server spared and the
+device always on, a prompt of `l` tokens gains `E[max(0, T_d(l) − T_s)] = ∫_0^{T_d(l)} F dt` from the server, for `l`
+tokens. Without a fixed part of `T_d` (c = 0), this gain per token grows with `l`, since F does not decrease. So the
+longest prompts come first, and that is the length threshold.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from disco.profiles.time_distribution import Empirical
 
 __all__ = ["OptimalWait"]
 
-# A device that has become this much faster or slower is planned for again.
+# The plan is made again when the device has become faster or slower by this share.
 _SPEED_CHANGE = 0.1
-# A table by token count is fastest as long as it fits the cache.
+# A table by token count is fastest as long as it fits the processor's cache.
 _DENSE_LIMIT_TOKENS = 1 << 16
 # A plan divides at most two lengths, one of them into up to three waits.
 _DIVISIONS = 4
 
 
 class _Decisions:
-    """A plan made ready for single decisions and for many; the error diffusions hold the state between decisions."""
+    """A plan prepared for fast decisions, one or many at a time; the error diffusions hold the state between them."""
 
-    # Mutable: _dense, None until needed. _waits_s holds the commonest wait of each length, _lengths_at and _wait_at
-    # are views that give Python numbers at a fraction of numpy's cost. _divided has the lengths with several waits:
-    # for each but the last the share of what is left, the wait, and its error diffusion; then the last wait.
+    # Mutable: _dense, None until needed. _waits_s: the most frequent wait of each length. _lengths_at and _wait_at are
+    # views that return Python numbers faster than numpy does. _divided: the lengths with several waits; for each wait
+    # but the last, its share of the remaining prompts, the wait, and its error diffusion; then the last wait.
     __slots__ = ("_dense", "_divided", "_lengths", "_lengths_at", "_wait_at", "_waits_s")
 
     def __init__(self, plan: OptimalPlan, diffusions: Sequence[ErrorDiffusion]) -> None:
@@ -94,7 +94,7 @@ class _Decisions:
 
 
 class OptimalWait:
-    """The policy. Prompts of a length never seen wait like those of the next longer one that was."""
+    """The policy. Prompts of an unobserved length wait as long as prompts of the next longer observed length."""
 
     name = "optimal_wait"
 
@@ -120,15 +120,15 @@ class OptimalWait:
         rng: np.random.Generator,
         tail: float = 0.0,
     ) -> None:
-        """Plan; see `plan_optimal_waits`.
+        """Make the policy and its plan; see `plan_optimal_waits`.
 
         Args:
             lengths: prompt lengths, tokens.
             ttft: the server's time to first token, s.
-            device: how fast it is.
+            device: the device, with its speed.
             budget: share b in [0, 1] of all prompt tokens that the device may process.
-            rng: starts the error diffusions of lengths that are divided among several waits.
-            tail: 0, or α of the paper's plan whose P99 is not to be exceeded.
+            rng: sets the phase of the error diffusions, for lengths that are divided among several waits.
+            tail: 0, or α of the paper's plan whose P99 must not be exceeded.
         """
         self._lengths, self._ttft, self._device = lengths, ttft, device
         self._budget, self._tail = budget, tail
@@ -138,16 +138,16 @@ class OptimalWait:
 
     @property
     def plan(self) -> OptimalPlan:
-        """What it follows now."""
+        """The plan that the policy follows now."""
         return self._plan if self._decisions is not None else self._replan(self._device)
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Plan again, when the next request comes; what is owed from earlier rounding stays owed."""
+        """Plan again when the next request comes; the error diffusions keep their rounding error."""
         self._lengths, self._ttft = lengths, ttft
         self._decisions = None
 
     def wait_s(self, tokens: int) -> float:
-        """The wait of the next request of that many prompt tokens, s; `inf`: the device stays out."""
+        """Return the wait of the next request with `tokens` prompt tokens, s; `inf`: the device does not start."""
         return self._ready().wait_s(tokens)
 
     def starts(
@@ -163,11 +163,11 @@ class OptimalWait:
         return Start(server.name), Start(device.name, wait_s)
 
     def waits_s(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The wait for each of these requests, in order, s; shape (n,)."""
+        """Return the wait of each of these requests, in order: s, float64, shape (n,)."""
         return self._ready().waits_s(prompt_tokens)
 
     def _has_changed(self, device: Candidate) -> bool:
-        """Whether a prompt of mean length takes the device another time than it was planned for."""
+        """Whether the device's time for a prompt of mean length differs from the planned one by `_SPEED_CHANGE`."""
         tokens = np.array([self._lengths.mean()])
         known_s, now_s = (float(device_times_s(one, tokens)[0]) for one in (self._device, device))
         return abs(now_s - known_s) > _SPEED_CHANGE * known_s

@@ -1,4 +1,4 @@
-"""What a policy is, and the two small tools that the fitted ones share."""
+"""The interface of a policy, and the tools that the fitted policies share."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What presets and route records call it."""
+        """The name that presets and route records use."""
         ...
 
     def starts(
         self, features: Features, device: Candidate | None, server: Candidate | None
     ) -> tuple[Start, ...]:
-        """At least one start; with one side None the other starts alone at once.
+        """Return at least one start; where one side is None, the other starts alone at once.
 
         Raises:
             ValueError: both sides are None.
@@ -44,7 +44,7 @@ class Policy(Protocol):
 
 
 class Delays(NamedTuple):
-    """When each side starts, in seconds after its request came; `inf`: it does not. float64, shape (n,) each."""
+    """When each side starts, in seconds after its request came; `inf`: never. float64, shape (n,) each."""
 
     device_s: NDArray[np.float64]
     server_s: NDArray[np.float64]
@@ -55,10 +55,10 @@ class VectorPolicy(Protocol):
     """A policy that decides for many requests at once, for replay at millions of requests a second."""
 
     def delays(self, prompt_tokens: NDArray[np.int64]) -> Delays:
-        """What `starts` would decide for these requests one after the other, a device and a server being there.
+        """Return what `starts` would decide for these requests in order, with both a device and a server.
 
         Args:
-            prompt_tokens: of each request, in order of arrival; int64, shape (n,).
+            prompt_tokens: prompt length of each request, in order of arrival; int64, shape (n,).
         """
         ...
 
@@ -68,12 +68,12 @@ class FittedPolicy(Protocol):
     """A policy that follows the distributions as they change."""
 
     def refit(self, lengths: Lengths, ttft: Empirical) -> None:
-        """Plan again; what is owed from earlier rounding stays owed."""
+        """Plan again; the error diffusion keeps its rounding error."""
         ...
 
 
 class PolicyFactory(Protocol):
-    """What an entry point of the group `disco.policies` names: a callable that makes a policy."""
+    """A callable that makes a policy; an entry point of the group `disco.policies` names one."""
 
     def __call__(
         self,
@@ -90,7 +90,7 @@ class PolicyFactory(Protocol):
         Args:
             lengths: prompt lengths, tokens.
             ttft: the server's time to first token, s.
-            device: how fast and dear the device is.
+            device: the device, with its speed and price.
             budget: share b of input tokens that the constrained endpoint may process.
             tail: share α of the budget kept for the tail.
             rng: the only source of randomness.
@@ -99,15 +99,15 @@ class PolicyFactory(Protocol):
 
 
 class ErrorDiffusion:
-    """Takes a share of a sequence so that the tokens come out right, not only on average.
+    """Takes a share of a sequence of requests so that the number of tokens is right, not only on average.
 
-    One-bit error diffusion over tokens: what rounding owes is carried to the next decision. Whatever the
-    order and the lengths, the tokens taken differ from the plan by less than the longest prompt. The random
-    phase makes each single decision right in expectation too, as long as one length asks at a time.
+    One-bit error diffusion over tokens: the rounding error of each decision is carried to the next. For any order and
+    any lengths, the tokens taken differ from the plan by less than the longest prompt. The random phase makes each
+    single decision right in expectation, too, as long as one length asks at a time.
 
-    A request of `t` tokens is taken when the tokens owed reach `(1 − phase)·t`. Of a run of requests that
-    are equally long, with the same share `s`, that takes `clip(⌊owed/t + phase + k·s⌋, 0, k)` of the first
-    `k`. Decisions one by one count along this formula, so those made together are the same to the last bit.
+    A request of `t` tokens is taken when the tokens owed reach `(1 − phase)·t`. In a run of requests of equal length
+    with the same share `s`, `clip(⌊owed/t + phase + k·s⌋, 0, k)` of the first `k` are taken. Single decisions use this
+    formula as well, so decisions made together are the same to the last bit.
     """
 
     # Mutable: _owed_tokens (when the run began), _share and _tokens (of the run), _origin, _asked and _taken
@@ -122,20 +122,20 @@ class ErrorDiffusion:
         self._asked = self._taken = 0
 
     def take(self, share: float, tokens: int) -> bool:
-        """Whether this request of `tokens` belongs to the `share` in [0, 1] that is taken."""
+        """Whether this request of `tokens` tokens is taken, as one of the `share` in [0, 1] that is."""
         if not tokens:
             return False
         if tokens != self._tokens or share != self._share:
             self._begin_run(share, tokens)
         self._asked = asked = self._asked + 1
-        # int() cuts towards 0, which the lower limit makes the same as rounding down.
+        # int() rounds towards 0; with the lower limit of 0 that is the same as rounding down.
         taken = min(max(int(self._origin + asked * share), 0), asked)
         more = taken > self._taken
         self._taken = taken
         return more
 
     def take_many(self, share: float, tokens: int, n: int) -> NDArray[np.bool_]:
-        """The next `n` decisions, all on requests of `tokens`: what `take` would return, shape (n,)."""
+        """Return the next `n` results of `take`, all for requests of `tokens` tokens; bool, shape (n,)."""
         if not tokens or not n:
             return np.zeros(n, dtype=np.bool_)
         if tokens != self._tokens or share != self._share:
@@ -157,7 +157,11 @@ class ErrorDiffusion:
 
 
 def alone(device: Candidate | None, server: Candidate | None) -> tuple[Start, ...]:
-    """The one side there is starts at once."""
+    """Return a start, at once, of the device or else of the server.
+
+    Raises:
+        ValueError: both are None.
+    """
     only = device if device is not None else server
     if only is None:
         raise ValueError("a policy needs a device or a server")

@@ -1,4 +1,4 @@
-"""Policies by name: disco's own, and those that installed packages add through `disco.policies`."""
+"""Policies by name: disco's own, and those that installed packages add as entry points of `disco.policies`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from disco.profiles.time_distribution import Empirical
 __all__ = ["AUTO", "BUILT_IN", "build_policy", "is_known_policy", "known_policies"]
 
 AUTO: Final = "auto"
-"""Not a policy: the regime picks between wait_time and length_threshold, for each request."""
+"""Not a policy itself: the regime selects wait_time or length_threshold for each request."""
 
 BUILT_IN: Final = (
     "device_only",
@@ -37,12 +37,12 @@ _GROUP = "disco.policies"
 
 
 def known_policies() -> tuple[str, ...]:
-    """Every name a preset may use as its policy, sorted."""
+    """Return every name that a preset may use as its policy, sorted."""
     return tuple(sorted({AUTO, *BUILT_IN, *(point.name for point in entry_points(group=_GROUP))}))
 
 
 def is_known_policy(name: str) -> bool:
-    """Whether a preset may name this policy; looks at installed packages only for names not disco's own."""
+    """Whether a preset may name this policy; installed packages are searched only for names that are not disco's."""
     return name == AUTO or name in BUILT_IN or _entry_point(name) is not None
 
 
@@ -63,14 +63,14 @@ def build_policy(
         name: any of `known_policies()` but "auto".
         lengths: prompt lengths, tokens.
         ttft: the server's time to first token, s.
-        device: how fast and dear the device is.
+        device: the device, with its speed and price.
         budget: share b of all prompt tokens that the constrained endpoint may process.
         tail: share α of the budget kept for the tail.
         rng: the only source of randomness.
         server_constrained: which side the budget of "random" limits.
 
     Raises:
-        ConfigurationError: no policy has that name, or the package that has it cannot be loaded.
+        ConfigurationError: no policy has that name, or the package that provides it cannot be loaded.
     """
     match name:
         case "device_only":

@@ -1,7 +1,7 @@
-"""Stoch-S and Stoch-D, the paper's baselines: chance decides, under the same budget.
+"""Stoch-S and Stoch-D, the paper's baselines: random routing under the same budget.
 
-A request goes to the constrained endpoint with probability `b`, whatever its length, and so does, in
-expectation, a share `b` of all tokens.
+A request of any length goes to the constrained endpoint with probability `b`. So, in expectation, does a share `b` of
+all tokens.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class RandomSplit:
         constrained: Literal["device", "server"],
         rng: np.random.Generator,
     ) -> None:
-        """Make one.
+        """Make the policy.
 
         Args:
             budget: share `b` in [0, 1] of all prompt tokens that the constrained endpoint may process.
             constrained: "server" (Stoch-S) or "device" (Stoch-D).
-            rng: drawn from once for every request that has a choice.
+            rng: drawn from once for every request that both sides may serve.
         """
         self._budget = check_share("budget", budget)
         self._constrained = constrained

@@ -1,16 +1,16 @@
-"""DiSCo-D: the server always starts; the device joins after `w(l)`, and sees a share `b` of all tokens.
+"""DiSCo-D: the server always starts; the device joins after `w(l)`, and processes a share `b` of all tokens.
 
 1. Tail: a share `min(α, b)` of the tokens is kept for slow servers: `w_tail = F⁻¹(1 − min(α, b))`.
-2. The rest, `b − α`, buys shorter waits for short prompts, in ascending length. A wait of 0 costs
-   `share(l)·(1 − α)` beyond what the tail already pays, with `share(l) = l·p(l)/E[l]`. The last length that
-   can be helped is the boundary; what is left for it goes into a wait in between
-   (form "boundary": `share(l)·(u(w*) − α) = left`, with `u(w) = P(T > w)`). In form "slope" waits of 0
-   get only half of `b − α`, and longer prompts wait `min(β·l, w_tail)`, with β such that the budget is
-   spent exactly; the boundary length is divided between the two.
+2. The rest, `b − α`, pays for shorter waits of short prompts, in ascending length. A wait of 0 costs
+   `share(l)·(1 − α)` in addition to the cost of the tail, with `share(l) = l·p(l)/E[l]`. The last length that
+   the rest pays for is the boundary. In form "boundary", what is left for this length pays for a wait in between:
+   `share(l)·(u(w*) − α) = left`, with `u(w) = P(T > w)`. In form "slope", waits of 0 get only half of `b − α`, and
+   longer prompts wait `min(β·l, w_tail)`, with β such that the budget is spent exactly; the prompts of the boundary
+   length are divided between the two.
 
-The contract is `E[I_d(l)·l] = b·E[l]`. It holds exactly for the fitted distributions, with any steps and
-atoms in F, because every wait is split between two neighbouring values (see `waits`): shorter prompts get
-the earlier one, and those of one length in between get it by turns (error diffusion over tokens).
+The budget is `E[I_d(l)·l] = b·E[l]`. It holds exactly for the fitted distributions, with any steps and atoms in F,
+because every wait is split between two neighbouring values (see `wait_quantiles`). Shorter prompts get the earlier
+value, longer ones the later. Prompts of one length in between get them by turns (error diffusion over tokens).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["Form", "WaitPlan", "WaitTime", "plan_waits", "plan_waits_samples"]
 
 Form = Literal["boundary", "slope"]
 
-# In the slope form, the share of `b − α` that buys waits of exactly 0; the rest sets the slope.
+# In form "slope", the share of `b − α` that pays for waits of exactly 0; the rest sets the slope.
 _HEAD_SHARE = 0.5
-# Halvings of the bracket around β. The split between its ends makes the budget exact at any width.
+# How often the bracket around β is halved. The split between its ends makes the budget exact at any width.
 _SLOPE_STEPS = 12
 
 
@@ -50,11 +50,11 @@ class WaitPlan:
     """How long the device waits for the server.
 
     Attributes:
-        boundary_tokens: shorter prompts do not wait.
-        edge: the wait of prompts of exactly that length, s. In form "slope" the share `edge.p_early` of
-            them does not wait, and the others wait like longer ones.
+        boundary_tokens: the boundary length; shorter prompts do not wait.
+        edge: the wait of prompts of exactly the boundary length, s. In form "slope" the share `edge.p_early` of
+            them does not wait, and the others wait in the same way as longer ones.
         tail: the wait of longer prompts, s.
-        slope: None, or seconds per token that longer prompts wait, at most the tail (form "slope").
+        slope: None, or in form "slope" the wait of longer prompts in seconds per token, with the tail as its limit.
     """
 
     boundary_tokens: float
@@ -63,17 +63,17 @@ class WaitPlan:
     slope: WaitByLength | None = None
 
     def waits(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """All waits that may occur for each length in tokens, shape (m,).
+        """Return all waits that may occur for each length (tokens, shape (m,)).
 
         Returns:
-            The share of the prompts of each length that get each wait, and the waits in seconds; float64,
-            shape (branches, m) both. The shares of a length sum to 1.
+            The share of the prompts of each length that get each wait, and the waits in seconds; both float64,
+            shape (branches, m). The shares of a length sum to 1.
         """
         branches = self._branches(lengths)
         return np.stack([p for p, _ in branches]), np.stack([wait_s for _, wait_s in branches])
 
     def _branches(self, tokens: NDArray[np.int64]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Pairs of (share of the prompts of each length, their wait)."""
+        """Return pairs of (share of the prompts of each length, wait of this share)."""
         below, at_edge = tokens < self.boundary_tokens, tokens == self.boundary_tokens
         edge = np.where(at_edge, self.edge.p_early, 0.0)
         at_once = np.where(below, 1.0, edge)
@@ -102,17 +102,17 @@ class WaitPlan:
 def plan_waits(
     lengths: Lengths, ttft: Empirical, budget: float, tail: float = 0.05, *, form: Form = "boundary"
 ) -> WaitPlan:
-    """Plan from distributions (paper, device-constrained dispatch).
+    """Return the plan for these distributions (paper, device-constrained dispatch).
 
     Args:
         lengths: prompt lengths in tokens.
-        ttft: the server's time to first token as the user feels it, s.
+        ttft: the server's time to first token as the user sees it, s.
         budget: share `b` in [0, 1] of all prompt tokens that the device may process.
         tail: share α in [0, 1] of all prompt tokens kept for slow servers.
         form: "boundary" or "slope".
 
     Raises:
-        ValueError: a share out of range, or nothing to plan from.
+        ValueError: a share out of range, or no prompt with tokens.
     """
     return _plan(TokenShares.of(lengths), EmpiricalWaits(ttft), budget, tail, form)
 
@@ -125,7 +125,7 @@ def plan_waits_samples(
     *,
     form: Form = "boundary",
 ) -> WaitPlan:
-    """The same straight from raw samples: lengths in tokens, shape (n,), and times in s, shape (m,)."""
+    """Return the plan for raw samples: lengths in tokens, int64, shape (n,), and times in s, float64, shape (m,)."""
     return _plan(TokenShares.of_samples(lengths), SampleWaits(ttft_s), budget, tail, form)
 
 
@@ -137,7 +137,7 @@ def _plan(shares: TokenShares, source: WaitSource, budget: float, tail: float, f
     if budget <= tail:
         return WaitPlan(-1.0, wait_tail, _by_length(shares, wait_tail))
     if form == "slope":
-        head = _HEAD_SHARE * (budget - tail) / (1.0 - tail)  # the share of tokens that goes without a wait
+        head = _HEAD_SHARE * (budget - tail) / (1.0 - tail)  # the share of tokens without a wait
         return _plan_slope(shares, source, wait_tail, budget, head)
     return _plan_boundary(shares, source, wait_tail, kept, budget - tail)
 
@@ -151,7 +151,7 @@ def _by_length(shares: TokenShares, wait: SplitWait) -> WaitByLength:
 def _plan_boundary(
     shares: TokenShares, source: WaitSource, wait_tail: SplitWait, kept: float, left: float
 ) -> WaitPlan:
-    """Waits of 0 in ascending length: each costs `share(l)·(1 − u_tail(l))` of what is `left`."""
+    """Give waits of 0 in ascending length; each costs `share(l)·(1 − u_tail(l))` of the share `left`."""
     tail = _by_length(shares, wait_tail)
     if tail.early == tail.late:
         boundary_tokens, part = shares.split(left / (1.0 - kept))
@@ -164,7 +164,7 @@ def _plan_boundary(
     boundary_tokens, part = shares.split(head)
     use_tail = use_early if boundary_tokens < tail.tokens else use_late
     if boundary_tokens == tail.tokens:
-        # Its own tail wait is a mixture, so its tokens cost as much as one another.
+        # The tail wait of this length is a mixture, so all its tokens cost the same.
         use_tail = use_late + tail.part * (use_early - use_late)
         below, own = shares.at(boundary_tokens)
         part = (left - below * (1.0 - use_early)) / (own * (1.0 - use_tail))
@@ -175,20 +175,20 @@ def _plan_boundary(
 def _plan_slope(
     shares: TokenShares, source: WaitSource, wait_tail: SplitWait, budget: float, head: float
 ) -> WaitPlan:
-    """β such that prompts without a wait and `Σ share(l)·u(min(β·l, w_tail))` of the rest make up b."""
+    """Find β such that the prompts without a wait and `Σ share(l)·u(min(β·l, w_tail))` of the others sum to b."""
     boundary_tokens, part = shares.split(head)
     lengths, share = shares.from_length(boundary_tokens)
     share[0] *= 1.0 - part
     target = budget - head
 
-    # One split is enough for an exact budget: the tail takes its later wait and the slope spends the difference.
+    # One split is enough for an exact budget: the tail uses its later wait, and the slope spends the difference.
     tail_s = wait_tail.late_s
 
     def spent(slope: float) -> NDArray[np.float64]:
         return np.asarray(share * source.use(np.minimum(slope * lengths, tail_s)))
 
-    # A shallower slope uses the device more: the target lies between 0 (everything) and one so steep that
-    # every prompt waits as long as the tail (which leaves the half of b − α unspent that is to be spread).
+    # A shallower slope uses the device more. The target lies between a slope of 0, which uses it for every prompt, and
+    # a slope at which every prompt waits as long as the tail, which leaves half of b − α unspent.
     shallow, spent_shallow = 0.0, share
     steep = _outlasting(tail_s, source, float(lengths[0]))
     spent_steep = spent(steep)
@@ -214,17 +214,17 @@ def _plan_slope(
 
 
 def _outlasting(tail_s: float, source: WaitSource, shortest_tokens: float) -> float:
-    """A slope, s/token, at which even the shortest waiting prompt waits as long as the tail."""
+    """Return a slope, s/token, at which even the shortest waiting prompt waits as long as the tail."""
     wait_s = tail_s
     if wait_s == float("inf"):
         wait_s = 1.0
         while float(source.use(np.array([wait_s]))[0]) > 0.0:
             wait_s *= 2.0
-    return 2.0 * wait_s / max(shortest_tokens, 1.0)  # twice: rounding must not leave it a hair short
+    return 2.0 * wait_s / max(shortest_tokens, 1.0)  # twice, so that rounding cannot make it too short
 
 
 class WaitTime:
-    """The policy. Which of two neighbouring waits a request gets depends on `rng` and on earlier ones."""
+    """The policy. Which of two neighbouring waits a request gets depends on `rng` and on earlier requests."""
 
     name = "wait_time"
 
@@ -257,7 +257,7 @@ class WaitTime:
         tail: float = 0.05,
         form: Form = "boundary",
     ) -> WaitTime:
-        """Plan and wrap; see `plan_waits`."""
+        """Make the policy with a plan for these distributions; see `plan_waits`."""
         plan = plan_waits(lengths, ttft, budget, tail, form=form)
         return cls(plan, budget=budget, tail=tail, form=form, rng=rng)
 
@@ -265,7 +265,7 @@ class WaitTime:
         self.plan = plan_waits(lengths, ttft, self._budget, self._alpha, form=self._form)
 
     def wait_s(self, tokens: int) -> float:
-        """The wait of the next request of that many prompt tokens, s; `inf`: the device stays out."""
+        """Return the wait of the next request with `tokens` prompt tokens, s; `inf`: the device does not start."""
         plan = self.plan
         if tokens < plan.boundary_tokens:
             return 0.0

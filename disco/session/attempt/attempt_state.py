@@ -1,4 +1,4 @@
-"""How one attempt stands: what a session knows of it."""
+"""The state of one attempt, as its session knows it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ __all__ = ["AttemptOutcome", "AttemptState", "Role", "is_content", "is_text"]
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt stands or how it ended."""
+    """Whether an attempt runs, or how it ended."""
 
     RUNNING = "running"
-    PARKED = "parked"  # lost the race and keeps its prefill for a move
+    PARKED = "parked"  # lost the race and keeps its prefill for a migration
     FINISHED = "finished"  # wrote the end of the answer
-    LOST = "lost"  # another one spoke first
-    HANDED_OVER = "handed_over"  # wrote up to a cut; another one went on
-    ABANDONED = "abandoned"  # target of a move that came too late or was not needed any more
+    LOST = "lost"  # another attempt wrote first
+    HANDED_OVER = "handed_over"  # wrote up to a cut; another attempt went on
+    ABANDONED = "abandoned"  # target of a migration that came too late or was not needed any more
     FAILED = "failed"
-    CANCELLED = "cancelled"  # the reader went away
+    CANCELLED = "cancelled"  # the reader has left
 
 
-_RUNNING = (
-    AttemptOutcome.RUNNING
-)  # asked for every token; looking it up on the enum costs more than the rest (3.11)
+# Needed at every token: a look-up on the enum costs more than the rest of `active` (3.11).
+_RUNNING = AttemptOutcome.RUNNING
 
 
 @dataclass(slots=True)
 class AttemptState:
-    """Mutable: everything below `prefix`."""
+    """What a session knows about one attempt. Mutable: everything below `prefix`."""
 
     number: int
     candidate: Candidate
@@ -43,10 +42,10 @@ class AttemptState:
     prefix: Prefix
     outcome: AttemptOutcome = AttemptOutcome.RUNNING
     failure: FailureKind | None = None
-    began_at: float | None = None  # when its turn came; None while it waits, or where that is not known
+    began_at: float | None = None  # when it left its queue; None while it waits, or where that is not known
     first_content_at: float | None = None
-    last_at: float = 0.0  # of its last content
-    quiet_from: float = 0.0  # silence before that is not its own
+    last_at: float = 0.0  # when its last content came
+    quiet_from: float = 0.0  # its silence is counted from here at the earliest
     ended_at: float | None = None
     tokens: int = 0  # content tokens written so far
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
@@ -54,24 +53,24 @@ class AttemptState:
     usage: Usage | None = None
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None
-    holds_prompt: bool = False  # it has said that it keeps its prefill
+    holds_prompt: bool = False  # it has reported that it keeps its prefill
     stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
     allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
-    written_bytes: int = 0  # of its text; counted only where there is an allowance
+    written_bytes: int = 0  # bytes of its text; counted only where there is an allowance
 
     @property
     def active(self) -> bool:
-        """Whether its events still matter."""
+        """Whether the attempt's events still matter."""
         return self.outcome is _RUNNING
 
     @property
     def waits_for_its_turn(self) -> bool:
-        """It waits in a queue, as far as is known: that is no silence of its endpoint's."""
+        """Whether the attempt waits in a queue, as far as is known; that time does not count as silence."""
         return self.began_at is None and self.candidate.announces
 
     @property
     def works_from_at(self) -> float:
-        """When it began to work, as far as is known: what is measured of its speed counts from there."""
+        """When the attempt began to work, as far as is known; its speed is measured from this time."""
         return self.started_at if self.began_at is None else self.began_at
 
 
@@ -81,5 +80,5 @@ def is_content(deltas: list[Delta]) -> bool:
 
 
 def is_text(deltas: list[Delta]) -> bool:
-    """Whether a target's batch continues a text; thinking or calling a tool in mid-sentence does not."""
+    """Whether a target's batch continues a text; reasoning or a tool call in mid-sentence does not."""
     return all(d.kind in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas)

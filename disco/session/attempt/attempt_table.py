@@ -20,14 +20,14 @@ __all__ = ["AttemptTable"]
 
 
 class AttemptTable:
-    """Opens, stops and settles attempts; tells the watch and the budget. Appends the effects it wants to `out`.
+    """Opens, stops and settles attempts, and reports them to the watch and to the budget. Appends effects to `out`.
 
     Mutable: `states`, `refused`, the deadlines.
 
     Attributes:
-        states: every attempt there was, by number.
-        refused: starts that no budget allowed, with the failure that this is; the session has them fail.
-        deadlines: when silence is over.
+        states: every attempt so far, by number.
+        refused: attempts that a budget did not allow to start, each with its failure; the session lets them fail.
+        deadlines: when each attempt has been silent for too long.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AttemptTable:
         self._wants = wants
 
     def open(self, endpoint: str, role: Role, prefix: Prefix, now: float, out: list[Effect]) -> AttemptState:
-        """Start an attempt, if the budget allows; else it has failed without having been sent."""
+        """Start an attempt if the budget allows it; else add it to `refused`, with nothing sent."""
         state = AttemptState(
             number=len(self.states),
             candidate=self._candidates[endpoint],
@@ -72,29 +72,29 @@ class AttemptTable:
         return state
 
     def began(self, state: AttemptState, now: float) -> None:
-        """Its turn has come."""
+        """Store that the attempt has left its queue and begins to work."""
         state.began_at = state.quiet_from = now
         self.deadlines.note(state)
 
     def spoke(self, state: AttemptState, now: float) -> None:
-        """It writes its first content."""
+        """Store that the attempt writes its first content, and report it to the watch."""
         state.first_content_at = now
         self.deadlines.note(state)
         if self._watch is not None:
             self._watch.answered(state.candidate.name, state.started_at, now)
 
     def failed(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
-        """Note a failure and tell of it; what becomes of the attempt is the session's."""
+        """Store a failure and report it to the watch. The session decides what happens next."""
         state.failure = failure.kind
         if self._watch is not None:
             self._watch.failed(state.candidate.name, failure, state.started_at, now)
 
     def stop(self, state: AttemptState, outcome: AttemptOutcome, now: float, out: list[Effect]) -> None:
-        """It is not needed any more, or has failed: cancel what still runs of it."""
+        """Cancel an attempt that is not needed any more or has failed."""
         self.leave(state, outcome, now)
         if self._watch is not None and state.first_content_at is None and state.failure is None:
             name = state.candidate.name
-            if state.held:  # it was about to speak
+            if state.held:  # a role chunk has come: the endpoint had begun to answer
                 self._watch.answered(name, state.started_at, now)
             else:
                 slow_s = state.candidate.time_to_first_token_s(self._config.prompt_tokens)
@@ -104,7 +104,7 @@ class AttemptTable:
             out.append(CancelAttempt(state.number))
 
     def leave(self, state: AttemptState, outcome: AttemptOutcome, now: float) -> None:
-        """Its events do not matter any more; what still runs of it is left alone."""
+        """Ignore the attempt's events from now on, without cancelling the attempt."""
         state.outcome = outcome
         state.ended_at = now
         self.deadlines.over(state)
@@ -112,7 +112,7 @@ class AttemptTable:
     def stop_others(
         self, keep: AttemptState | None, outcome: AttemptOutcome, now: float, out: list[Effect]
     ) -> None:
-        """Stop every attempt but one, those that are parked as well."""
+        """Stop every attempt except `keep`, parked ones included."""
         for state in self.states:
             if state is keep or state.stopped:
                 continue
@@ -122,37 +122,37 @@ class AttemptTable:
                 out.append(CancelAttempt(state.number))
 
     def answered_empty(self, state: AttemptState, now: float) -> None:
-        """It ended properly and has written nothing: the endpoint is there."""
+        """Report to the watch that the endpoint answered, where the attempt ended properly without content."""
         if state.first_content_at is None and self._watch is not None:
             self._watch.answered(state.candidate.name, state.started_at, now)
 
     def settle(self, state: AttemptState, usage: Usage, now: float) -> None:
-        """Nothing of it runs any more; `usage` is what it has to be charged for."""
+        """Close the attempt's account: nothing of the attempt runs any more, and `usage` is what it is charged for."""
         usage = _sensible(usage)
         if self._reservation is not None:
             self._reservation.settle(state.number, usage, reported=state.usage is not None, now=now)
         state.stopped = True
         self.deadlines.over(state)
-        if state.active:  # its driver was stopped, and that it is cancelled comes only now
+        if state.active:  # the driver itself was stopped, so no event said that the attempt is cancelled
             state.outcome = AttemptOutcome.CANCELLED
         state.usage = usage
         if state.ended_at is None:
             state.ended_at = now
 
     def parked_at(self, endpoint: str) -> AttemptState | None:
-        """The loser on that endpoint that keeps its prefill, or is still at it."""
+        """Return the parked attempt on that endpoint, whether or not its prefill is complete; None: there is none."""
         parked = (
             a for a in self.states if a.candidate.name == endpoint and a.outcome is AttemptOutcome.PARKED
         )
         return next(parked, None)
 
     def others_active(self, state: AttemptState) -> bool:
-        """Whether another attempt may still speak."""
+        """Whether an attempt other than `state` is active."""
         return any(a.active for a in self.states if a is not state)
 
     @property
     def any_active(self) -> bool:
-        """Whether any attempt may still speak."""
+        """Whether any attempt is active."""
         return any(a.active for a in self.states)
 
     @property
@@ -161,7 +161,7 @@ class AttemptTable:
         return all(a.stopped for a in self.states)
 
     def resumed(self, now: float) -> None:
-        """The whole process stood still: silence until now is no endpoint's own."""
+        """Count the silence of every attempt from now: the whole process stood still until now."""
         for state in self.states:
             if state.active:
                 state.quiet_from = now
@@ -169,7 +169,7 @@ class AttemptTable:
 
 
 def _sensible(usage: Usage) -> Usage:
-    """Without counts below 0: an endpoint that reports such has reported nothing."""
+    """Replace counts below 0 by 0: a negative count reports nothing."""
     if min(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) >= 0:
         return usage
     return replace(

@@ -1,4 +1,4 @@
-"""When an attempt has written all that a budget lets it write."""
+"""The token allowance of an attempt: the limit it is sent, and when the allowance is used up."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _BYTES_PER_TOKEN = 4
 
 
 def lowered_limit(state: AttemptState, max_tokens: int | None) -> int | None:
-    """The limit of the whole answer that the attempt is sent in place of the caller's; None to leave that alone.
+    """Return the limit of the whole answer to send in place of the caller's; None: send the caller's.
 
-    A limit is only ever lowered: one that the caller did not set might be more than a server takes, or be called
-    otherwise there.
+    Only a limit that the caller set is lowered. A new limit might be more than the server accepts, or the server
+    might call it by another name.
     """
     if state.allowance is None or max_tokens is None:
         return None
@@ -31,14 +31,15 @@ def was_told_to_stop(state: AttemptState, ended: Ended, max_tokens: int | None) 
 
 
 def has_used_up(state: AttemptState, deltas: list[Delta], max_tokens: int | None) -> bool:
-    """Whether an attempt is at the end of its allowance, now that it has written `deltas`, too.
+    """Whether an attempt has used up its allowance, `deltas` included.
 
-    One that was told to stop there does so by itself, in time; this is for those that were not, or do not obey.
+    An attempt that was sent a lowered limit stops by itself in time. This check is for attempts that were sent none,
+    and for those that exceed it.
     """
     if state.allowance is None:
         return False
     state.written_bytes += sum(len(delta.text.encode("utf-8", "surrogatepass")) for delta in deltas)
     if max_tokens is not None:
         return state.tokens > state.allowance
-    # Some servers send fifty tokens in one chunk and do not say so.
+    # Some servers send fifty tokens in one chunk without reporting the number.
     return max(state.tokens, state.written_bytes // _BYTES_PER_TOKEN) >= state.allowance

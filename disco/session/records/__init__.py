@@ -1,1 +1,1 @@
-"""What is left of a closed session: its charges and its route record."""
+"""The ledger and the route record of a closed session."""

@@ -1,4 +1,4 @@
-"""From a finished session to its ledger: every token of every attempt charged in exactly one phase."""
+"""Makes the ledger of a finished session: every token of every attempt is charged in exactly one phase."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle_accounts(session: Session) -> Ledger:
     """Charge every attempt for what it used, at the rates of its candidate.
 
     Args:
-        session: closed, so that every attempt has its final usage.
+        session: a closed one, so that every attempt has its final usage.
     """
     ledger = Ledger({payer.name: payer.rates for c in session.candidates.values() for payer in c.payers})
     for state in session.attempts:
@@ -35,7 +35,7 @@ def settle_accounts(session: Session) -> Ledger:
 
 
 def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
-    """What each payer did: the parts of an endpoint that is made of several, else the endpoint all of it."""
+    """Return the usage of each payer: of each part where an endpoint is made of several, else of the endpoint."""
     return usage.shares or ((state.candidate.name, usage),)
 
 
@@ -57,9 +57,10 @@ def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_
 
 
 def _kept(state: AttemptState, kept_tokens: int, completion_tokens: int) -> int:
-    """Tokens that are in the answer, in the unit of the bill.
+    """Return how many of the billed completion tokens are in the answer.
 
-    A server bills tokens but sends chunks: where all of it was kept, all that is billed was.
+    A server bills tokens but sends chunks. Where everything that an attempt wrote was kept, all billed tokens count
+    as kept.
     """
     if kept_tokens == state.tokens:
         return completion_tokens if state.tokens else 0

@@ -1,4 +1,4 @@
-"""Writes down a closed session as a route record."""
+"""Makes the route record of a closed session."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _REASON = re.compile(r"[A-Za-z_]{1,32}")
 
 
 def _word(reason: str | None) -> str | None:
-    """A server may give any reason, a whole prompt too; a record holds words that name one."""
+    """Return the reason if it is a single word, else "other": a server may give any text, even a whole prompt."""
     return reason if reason is None or _REASON.fullmatch(reason) else "other"
 
 
 def make_record(
     session: Session, ledger: Ledger, *, preset: str, created_s: float | None = None
 ) -> RouteRecord:
-    """Write down a closed session.
+    """Make the route record of a closed session.
 
     Args:
-        session: closed.
-        ledger: what was charged for it, with the rates of all its candidates.
-        preset: its name.
+        session: a closed one.
+        ledger: what was charged for the session, with the rates of all its candidates.
+        preset: the preset's name.
         created_s: when the request came, Unix time in seconds; the session itself has no clock.
     """
     t0 = session.started_at
@@ -154,7 +154,7 @@ def _segments(session: Session) -> tuple[SegmentRecord, ...]:
 
 
 def _winner(session: Session, segments: tuple[SegmentRecord, ...]) -> str | None:
-    """The endpoint that the reader heard first; text comes before tool calls and reasoning."""
+    """Return the name of the endpoint whose content the reader got first; text counts before calls and reasoning."""
     if segments:
         return segments[0].endpoint
     first = session.transcript.first_writer

@@ -1,8 +1,8 @@
 """The route record: what happened to one answer, in numbers and endpoint names only.
 
-Enough to bill it, to explain it and to replay it; never text. That a moved answer is exactly what the source
-wrote up to the cut followed by what the target wrote is shown by two independent checksums per segment: one of
-what the attempt wrote, one of what the reader was given at that place.
+The record is enough to bill, explain and replay the answer, and never contains its text. Two independent checksums
+per segment show that an answer was put together correctly: one of what the attempt wrote, one of what the reader got
+at that place. A migrated answer must be the source's text up to the cut, followed by the target's text.
 
 docs/recording.md says how records are kept and replayed.
 """
@@ -38,21 +38,21 @@ RENAMED = {
     "rested": "deprioritised",
     "withheld": "budget_cuts",
 }
-"""Names of record schema 3, as attributes and in JSON, with those of today: the old ones go with the next version."""
-TIMELINE_DIGITS = 4  # of a timeline's seconds as written down: 0.1 ms, finer than any clock a reader has
+"""Names of record schema 3 (attributes and JSON keys) -> present names. The next version drops the old ones."""
+TIMELINE_DIGITS = 4  # decimals of the seconds in a written timeline: 0.1 ms, finer than a reader can notice
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRecord:
-    """An endpoint that was there for the answer, whether or not it was started, as it was known at that moment.
+    """An endpoint that was available for the answer, started or not, as it was known at that time.
 
     Attributes:
         name: the name that attempts and charges use.
         place: "device" or "server".
-        reach: how far a prompt travels to it: "device", "own" or "any".
-        rank: its place in the user's order of endpoints.
+        reach: how far a prompt travels to the endpoint: "device", "own" or "any".
+        rank: the endpoint's place in the user's order.
         cost_in, cost_out, cached_share: what a token cost there; see `cost.Rates`.
-        continues: it was known to continue half-written answers.
+        continues: whether the endpoint was known to continue half-written answers.
     """
 
     name: str
@@ -67,22 +67,24 @@ class CandidateRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt. Times are seconds since the request; None where it did not happen.
+    """One attempt. Times are seconds since the request; None where the event did not happen.
 
     Attributes:
-        endpoint, place: its name, and whether it is this machine ("device") or not ("server").
-        role, outcome, failure: why it was started, what became of it, and the class of its failure.
-        cold: its model had to be loaded first, as far as was known; such a start says nothing about warm ones.
-        started_s, first_content_s, ended_s: its life.
-        began_s: when its turn came; None where it did not wait, or that is not known.
-        prefix_chars: length of the answer it continued from.
-        tokens, kept_tokens: written, and of these in the answer.
-        prompt_tokens, completion_tokens, cached_tokens: what it is charged for.
-        cost: of all its charges, USD.
-        seam: the verdict on the place where it went on with an answer, see `events.SeamReport`; None where it began
-            one, or where its endpoint does not say.
-        sent_chars, written_chars, swallowed_chars: of that report.
-        text_chars: characters that it gave to this answer, whether or not they were kept.
+        endpoint, place: the endpoint's name, and whether it is this machine ("device") or not ("server").
+        role, outcome, failure: why the attempt was started, how it ended, and the class of its failure.
+        cold: whether the model had to be loaded first, as far as known; a cold start says nothing about warm ones.
+        started_s, first_content_s, ended_s: when the attempt started, wrote its first content, and ended.
+        began_s: when the attempt left its queue; None where it did not wait, or where that is not known.
+        prefix_chars: length of the prefix that the attempt continued.
+        tokens, kept_tokens: tokens written, and how many of them are in the answer.
+        prompt_tokens, completion_tokens, cached_tokens: what the attempt is charged for.
+        cost: the sum of the attempt's charges, USD.
+        seam: the verdict of `events.SeamReport` on the place where the attempt continued an answer; None where the
+            attempt began an answer, or where its endpoint does not report a verdict.
+        sent_chars, written_chars, swallowed_chars: the numbers of that report.
+        text_chars: characters that the attempt passed on to the session, kept or not.
+        bytes_up, bytes_down: bytes on the wire; see `events.Traffic`.
+        text_bytes: the same text in UTF-8 bytes.
     """
 
     endpoint: str
@@ -113,10 +115,10 @@ class AttemptRecord:
 
     @property
     def joins(self) -> bool:
-        """Whether it went on exactly where the answer was cut, and all that it wrote there arrived.
+        """Whether the attempt continued exactly at the cut, and all that it wrote there arrived.
 
-        Judged by what it was sent and all that it wrote: missing may be the withheld text and a proved echo, each
-        whole, and nothing else.
+        The check compares what the attempt was sent with all that it wrote. Only the withheld text and a proved echo
+        may be missing, each of them whole.
         """
         if self.seam is None:
             return True
@@ -149,12 +151,12 @@ class MigrationRecord:
 
     Attributes:
         source, target: endpoint names.
-        outcome: "switched", or why it was given up ("late", "target_failed", "source_finished", ...).
+        outcome: "switched", or why the migration was given up ("late", "target_failed", "source_finished", ...).
         decided_s, switched_s: seconds since the request.
         cut_char, cut_tokens: where the answer was cut.
-        expected_s, took_s: predicted and real time to the target's first token.
-        slack_s: how long the reader could still read at the moment of decision; None when there is no reader yet.
-        late_tokens: released tokens behind the cut that came after the reader's deadline.
+        expected_s, took_s: predicted and real time to the target's first token, s.
+        slack_s: the slack at the moment of decision, s; None when there is no reader yet.
+        late_tokens: released tokens after the cut that came after the reader's deadline.
     """
 
     source: str
@@ -186,28 +188,30 @@ class LatencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class RouteRecord:
-    """See the module's docstring. `to_dict` and `to_json` leave out nothing but, unless asked, the two timelines.
+    """What happened to one answer; see the module's docstring.
+
+    `to_dict` and `to_json` hold everything except the two timelines, which are included on request.
 
     Attributes:
         created_s: when the request came, Unix time in seconds; None in virtual time.
-        preset: its name.
-        finish_reason: the API's ("length" where the limit cut the answer short), "other" where a server gave something
-            that is no word, "cancelled", or None when the answer failed.
-        prompt_tokens, answer_tokens: of the request, as dispatch estimated it, and of the answer. What an endpoint
-            counted stands in its attempt.
+        preset: the preset's name.
+        finish_reason: the API's ("length" where the limit cut the answer short), "other" where a server's reason is
+            not a single word, "cancelled", or None when the answer failed.
+        prompt_tokens, answer_tokens: length of the prompt, as dispatch estimated it, and of the answer. The counts of
+            an endpoint are in its attempt.
         max_tokens: the answer's limit; None for none.
-        endpoints: every endpoint there was, with its place and rates.
+        endpoints: every available endpoint, with its place and rates.
         starts: endpoint and delay in seconds of each planned start.
         attempts, segments, migrations, pace: see their classes.
         ledger: every charge.
         duration_s: from the request to the last charge.
         generated, released: (seconds since the request, tokens) per delta, for replay.
-        deprioritised: endpoints that could have served the request and were left as the last resort, each
-            with its reason; see `CoolDown`.
-        budget_cuts: what a budget took out of the plan; see `BudgetCut`.
-        budget: by limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent` of it, and what
-            was `left` at its end; empty without absolute budgets.
-        winner: name of the endpoint that spoke first, with text, a tool call or reasoning; None where none did.
+        deprioritised: endpoints that could have served the request and were kept as the last resort, each with its
+            reason; see `CoolDown`.
+        budget_cuts: what a budget removed from the plan; see `BudgetCut`.
+        budget: by name of each limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent`
+            of it, and what was `left` at its end; empty without absolute budgets.
+        winner: name of the endpoint whose content (text, a tool call or reasoning) came first; None where none came.
     """
 
     created_s: float | None
@@ -231,7 +235,7 @@ class RouteRecord:
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     winner: str | None = None
 
-    if not TYPE_CHECKING:  # so that a type checker finds the old names
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
         def __getattr__(self, name: str) -> Any:
             if (new := RENAMED.get(name)) is None:
@@ -248,8 +252,8 @@ class RouteRecord:
     def seamless(self) -> bool:
         """True when every segment reached the reader exactly as its attempt wrote it, without gap or overlap.
 
-        Every seam between two segments has to be proved (`AttemptRecord.joins`): False says that text may stand there
-        twice or be missing, not that it does.
+        Every seam between two segments must be proved (`AttemptRecord.joins`). False means that text may be doubled
+        or missing at a seam, not that it is.
         """
         ends = [0, *(p.end_char for p in self.segments)]
         return all(
@@ -259,31 +263,31 @@ class RouteRecord:
 
     @property
     def failovers(self) -> list[tuple[AttemptRecord, AttemptRecord]]:
-        """(the attempt that failed, the attempt of another endpoint that replaced it), in order.
+        """Pairs of an attempt that failed and the attempt of another endpoint that replaced it, in order.
 
         At most one for each failed attempt. See `session.switching.failover_rule.has_replaced`.
         """
         found = []
-        for number, dead in enumerate(self.attempts):
-            if dead.failure is None or dead.ended_s is None:
+        for number, failed in enumerate(self.attempts):
+            if failed.failure is None or failed.ended_s is None:
                 continue
-            for by in self.attempts[number + 1 :]:
+            for later in self.attempts[number + 1 :]:
                 if has_replaced(
-                    same_endpoint=by.endpoint == dead.endpoint,
-                    wrote=by.kept_tokens > 0 or by.outcome == AttemptOutcome.FINISHED,
-                    started=by.started_s,
-                    dead_wrote=dead.tokens > 0,
-                    dead_ended=dead.ended_s,
+                    same_endpoint=later.endpoint == failed.endpoint,
+                    wrote=later.kept_tokens > 0 or later.outcome == AttemptOutcome.FINISHED,
+                    started=later.started_s,
+                    dead_wrote=failed.tokens > 0,
+                    dead_ended=failed.ended_s,
                 ):
-                    found.append((dead, by))
+                    found.append((failed, later))
                     break
         return found
 
     def to_dict(self, *, timelines: bool = False) -> dict[str, Any]:
-        """Plain numbers, names and lists, ready for JSON.
+        """Return the record as plain numbers, names and lists, ready for JSON.
 
         Args:
-            timelines: with `generated` and `released`, as lists of [seconds, tokens].
+            timelines: include `generated` and `released`, as lists of [seconds, tokens].
         """
         record: dict[str, Any] = {
             "schema": SCHEMA,
@@ -313,7 +317,7 @@ class RouteRecord:
         return record
 
     def to_json(self, *, indent: int | None = None, timelines: bool = False) -> str:
-        """`to_dict` as JSON; on one line unless `indent` is given."""
+        """Return `to_dict` as JSON text; on one line unless `indent` is given."""
         return json.dumps(self.to_dict(timelines=timelines), indent=indent)
 
 

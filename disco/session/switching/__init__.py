@@ -1,1 +1,1 @@
-"""An answer changes its writer: migration on purpose, failover by need."""
+"""How an answer changes its writer: migration on purpose, failover by need."""

@@ -1,7 +1,7 @@
-"""How long answers are: a survival function of lengths that answers in O(log n).
+"""The distribution of answer lengths, as a survival function that is evaluated in O(log n).
 
-`S(j) = P(L > j)` for an answer of L tokens. Kept as knots at whole token counts with straight lines between
-them, and a constant hazard beyond the last knot.
+`S(j) = P(L > j)` for an answer of L tokens. It is stored as knots at whole token counts, with straight lines between
+them and a constant hazard beyond the last knot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_KNOTS = 256
 
 
 def _straight_sum(from_s: float, to_s: float, steps: float) -> float:
-    """Sum of `steps` values falling evenly from `from_s`, with `to_s` the first value left out."""
+    """Return the sum of `steps` values that fall evenly from `from_s` towards `to_s`, which is not included."""
     return steps * (from_s + to_s) / 2 + (from_s - to_s) / 2 if steps > 0 else 0.0
 
 
@@ -31,12 +31,12 @@ class AnswerLengths:
     Attributes:
         knots: ascending token counts, the first 0.
         survival_at: S at each knot, not increasing, the first 1.
-        tail_hazard: chance in (0, 1] to end with the next token, beyond the last knot.
-        cap_tokens: no answer is longer (the request's `max_tokens`); None for no cap.
+        tail_hazard: probability in (0, 1] that an answer beyond the last knot ends with the next token.
+        cap_tokens: the longest possible answer (the request's `max_tokens`); None for no cap.
         sums: `Σ_{j >= knot} S(j)` at each knot, without the cap.
         longest_remaining: the largest `E[L − m | L > m]` for any m from the knot on, without the cap.
         beyond_cap: `Σ_{j >= cap} S(j)`; 0 without a cap.
-        found: what was worked out before, of the questions that are asked at every token; mutable.
+        found: results that were computed before, for the functions that are called at every token; mutable.
     """
 
     knots: tuple[int, ...]
@@ -60,7 +60,7 @@ class AnswerLengths:
         longest = [1.0] * (last + 1)
         for k in range(last, -1, -1):
             here = sums[k] / survival_at[k] if survival_at[k] > 0 else 0.0
-            # Just before a drop to the next knot one token remains at least.
+            # Just before a drop to the next knot, at least one token remains.
             longest[k] = max(here, longest[min(k + 1, last)], 1.0)
         return cls(
             knots=tuple(knots),
@@ -73,7 +73,7 @@ class AnswerLengths:
 
     @classmethod
     def geometric(cls, mean_tokens: float) -> Self:
-        """The memoryless prior: every token ends the answer with chance `1/mean_tokens`.
+        """The memoryless prior: every token ends the answer with probability `1/mean_tokens`.
 
         Raises:
             ValueError: when `mean_tokens` is below 1.
@@ -87,11 +87,11 @@ class AnswerLengths:
         """Kaplan–Meier: `S(j) = Π_{x <= j} (1 − d_x/n_x)`, d_x answers of x tokens, n_x at least as long.
 
         Exact for up to 127 different lengths; beyond, S is thinned to 128 quantiles with straight
-        lines between them. After the longest length the hazard is the pooled one, ended answers per token.
+        lines between them. After the longest length the hazard is the pooled one: ended answers per token.
 
         Args:
             lengths: tokens of answers that ended by themselves, each at least 1.
-            censored: tokens of answers that were cut off there (cancelled, `max_tokens`): longer than that.
+            censored: tokens of answers that were cut off (cancelled, `max_tokens`), which would have been longer.
 
         Raises:
             ValueError: when no answer ended by itself, or a length is below 1.
@@ -107,7 +107,7 @@ class AnswerLengths:
             if x in ended:
                 survival *= 1 - ended[x] / at_risk
                 steps.append((x, survival))
-            # An answer censored at x was seen to be longer than x, so it was still at risk there.
+            # An answer censored at x is known to be longer than x, so it was still at risk there.
             at_risk -= ended[x] + cut[x]
         if steps[-1][1] < 1e-12:
             steps[-1] = (steps[-1][0], 0.0)
@@ -129,7 +129,7 @@ class AnswerLengths:
 
     @classmethod
     def from_quantiles(cls, table: Iterable[tuple[float, float]]) -> Self:
-        """From `(q, tokens)` pairs, `P(L <= tokens) = q`, straight lines between; then a constant hazard.
+        """Build from `(q, tokens)` pairs with `P(L <= tokens) = q`: straight lines between, then a constant hazard.
 
         Raises:
             ValueError: when the table is empty or not ascending in both columns.
@@ -139,7 +139,7 @@ class AnswerLengths:
             x, s = max(round(tokens), 0), 1.0 - q
             if not 0 <= q <= 1 or x < knots[-1]:
                 raise ValueError("quantile table must ascend: (q, tokens) with q in [0, 1]")
-            if x == 0:  # an answer has one token at least
+            if x == 0:  # an answer has at least one token
                 continue
             if x == knots[-1]:
                 survival_at[-1] = s
@@ -155,7 +155,7 @@ class AnswerLengths:
         return cls._build(knots, survival_at, min(1.0, 1.0 / max(mean, 1.0)))
 
     def capped(self, max_tokens: int | None) -> Self:
-        """The same lengths, cut off at `max_tokens`: `min(L, max_tokens)`. O(1)."""
+        """Return the same lengths cut off at `max_tokens`: `min(L, max_tokens)`. O(1)."""
         if max_tokens is None:
             return self
         if self.cap_tokens is not None and self.cap_tokens <= max_tokens:
@@ -172,7 +172,7 @@ class AnswerLengths:
         )
 
     def _at(self, n: int) -> tuple[float, float]:
-        """(S(n), Σ_{j>=n} S(j)) without the cap."""
+        """Return (S(n), Σ_{j>=n} S(j)) without the cap."""
         k = bisect_right(self.knots, n) - 1
         x, s = self.knots[k], self.survival_at[k]
         if k == len(self.knots) - 1:
@@ -191,7 +191,7 @@ class AnswerLengths:
     def expected_remaining(self, n: int) -> float:
         """`E[L − n | L > n] = Σ_{j>=n} S(j)/S(n)`, in tokens; 0 at the cap.
 
-        For an answer longer than any that was seen the pooled hazard goes on.
+        For an answer longer than any observed one, the pooled hazard applies.
         """
         remaining = self.found.get(n)
         if remaining is None:
@@ -212,11 +212,11 @@ class AnswerLengths:
         return mean * (1 - math.pow(1 - self.tail_hazard, left))
 
     def _tail_tokens(self, share: float) -> float:
-        """Tokens after which the constant hazard has left `share` of the answers."""
+        """Return the number of tokens after which, at the constant hazard, `share` of the answers are left."""
         return math.log(share) / math.log1p(-self.tail_hazard) if self.tail_hazard < 1 else 1.0
 
     def most_remaining(self, n: int) -> float:
-        """Upper bound of `expected_remaining(m)` for every m >= n, in tokens."""
+        """Return an upper bound of `expected_remaining(m)` for every m >= n, in tokens."""
         left = math.inf if self.cap_tokens is None else self.cap_tokens - n
         k = bisect_right(self.knots, max(n, 0)) - 1
         return max(0.0, min(max(self.longest_remaining[k], self.expected_remaining(n)), left))
@@ -224,8 +224,8 @@ class AnswerLengths:
     def hazard(self, n: int, *, window: int = 1) -> float:
         """`h(n) = P(L = n+1 | L > n) = 1 − S(n+1)/S(n)`; 1 from one token before the cap on.
 
-        With a `window` w the chance per token over the next w: `1 − (S(n+w)/S(n))^(1/w)`, which smooths the
-        spikes that samples leave.
+        With a `window` of w tokens, the probability per token over the next w: `1 − (S(n+w)/S(n))^(1/w)`. This
+        smooths the spikes that samples leave.
         """
         hazard = self.found.get((n, window))
         if hazard is None:
@@ -243,7 +243,7 @@ class AnswerLengths:
         return 1 - math.pow(self._at(max(n, 0) + window)[0] / here, 1 / window)
 
     def remaining_quantile(self, n: int, q: float) -> int:
-        """Smallest r with `P(L − n <= r | L > n) >= q`, in tokens, for q in (0, 1)."""
+        """Return the smallest r with `P(L − n <= r | L > n) >= q`, in tokens, for q in (0, 1)."""
         left = None if self.cap_tokens is None else self.cap_tokens - n
         if left is not None and left <= 0:
             return 0

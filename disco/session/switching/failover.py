@@ -1,4 +1,4 @@
-"""Carrying on when an attempt fails: does what `failover.next_step` says (design rule 5)."""
+"""Carries out a failover: does what `failover_rule.next_step` decides (design rule 5)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class FailoverControl:
     """Replaces attempts that fail. Mutable: `error`, `made_up_for`, `failures`, `is_cut`.
 
     Attributes:
-        error: of the first failure; what the answer fails with if no endpoint can go on.
-        made_up_for: an endpoint has written on since.
+        error: the error of the first failure; the answer fails with it if no endpoint can go on.
+        made_up_for: whether an attempt has written its first content since the last failure.
         failures: which endpoints have failed.
-        is_cut: a writer had to stop because it had used up its allowance.
+        is_cut: whether a writer had to stop because it had used up its allowance.
     """
 
     def __init__(self, parts: SessionParts) -> None:
@@ -44,11 +44,15 @@ class FailoverControl:
         self._migration, self._race = parts.migration, parts.race
 
     def fail(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
-        """An attempt has failed. False where the answer ends there, because no endpoint can go on."""
+        """Handle the failure of an active attempt.
+
+        Returns:
+            Whether the answer goes on; False where no endpoint can continue it.
+        """
         name, migration = state.candidate.name, self._migration
         self._attempts.failed(state, failure, now)
         self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
-        # A target that does not write the last word again may still go on behind that word.
+        # A target that does not repeat the withheld last word may still be able to continue after that word.
         is_about_withheld = (
             failure.kind is FailureKind.SEAM
             and bool(state.prefix.withheld)
@@ -68,19 +72,19 @@ class FailoverControl:
             migration.close("target_failed")
             return self._take_over(failure, now, out)
         if migration.is_source(state):
-            migration.drop_beyond()  # the replacement is already on its way, from the same cut
+            migration.drop_beyond()  # the target, which already runs, replaces the source from the same cut
         elif is_about_withheld:
             prefix = self._transcript.prefix_for(state.candidate, state.candidate, len(state.prefix.text))
             self._race.open(name, Role.TAKEOVER, prefix, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
             return self._take_over(failure, now, out)
         elif writer is None and not failure.kind.is_callers_fault:
-            # A hedge need not wait for its time once the other side has failed.
+            # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
         return True
 
     def lose_follower(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
-        """A parked loser has failed: it keeps nothing, and its endpoint is told."""
+        """Handle the failure of a parked attempt, which loses its prefill, and report it to the watch."""
         self._attempts.failed(state, failure, now)
         state.outcome = AttemptOutcome.LOST
         state.ended_at = now
@@ -88,7 +92,7 @@ class FailoverControl:
         self._migration.has_failed(state.candidate.name)
 
     def turn_back(self, now: float, out: list[Effect]) -> bool:
-        """Starts that no budget allowed have failed like any other, except that nothing was sent; see `fail`."""
+        """Handle starts that no budget allowed: they fail like other attempts, with nothing sent. See `fail`."""
         goes_on = True
         while self._attempts.refused:
             state, failure = self._attempts.refused.pop(0)
@@ -97,7 +101,7 @@ class FailoverControl:
         return goes_on
 
     def cut_off(self, state: AttemptState, now: float, out: list[Effect]) -> bool:
-        """An attempt has used up its allowance: another one writes on, or the answer ends there; see `fail`."""
+        """Stop an attempt that has used up its allowance; another endpoint may take over. See `fail`."""
         assert self._reservation is not None
         self.is_cut = True
         error = self._reservation.refusal(state.candidate.name, now, state.prefix)
@@ -137,13 +141,13 @@ class FailoverControl:
         return True
 
     def _beginning(self, target: Candidate, beginning: Beginning) -> tuple[Role, Prefix]:
-        """What the replacement is given."""
+        """Return the role and the prefix of the replacement."""
         prefix = Prefix()
         if beginning is Beginning.GO_ON:
             writer = self._transcript.writer
             prefix = self._transcript.last_good_prefix(target, writer.candidate if writer else None)
         elif beginning is Beginning.ANEW:
             self._transcript.begin_anew()
-        if not prefix:  # also where all there was is a first word that no reader has seen
+        if not prefix:  # also where the whole answer was a first word that the reader has not seen
             self._transcript.writer = None
         return (Role.TAKEOVER if prefix else Role.STARTER), prefix

@@ -1,4 +1,4 @@
-"""Failing: what becomes of an answer when its writer fails (design rules 5 to 7). A pure function of a snapshot."""
+"""The failover rule: what to do when a writer fails (design rules 5 to 7). A pure function of a snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "silence",
 ]
 
-RETRY_S = 0.5  # first back-off before the only endpoint is tried again; doubles
+RETRY_S = 0.5  # first back-off before the only endpoint is tried again, seconds; doubles with each retry
 RETRIED = frozenset(
     {
         FailureKind.CONNECTION,
@@ -43,17 +43,17 @@ class Beginning(StrEnum):
 
     FIRST = "first"  # nothing is written yet
     GO_ON = "go on"  # from the last good prefix
-    ANEW = "anew"  # what is written was not shown: it is forgotten
+    ANEW = "anew"  # from the start: the reader has not seen what is written, so that is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class StartWaiting:
-    """Start all that wait for their time now."""
+    """Start at once all planned starts that still wait for their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Another endpoint takes over."""
+    """Let another endpoint take over."""
 
     candidate: Candidate
     beginning: Beginning
@@ -61,7 +61,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An endpoint that has failed is asked once more, at that time."""
+    """Ask an endpoint that has failed once more, at the time `at`."""
 
     candidate: Candidate
     beginning: Beginning
@@ -70,7 +70,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No endpoint can go on."""
+    """End the answer: no endpoint can continue it."""
 
 
 Step = StartWaiting | Replace | Retry | GiveUp
@@ -81,9 +81,9 @@ class Failures:
     """Which endpoints have failed this answer. All fields are mutable.
 
     Attributes:
-        failed: their names.
-        again: of these, which may be asked once more, and from when.
-        retries: how often that was done.
+        failed: names of the endpoints that have failed.
+        again: those of them that may be asked once more, with the earliest time.
+        retries: how often a failed endpoint was asked again.
     """
 
     failed: set[str] = field(default_factory=set)
@@ -91,10 +91,10 @@ class Failures:
     retries: int = 0
 
     def note(self, endpoint: str, failure: EndpointFailure, now: float) -> None:
-        """An attempt there has failed."""
+        """Store that an attempt on this endpoint has failed."""
         self.failed.add(endpoint)
         wait_s = failure.retry_after_s
-        # A crash that says when it is over: the process of the local model is started again.
+        # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
         if returns or failure.kind in RETRIED:
             self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
@@ -104,19 +104,19 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class FailoverView:
-    """All that the rule looks at, at one moment.
+    """The input of the failover rule at one moment.
 
     Attributes:
-        now: the time.
-        until: no attempt begins later than this: the whole answer's deadline.
-        candidates: by name.
+        now: the time, s.
+        until: the whole answer's deadline, s; no attempt begins later.
+        candidates: candidates by endpoint name.
         order: names of endpoints that may take over, in order of preference.
-        failures: what has failed so far.
-        max_retries: how often an endpoint that has failed may be asked again, all together.
-        starts_wait: starts of the plan wait for their time, and no endpoint has spoken.
-        has_content: something is written.
-        nothing_shown: the reader has nothing of it.
-        may_continue: another endpoint may go on with it.
+        failures: which endpoints have failed so far.
+        max_retries: how many retries on failed endpoints are allowed in total.
+        starts_wait: whether planned starts still wait for their time and no endpoint has written.
+        has_content: whether the answer has any content.
+        nothing_shown: whether the reader has nothing of the answer.
+        may_continue: whether another endpoint may continue the answer.
     """
 
     now: float
@@ -131,7 +131,7 @@ class FailoverView:
     may_continue: bool
 
     def beginning(self, candidate: Candidate) -> Beginning | None:
-        """Where this endpoint could begin; None where it cannot take over."""
+        """Return where this endpoint could begin; None where it cannot take over."""
         if not self.has_content:
             return Beginning.FIRST
         if candidate.continues and self.may_continue:
@@ -140,10 +140,10 @@ class FailoverView:
 
 
 def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
-    """What to do about a writer, or the last starter, that has failed.
+    """Decide what to do after the writer, or the last starter, has failed.
 
-    A mistake in the request is the caller's: no other endpoint is asked. Else whatever the plan still has waiting
-    starts; else the next endpoint that can go on takes over; else one that has failed is asked again.
+    In this order: after a mistake in the caller's request, give up; start what the plan still has waiting; let the
+    next endpoint that can continue take over; ask a failed endpoint again; give up.
     """
     if failure.kind.is_callers_fault:
         return GiveUp()
@@ -161,7 +161,7 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
 def _retry(view: FailoverView) -> Step:
     again = view.failures.again
     if view.failures.retries < view.max_retries:
-        for name in sorted(again, key=again.__getitem__):  # the one that may be asked first
+        for name in sorted(again, key=again.__getitem__):  # earliest time first
             candidate, at = view.candidates[name], max(view.now, again[name])
             beginning = view.beginning(candidate)
             if beginning is not None and at <= view.until:
@@ -170,7 +170,7 @@ def _retry(view: FailoverView) -> Step:
 
 
 def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFailure:
-    """The failure that an attempt's silence is, once its clock has run out."""
+    """Return the failure of an attempt that was silent until its clock ran out."""
     if has_spoken:
         kind, limit, what = FailureKind.STALLED, clocks.gap_s, "gap_s"
     else:
@@ -185,14 +185,14 @@ def silence(endpoint: str, clocks: Timeouts, *, has_spoken: bool) -> EndpointFai
 def has_replaced(
     *, same_endpoint: bool, wrote: bool, started: float, dead_wrote: bool, dead_ended: float
 ) -> bool:
-    """Whether an attempt replaced one that failed: what a failover is, in records, logs, metrics and replay.
+    """Whether an attempt replaced one that failed: the definition of a failover in records, logs, metrics and replay.
 
     Args:
-        same_endpoint: both attempts are of one endpoint; that is a retry.
-        wrote: some of the answer is by the attempt.
+        same_endpoint: whether both attempts are of one endpoint; that is a retry.
+        wrote: whether the attempt wrote part of the answer.
         started: when the attempt started, s.
-        dead_wrote: the failed attempt had written.
+        dead_wrote: whether the failed attempt had written.
         dead_ended: when the failed attempt ended, s.
     """
-    # A hedge that was under way before a mute attempt failed has won a race. It has taken nothing over.
+    # A hedge that ran before an attempt failed without content has won a race; it has replaced nothing.
     return not same_endpoint and wrote and (dead_wrote or started >= dead_ended)

@@ -1,6 +1,6 @@
-"""A migration under way: bank, cut, start the target, switch or give up (design rule 3).
+"""Carries out a migration: bank, cut, start the target, switch or give up (design rule 3).
 
-`migration_rule` decides whether and when; this module carries it out.
+`migration_rule` decides whether an answer migrates, and when.
 """
 
 from __future__ import annotations
@@ -21,34 +21,33 @@ from disco.session.transcript import Transcript
 
 __all__ = ["RECONSIDER_S", "ConsideredMigration", "MigrationControl"]
 
-RECONSIDER_S = 0.01  # how often a move that still waits for its buffer is looked at again
+RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
 _ROUNDING = 1e-9  # of times, s
-_TRIES = 2  # of moving an answer away from one writer
-_SLOWER_THAN_READER = 1.2  # a target below so many times the reader's pace lives on what is banked
+_TRIES = 2  # migrations tried per writer
+_SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
 
 
 def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
-    """Of a slack, what a hand-over has: the cut goes back to the last word boundary, about two tokens."""
+    """Return the part of a slack that a migration can use: the cut goes back to a word boundary, about two tokens."""
     return max(0.0, slack_s - 2 / pace_tps)
 
 
 _WHILE_BANKING = frozenset({MigrationVerdict.BANK})
-_WHILE_THE_TARGET_READS = frozenset(
-    {MigrationVerdict.BANK, MigrationVerdict.GO}
-)  # it still prefills the prompt for this answer
+# While the target still prefills the prompt of this answer.
+_WHILE_THE_TARGET_READS = frozenset({MigrationVerdict.BANK, MigrationVerdict.GO})
 _NOT_YET = frozenset({MigrationVerdict.RETRY})
 
 
 @dataclass(frozen=True, slots=True)
 class ConsideredMigration:
-    """What `MigrationControl.consider` will ask at the next packets, for drivers that know them.
+    """What `MigrationControl.consider` will check at the next packets, for drivers that know these in advance.
 
     Attributes:
-        rule: what decides.
-        written_tokens: of the answer so far.
-        unchanging: verdicts on which nothing happens that has not happened yet.
-        pace_tps: the reader's.
-        ask_at: when to ask next, s; then every `RECONSIDER_S` at the earliest.
+        rule: the rule that decides.
+        written_tokens: tokens of the answer so far.
+        unchanging: the verdicts that change nothing at present.
+        pace_tps: the reader's pace, tokens/s.
+        ask_at: when to ask next, s; after that, at most once every `RECONSIDER_S`.
     """
 
     rule: Rule
@@ -58,20 +57,20 @@ class ConsideredMigration:
     ask_at: float
 
     def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
-        """Whether nothing would happen when so much more is written, and the playback's slack is this."""
+        """Whether nothing would happen after `more_tokens` more tokens, with a slack of `slack_s` seconds."""
         slack_s = _usable_slack_s(slack_s, self.pace_tps)
         return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
 class MigrationControl:
-    """Where the answer may go from its present writer, and the hand-over under way, if there is one.
+    """Where the answer may move from its present writer, and the migration under way, if there is one.
 
     Mutable: `migrations_run`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
-        migrations_run: every hand-over that was begun.
-        moving: the one under way.
-        move: where the answer may go from the present writer; None: it stays.
+        migrations_run: every migration that was begun.
+        moving: the migration under way; None: there is none.
+        move: the migration that the plan allows from the present writer; None: the answer stays.
     """
 
     def __init__(
@@ -94,14 +93,15 @@ class MigrationControl:
         self._transcript = transcript
         self._writer: AttemptState | None = None
         self._margin = config.margin
-        self._rules: dict[bool, Rule] = {}  # of this writer and margin, by whether the target has the prompt
+        # For this writer and margin; the key is whether the target has the prompt.
+        self._rules: dict[bool, Rule] = {}
         self._reconsider_at = 0.0
         self._failed: set[str] = set()
 
-    # ------------------------------------------------------------------ where it may go
+    # ------------------------------------------------------------------ where the answer may move
 
     def writer_is(self, writer: AttemptState) -> None:
-        """Another attempt writes from here on."""
+        """Consider migrations from this writer from now on."""
         self._writer = writer
         self._rules.clear()
         self._reconsider_at = 0.0
@@ -110,7 +110,7 @@ class MigrationControl:
         self.move = None if move is None or move.target in self._failed else move
 
     def has_failed(self, endpoint: str) -> None:
-        """Remember that the endpoint failed: this answer does not move there any more."""
+        """Store that the endpoint failed: this answer does not move there any more."""
         self._failed.add(endpoint)
         if self.move is not None and self.move.target == endpoint and self.moving is None:
             self.move = None
@@ -120,7 +120,7 @@ class MigrationControl:
         self.move = None
 
     def keeps(self, now: float) -> str | None:
-        """The endpoint whose prefill is worth keeping although it lost the race: a move there is likely."""
+        """Return the endpoint whose prefill is kept although it lost the race, because a migration there is likely."""
         if self.move is None or not self.move.keep_prefill:
             return None
         rule = self._rule(target_has_prompt=True)
@@ -128,14 +128,14 @@ class MigrationControl:
         return self.move.target if verdict in (MigrationVerdict.GO, MigrationVerdict.BANK) else None
 
     def _slack_s(self, now: float) -> float:
-        """What a hand-over may take."""
+        """Return how long a migration may take, in seconds."""
         if not self._config.streams:
             return inf
         pace = self._config.pace_tps
         return 0.0 if pace is None else _usable_slack_s(self._transcript.playback.slack_s(now), pace)
 
     def _rule(self, *, target_has_prompt: bool) -> Rule:
-        """The rule for the move that is considered; asked for every token, so made once."""
+        """Return the rule for the migration that is considered; needed at every token, so made once."""
         rule = self._rules.get(target_has_prompt)
         if rule is None:
             assert self._writer is not None
@@ -143,7 +143,7 @@ class MigrationControl:
             target = self._candidates[self.move.target]
             snapshot = Snapshot(
                 source=self._writer.candidate,
-                # What holds the prompt has loaded its model, whatever the plan had to reckon with.
+                # A target that holds the prompt has loaded its model, even if the plan expected a load time.
                 target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
                 prompt_tokens=self._config.prompt_tokens,
                 written_tokens=0,
@@ -158,10 +158,10 @@ class MigrationControl:
             rule = self._rules[target_has_prompt] = Rule(snapshot)
         return rule
 
-    # ------------------------------------------------------------------ moving
+    # ------------------------------------------------------------------ the migration
 
     def considered(self) -> ConsideredMigration | None:
-        """The move that is considered; None: there is none, or the reader has no pace."""
+        """Return the migration that is considered; None: there is none, or the reader has no pace."""
         pace = self._config.pace_tps
         if self.move is None or self.moving is not None or pace is None:
             return None
@@ -173,11 +173,11 @@ class MigrationControl:
         return ConsideredMigration(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
 
     def was_asked(self, next_at: float) -> None:
-        """A driver has asked the rule itself, and nothing has changed: do not ask before `next_at`, s."""
+        """Do not ask the rule before `next_at`, s: the driver has asked it itself, and nothing has changed."""
         self._reconsider_at = next_at
 
     def consider(self, now: float, out: list[Effect]) -> None:
-        """Ask the migration rule; bank text while it says "not yet"; cut and start the target on "go"."""
+        """Ask the migration rule: bank text on the verdict BANK, cut the answer and start the target on GO."""
         if not self._transcript.only_text:
             self.move = None
         if self.move is None or now < self._reconsider_at:
@@ -217,24 +217,25 @@ class MigrationControl:
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
     def is_target(self, state: AttemptState) -> bool:
-        """Whether the answer is about to move to this attempt."""
+        """Whether the attempt is the target of the migration under way."""
         return self.moving is not None and self.moving.target == state.number
 
     def is_source(self, state: AttemptState) -> bool:
-        """Whether the answer is about to move away from this attempt."""
+        """Whether the attempt is the source of the migration under way."""
         return self.moving is not None and self.moving.source == state.number
 
     @property
     def source(self) -> AttemptState:
-        """Of the hand-over under way."""
+        """The source of the migration under way."""
         assert self.moving is not None
         return self._attempts.states[self.moving.source]
 
     def late_at(self, now: float) -> float:
-        """When the hand-over under way is better given up: the source writes on and has more to show.
+        """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up.
 
-        With a pace that is when the reader has read all there is. Without one the reader waits anyway: for as long as
-        the decision reckoned with, and no longer.
+        Giving up pays only while the source still writes and has text after the cut. With a pace, the time is when
+        the reader has read everything. Without one the reader waits from the cut on; the time is then `margin` times
+        the expected duration after the decision.
         """
         moving = self.moving
         if moving is None or not (self._config.streams and moving.beyond and self.source.active):
@@ -244,16 +245,16 @@ class MigrationControl:
         return now + self._transcript.playback.slack_s(now)
 
     def is_late(self, now: float) -> bool:
-        """Whether the hand-over under way is to be given up."""
+        """Whether to give up the migration under way now."""
         return self.moving is not None and self.late_at(now) <= now + _ROUNDING
 
     def drop_beyond(self) -> None:
-        """The source has failed: what it wrote behind the cut is not needed, the target writes that anew."""
+        """Drop what the source wrote after the cut: the source has failed, and the target writes that text again."""
         assert self.moving is not None
         self.moving.beyond = []
 
     def switch(self, target: AttemptState, now: float, out: list[Effect]) -> None:
-        """The target writes: from here on the answer is its."""
+        """Complete the migration: the target writes, and the source is stopped."""
         moving, source = self.moving, self.source
         assert moving is not None
         moving.switched_at = now
@@ -261,13 +262,13 @@ class MigrationControl:
         self.moving = None
         if source.active:
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
-        # A target slower than the reader lives on the bank for the rest of the answer.
+        # A target slower than the reader uses up the bank during the rest of the answer.
         pace = self._config.pace_tps
         slow = pace is not None and target.candidate.decode_tps < _SLOWER_THAN_READER * pace
         self._transcript.playback.banking = slow
 
     def abandon(self, why: str, now: float, out: list[Effect]) -> None:
-        """Give up a move: the source goes on as if nothing had been."""
+        """Give up the migration under way: stop the target, and let the source go on with all that it wrote."""
         moving, source = self.moving, self.source
         assert moving is not None
         self.moving = None
@@ -286,7 +287,7 @@ class MigrationControl:
             self._transcript.playback.banking = False
 
     def close(self, outcome: str | None) -> None:
-        """No hand-over is under way any more; `outcome` says what became of it, None leaves that open."""
+        """End the migration under way, if there is one, and allow no other; None leaves its outcome unchanged."""
         if self.moving is not None and outcome is not None:
             self.moving.outcome = outcome
         self.moving = None

@@ -1,14 +1,15 @@
-"""The migration rule: whether to hand an answer to a cheaper endpoint in mid-sentence, and when.
+"""The migration rule: whether to move an answer to a cheaper endpoint in mid-sentence, and when.
 
 Numbers only. Symbols: n tokens written by the source, p prompt tokens, R tokens still to come, `r_s, r_t`
 decode rates of source and target, `r_c` reading pace, v_t the target's prefill rate, t_0 its fixed overhead,
-`t_m = t_0 + (p + n)/v_t` the time a hand-over takes until the target's first token, S the slack: how long
+`t_m = t_0 + (p + n)/v_t` the time a migration takes until the target's first token, S the slack: how long
 until the reader needs the next token.
 
-Money: with `Δc = c_s − c_t` saved per token and `C(n) = C_0 + c_in·(p + n)` the price of moving, move when
-`E[R_n]·Δc >= C(n)` (moving beats staying) and `h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the
-next token). For hazards that do not fall with length both together are the optimal stopping rule (the tests compare
-it with the exact table); otherwise both are necessary.
+Money: with `Δc = c_s − c_t` saved per token, `C(n) = C_0 + c_in·(p + n)` the price of moving and h the hazard (the
+probability that the answer ends with the next token), move when `E[R_n]·Δc >= C(n)` (moving beats staying) and
+`h·C(n) − (1−h)·c_in <= Δc` (moving now beats moving after the next token). For hazards that do not fall with length,
+both conditions together are the optimal stopping rule (the tests compare it with the exact table). Otherwise both are
+necessary.
 
 Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
 """
@@ -39,12 +40,12 @@ _ROUNDING = 1e-9
 
 
 class MigrationVerdict(StrEnum):
-    """What to do about a planned move now."""
+    """What to do now about a planned migration."""
 
-    GO = "go"  # start the hand-over
-    BANK = "bank"  # worth it; bank text until the slack is there, then ask again
-    RETRY = "later"  # not now, but may become worth it: ask again at the next batch, do not bank for it
-    NEVER = "never"  # drop the move for this answer
+    GO = "go"  # start the migration
+    BANK = "bank"  # it pays: bank text until the slack is large enough, then ask again
+    RETRY = "later"  # it may pay later: ask again at the next batch, and do not bank text
+    NEVER = "never"  # drop the migration for this answer
 
 
 class Reason(StrEnum):
@@ -52,31 +53,31 @@ class Reason(StrEnum):
 
     CANNOT_CONTINUE = "cannot_continue"  # the target cannot continue a half-written answer
     CONTEXT = "context"  # the answer would not fit into the target's context
-    NOT_WORTH_IT = "not_worth_it"  # what is left is expected to save less than moving costs
-    ENDS_SOON = "ends_soon"  # likely to end with the next tokens: waiting is worth more than it costs
-    INFEASIBLE = "infeasible"  # slack cannot grow as fast as the hand-over does
-    TOO_SHORT = "too_short"  # by the time the slack is there, too little is left
-    NO_BUFFER = "no_buffer"  # unpaced reader, and the target is not fast enough to make up for the gap
-    SLACK = "slack"  # BANK: not enough slack yet
+    NOT_WORTH_IT = "not_worth_it"  # the rest is expected to save less than moving costs
+    ENDS_SOON = "ends_soon"  # likely to end within the next tokens: waiting is worth more than it costs
+    INFEASIBLE = "infeasible"  # the slack cannot grow as fast as the time that a migration takes
+    TOO_SHORT = "too_short"  # once the slack is large enough, too little of the answer is left
+    NO_BUFFER = "no_buffer"  # unpaced reader, and the target is too slow to make up for the gap
+    SLACK = "slack"  # with BANK: not enough slack yet
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the rule looks at, at one moment.
+    """The input of the migration rule at one moment.
 
     Attributes:
         source: the endpoint that writes.
-        target: the endpoint that would write on.
+        target: the endpoint that would continue.
         prompt_tokens: p.
-        written_tokens: n, what the source has written so far.
+        written_tokens: n, the tokens that the source has written so far.
         max_tokens: the answer's length limit, None for none.
-        target_has_prompt: the target's prefill of the prompt was kept, so p costs neither time nor money.
+        target_has_prompt: whether the target's prefill of the prompt was kept; p then costs neither time nor money.
         slack_s: S from `Playback.slack_s`; inf when there is no reader yet (not streaming).
         pace_tps: r_c; None when text is passed on unpaced.
         lengths: distribution of answer lengths.
-        margin: safety factor on t_m, at least 1; double it after a failed try.
-        make_before_break: the source writes on until the target's first token; those tokens are discarded
-            and billed.
+        margin: safety factor on t_m, at least 1; double it after a migration that was given up.
+        make_before_break: whether the source writes on until the target's first token; the tokens that it then
+            writes after the cut are discarded and billed.
     """
 
     source: Candidate
@@ -98,14 +99,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What `decide` says, with the numbers behind it for the route record.
+    """The result of `decide`, with its numbers for the route record.
 
     Attributes:
         verdict: what to do.
-        reason: why not GO; None with GO.
+        reason: why the verdict is not GO; None with GO.
         missing_s: slack still to be banked, in seconds (BANK only).
-        handover_s: t_m expected, margin not included; 0 where it was not reached.
-        gain: expected saving of moving now, in the cost unit of the candidates; 0 where not reached.
+        handover_s: expected t_m in seconds, margin not included; 0 where an earlier check decided.
+        gain: expected saving of moving now, in the cost unit of the candidates; 0 where an earlier check decided.
     """
 
     verdict: MigrationVerdict
@@ -116,19 +117,22 @@ class Decision:
 
 
 def slack_needed_s(t_m_s: float, remaining_tokens: float, r_t: float, r_c: float) -> float:
-    """Slack without which a token is late: `t_m`, and `(R−1)·(1/r_t − 1/r_c)` more when `r_t < r_c`."""
+    """Return the slack below which a token is late, s: `t_m`, plus `(R−1)·(1/r_t − 1/r_c)` when `r_t < r_c`."""
     return t_m_s + max(remaining_tokens - 1, 0.0) * max(1 / r_t - 1 / r_c, 0.0)
 
 
 def decide(snapshot: Snapshot) -> Decision:
-    """Whether to hand over now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
+    """Decide whether to migrate now. A pure function, O(log n) in the knots of `snapshot.lengths`."""
     return Rule(snapshot).decide(snapshot.written_tokens, snapshot.slack_s)
 
 
 _Fields = tuple[MigrationVerdict, Reason | None, float, float, float]
-"""Of a `Decision`: one is made for every token while a move is considered, and a class costs more than the rest."""
+"""The fields of a `Decision` as a tuple.
 
-# Looking a member up on its enum class runs Python code (3.11).
+One is made for every token while a migration is considered; to make a `Decision` costs more than the rest of the rule.
+"""
+
+# A look-up of a member on its enum class runs Python code (3.11).
 _GO, _BANK, _RETRY, _NEVER = (
     MigrationVerdict.GO,
     MigrationVerdict.BANK,
@@ -139,10 +143,10 @@ _SLACK = Reason.SLACK
 
 
 class Rule:
-    """`decide` for one source and one target, for callers that ask again and again while the source writes.
+    """`decide` for one source and one target, for callers that ask at every token while the source writes.
 
     Args:
-        snapshot: its `written_tokens` and `slack_s` are not looked at.
+        snapshot: its `written_tokens` and `slack_s` are not used.
     """
 
     __slots__ = (
@@ -157,19 +161,19 @@ class Rule:
         self._saving = source.cost_out - target.cost_out
         self._cost_in, self._wasted_cost = target.cost_in, source.cost_out
         self._t_0 = snapshot.target.time_to_first_token_s(0)
-        # What one more token of the source's adds to the slack, less what it adds to the hand-over. That the rest
-        # gets shorter is not counted: by what is known of its length it may not.
+        # What one more token of the source adds to the slack, less what it adds to the migration time. A shorter
+        # rest of the answer is not counted: the expected rest need not become shorter with each token.
         self._per_token_s = 0.0
         if snapshot.pace_tps is not None:
             per_prefilled_s = snapshot.margin / snapshot.target.prefill_tps
             self._per_token_s = 1 / snapshot.pace_tps - 1 / snapshot.source.decode_tps - per_prefilled_s
 
     def decide(self, written_tokens: int, slack_s: float) -> Decision:
-        """What to do when the source has written so much and the reader has so much to read."""
+        """Decide for `written_tokens` tokens written and a slack of `slack_s` seconds."""
         return Decision(*self._decide(written_tokens, slack_s))
 
     def verdict(self, written_tokens: int, slack_s: float) -> MigrationVerdict:
-        """The same without the numbers behind it, for half the price."""
+        """Return only the verdict of `decide`, in half the time."""
         return self._decide(written_tokens, slack_s)[0]
 
     def _decide(self, n: int, slack_s: float) -> _Fields:
@@ -183,14 +187,13 @@ class Rule:
             if used + math.ceil(expected) > target.context_tokens:
                 return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
-        t_m_s = (
-            self._t_0 + (self._prompt_tokens + n) / target.prefill_tps
-        )  # as `Candidate.time_to_first_token_s`, without its call
+        # The formula of `Candidate.time_to_first_token_s`, without the cost of a call.
+        t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps
         wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
         price = self._price(n, expected, wasted_tokens)
         now = expected * saving - price
         if now < 0 or saving <= 0 or expected <= 0:
-            # Where a long answer promises an even longer one, the same move may pay further on.
+            # Where the expected rest grows with the length written, the same migration may pay later.
             most = lengths.most_remaining(n)
             may_pay = saving > 0 and expected > 0 and most * saving >= self._price(n, most, wasted_tokens)
             return _RETRY if may_pay else _NEVER, Reason.NOT_WORTH_IT, 0.0, 0.0, now
@@ -206,9 +209,9 @@ class Rule:
                 return _GO, None, 0.0, t_m_s, now
             return _NEVER, Reason.NO_BUFFER, 0.0, t_m_s, now
 
-        # GO when the slack covers the hand-over, BANK while it can still come to that, else NEVER.
+        # GO when the slack covers the migration, BANK while it can still grow enough, else NEVER.
         if r_t < r_c:
-            # Such a target falls behind the reader until the end: plan for a long rest, not a middling one.
+            # Such a target falls behind the reader until the end: plan for a long rest, not for a typical one.
             remaining = lengths.remaining_quantile(n, _REMAINING_QUANTILE)
             needed_s = slack_needed_s(needed_s, remaining, r_t, r_c)
         missing_s = needed_s - slack_s
@@ -223,11 +226,11 @@ class Rule:
         return _BANK, _SLACK, missing_s, t_m_s, now
 
     def _price(self, n: int, remaining_tokens: float, wasted_tokens: float) -> float:
-        """`C(n)`; in vain the source writes up to `wasted_tokens` behind the cut, which is `C_0`."""
+        """Return `C(n)`; its part `C_0` pays for up to `wasted_tokens` that the source writes after the cut."""
         fixed = min(wasted_tokens, remaining_tokens) * self._wasted_cost
         return fixed + self._cost_in * (self._prompt_tokens + n)
 
 
 def _tokens_to_make_up(t_m_s: float, r_s: float, r_t: float) -> float:
-    """R beyond which an unpaced reader is served sooner by moving: `t_m·r_s·r_t/(r_t − r_s)`."""
+    """Return the R above which moving serves an unpaced reader sooner: `t_m·r_s·r_t/(r_t − r_s)`."""
     return t_m_s * r_s * r_t / (r_t - r_s) if r_t > r_s else math.inf
