@@ -1,4 +1,4 @@
-"""A server on this machine, or another of the user's, as the local side: Ollama, LM Studio, llama-server, vLLM, ..."""
+"""A server on this machine, or on another of the user's, as the local side: Ollama, LM Studio, llama-server, ..."""
 
 from disco.endpoints.local_server.local_endpoint import LocalServerEndpoint
 
