@@ -51,7 +51,7 @@ class LocalServerAttempt(Attempt):
         self._closed = False
         self._over = False
         self._finished = False
-        self._told = False
+        self._reported = False
 
     async def __anext__(self) -> Event:
         if self._over or self._closed:
@@ -122,6 +122,6 @@ class LocalServerAttempt(Attempt):
         self._over = True
         if self._turn is not None:
             self._turn.leave()
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self._on_close(self, self._finished)

@@ -71,20 +71,20 @@ class Turns:
 
 
 class Turn:
-    """One request's place in the queue. Mutable: `_come`, `_left`."""
+    """One request's place in the queue. Mutable: `_has_come`, `_left`."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._come = anyio.Event()
+        self._has_come = anyio.Event()
         self._left = False
 
     def begin(self) -> None:
         """Mark that the request's turn has come."""
-        self._come.set()
+        self._has_come.set()
 
     async def wait(self) -> None:
         """Wait until the request's turn has come."""
-        await self._come.wait()
+        await self._has_come.wait()
 
     def leave(self) -> None:
         """Free the place for the next request. Idempotent."""

@@ -223,9 +223,9 @@ class ServerAttempt(Attempt):
                 stream_cls=openai.AsyncStream[ChatCompletionChunk],
             )
         except Exception:
-            # The connection was refused, turned away, or dropped without a response (as a pooled connection is that
-            # its server has just closed). Without a response there is no charge. An attempt that is cancelled while
-            # the server is silent is charged.
+            # The connection or the request was refused, or the connection was dropped without a response. (A pooled
+            # connection is dropped if its server has just closed it.) Without a response there is no charge. An
+            # attempt that is cancelled while the server is silent is charged.
             self._sent = False
             raise
         self._response = cast("httpx2.Response", response)

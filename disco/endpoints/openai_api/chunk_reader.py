@@ -34,8 +34,8 @@ from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
-_MOLDS = 8  # templates one stream may make in vain: some servers write different fields into every event
-_PAID = 4  # chunks that a template must serve to repay its making
+_MAX_TEMPLATES = 8  # that one stream may make in vain: some servers vary more than the text of each event
+_REPAID_AFTER = 4  # chunks that a template must serve to repay its making
 _TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
 
 
@@ -102,7 +102,14 @@ class ChatReader(ChunkReader):
     """
 
     # Mutable: all attributes, by `read`.
-    __slots__ = ("_choices", "_hides_logprobs", "_molds", "_template", "_template_made_at", "_unfinished")
+    __slots__ = (
+        "_choices",
+        "_hides_logprobs",
+        "_template",
+        "_template_made_at",
+        "_templates_left",
+        "_unfinished",
+    )
 
     def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
         super().__init__()
@@ -110,7 +117,7 @@ class ChatReader(ChunkReader):
         self._hides_logprobs = hides_logprobs
         self._unfinished = choices
         self._template: ChunkTemplate | None = None
-        self._molds = _MOLDS if choices == 1 else 0  # templates that may still be made in vain
+        self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
         self._template_made_at = 0  # `tokens` when the template was made
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
@@ -158,14 +165,14 @@ class ChatReader(ChunkReader):
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, chunk))
-                if self._molds:
-                    self._make_mold(data, chunk)
+                if self._templates_left:
+                    self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
 
-    def _make_mold(self, data: bytes, chunk: ChatCompletionChunk) -> None:
-        if self.tokens - self._template_made_at <= _PAID:
-            self._molds -= 1
+    def _make_template(self, data: bytes, chunk: ChatCompletionChunk) -> None:
+        if self.tokens - self._template_made_at <= _REPAID_AFTER:
+            self._templates_left -= 1
         self._template = ChunkTemplate.of(data, chunk)
         self._template_made_at = self.tokens
 

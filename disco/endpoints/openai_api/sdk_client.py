@@ -39,7 +39,7 @@ class PlainClient(AsyncOpenAI):
         return f"AsyncOpenAI/Python {__version__}"
 
     def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> httpx2.Request:
-        key = self._sameness(options, retries_taken)
+        key = self._reuse_key(options, retries_taken)
         like = None if key is None else self._kept.get(key)
         if like is None:
             request = super()._build_request(options, retries_taken=retries_taken)
@@ -51,7 +51,7 @@ class PlainClient(AsyncOpenAI):
         content = json.dumps(options.json_data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return _with_body(like, content.encode())
 
-    def _sameness(self, options: FinalRequestOptions, retries_taken: int) -> Any:
+    def _reuse_key(self, options: FinalRequestOptions, retries_taken: int) -> Any:
         """Return all values that decide a request besides its body; None where they cannot be listed."""
         http, timeout = self._client, options.timeout
         ordinary = (
