@@ -204,7 +204,7 @@ def _environment_class() -> Any:
                 raise TemplateLimitError("it formats text with a width of more than 6 digits")
 
         def _final(self, value: Any) -> Any:
-            """Count lists that hold each other many times over, which would be written out at any length."""
+            """Raise before lists that hold each other many times over are written out at too great a length."""
             waiting = [value] if isinstance(value, list | tuple | dict) else []
             while waiting:
                 one = waiting.pop()
