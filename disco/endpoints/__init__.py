@@ -1,1 +1,1 @@
-"""What generates: models on this machine, behind an API, or made of numbers, under one contract."""
+"""Endpoints under one contract: models on this machine, models behind an API, and simulated ones."""

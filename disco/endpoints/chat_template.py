@@ -1,9 +1,9 @@
-"""Chat templates, rendered as llama.cpp renders them, in an environment that can stop them.
+"""Chat templates, rendered as llama.cpp renders them, in an environment that can stop a rendering.
 
-Every kind of endpoint renders with this one: what a server is made to continue is what the local model would read.
-A template comes with a model's file, and may be hostile. So it runs in a Jinja sandbox, and whatever it repeats
-passes a checkpoint: every block of statements (so every turn of a loop), every call, every filter. There it is
-stopped when its prompt is no longer wanted, or when it has used more processor time or memory than it may.
+Every kind of endpoint renders with this module, so that a server continues the same text that the local model reads.
+A template comes with a model's file and may be hostile. So it runs in a Jinja sandbox with checkpoints: at every
+block of statements (so at every turn of a loop), every call and every filter. A checkpoint stops the rendering when
+its prompt is no longer needed, or when it has used more processor time or memory than the limits allow.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from typing import Any
 __all__ = ["MAX_CPU_S", "MAX_MADE", "ChatTemplate", "TemplateLimitError"]
 
 MAX_CPU_S = 5.0
-"""Processor time of one rendering; a common template takes less than a millisecond for each message."""
+"""Limit on the processor time of one rendering, seconds; a common template takes less than 1 ms for each message."""
 
 MAX_MADE = 2**28
-"""Characters and list entries that a single step may make."""
+"""Limit on the characters and list entries that a single step makes."""
 
 _MAX_MADE_IN_ALL = 2**30
 _MAX_NUMBER_BITS = 4096
 _WIDE = re.compile(r"%[^a-zA-Z%]*\d{7}|\{[^{}]*\d{7}")
-_LOOK_EVERY = 64  # checkpoints from one look at the processor's clock to the next
+_LOOK_EVERY = 64  # checkpoints between two readings of the processor's clock
 
 
 class TemplateLimitError(Exception):
-    """The template would take more than it may; the message says of what, in a clause."""
+    """The template would exceed a limit; the message names the limit, in a clause."""
 
 
 def _ignore() -> None:
-    """The checkpoint of a caller that waits as long as the limits allow."""
+    """Do nothing: the checkpoint of a caller that waits as long as the limits allow."""
 
 
 class ChatTemplate:
-    """A compiled chat template, safe from any thread: its renderings wait for each other.
+    """A compiled chat template, safe from any thread; one rendering runs at a time.
 
     Mutable: the environment, which counts what one rendering has used; under `_lock`.
 
     Args:
-        source: Jinja.
-        eos_text, bos_text: what the template's `eos_token` and `bos_token` stand for.
+        source: the template, in Jinja.
+        eos_text, bos_text: the values of the template's `eos_token` and `bos_token`.
 
     Raises:
-        jinja2.TemplateSyntaxError: the template is no Jinja template.
+        jinja2.TemplateSyntaxError: the source is not a valid Jinja template.
     """
 
     def __init__(self, source: str, *, eos_text: str, bos_text: str) -> None:
@@ -72,17 +72,17 @@ class ChatTemplate:
         extra: Mapping[str, Any] | None = None,
         check: Callable[[], None] = _ignore,
     ) -> str:
-        """The conversation as the template writes it.
+        """Return the conversation as the template writes it.
 
         Args:
             messages: roles and content.
             tools: as the API writes them.
             opens_turn: the text is to end where the assistant's answer begins (`add_generation_prompt`).
             extra: further variables of the template; they replace none of those above.
-            check: called at every checkpoint; what it raises stops the rendering and passes through.
+            check: called at every checkpoint; an exception that it raises stops the rendering and passes through.
 
         Raises:
-            TemplateLimitError: it would take too long or too much memory.
+            TemplateLimitError: the rendering would take too long or too much memory.
             Exception: whatever the template raises.
         """
         variables = {
@@ -117,7 +117,7 @@ def _now(pattern: str) -> str:
 
 @functools.cache
 def _environment_class() -> Any:
-    """Made when it is first needed: importing this module does not import Jinja."""
+    """Define the class when it is first needed, so that importing this module does not import Jinja."""
     import jinja2  # noqa: PLC0415
     from jinja2.compiler import CodeGenerator  # noqa: PLC0415
     from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
@@ -126,7 +126,7 @@ def _environment_class() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
     class WithCheckpoints(CodeGenerator):
-        """Every block of statements begins with a checkpoint, and `~` is a function that knows its limits."""
+        """Writes a checkpoint before every block of statements, and `~` as a function that keeps the limits."""
 
         def blockvisit(self, nodes: Any, frame: Any) -> None:
             self.writeline("environment.checkpoint()")
@@ -140,7 +140,7 @@ def _environment_class() -> Any:
             self.write("))")
 
     class Generation(Extension):
-        """`{% generation %}` marks what a model is trained on: it means nothing here."""
+        """`{% generation %}` marks the text that a model is trained on; rendering ignores the mark."""
 
         tags = {"generation"}  # noqa: RUF012 - Jinja's form
 
@@ -149,7 +149,7 @@ def _environment_class() -> Any:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     class Environment(ImmutableSandboxedEnvironment):
-        """Mutable: `_check`, `_steps`, `_made`, `_until_s` of the rendering that goes on."""
+        """Mutable: `_check`, `_steps`, `_made`, `_until_s` of the current rendering."""
 
         code_generator_class = WithCheckpoints
         intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -163,18 +163,18 @@ def _environment_class() -> Any:
                 finalize=self._final,
                 loader=jinja2.BaseLoader(),
             )
-            del self.globals["lipsum"]  # endless prose in one call
+            del self.globals["lipsum"]  # makes text of any length in one call
             self.filters["tojson"] = self._tojson
             self.filters = {name: self._limited(made) for name, made in self.filters.items()}
 
         def begin(self, check: Callable[[], None]) -> None:
-            """Count anew."""
+            """Reset the counts for a new rendering."""
             self._check = check
             self._steps = self._made = 0
             self._until_s = time.thread_time() + MAX_CPU_S
 
         def checkpoint(self) -> None:
-            """Leave where the rendering is to stop, or has taken too long."""
+            """Raise where the rendering is to stop, or has taken too long."""
             self._check()
             self._steps += 1
             if self._steps % _LOOK_EVERY == 0 and time.thread_time() > self._until_s:
@@ -191,7 +191,7 @@ def _environment_class() -> Any:
             return value
 
         def _expect(self, values: Sequence[Any]) -> None:
-            """Leave before something is made that is as large as all that it is made of, multiplied."""
+            """Raise before a step makes something as large as the product of its operands' sizes."""
             product = 1
             for value in values:
                 product *= max(1, _size(value))
@@ -199,12 +199,12 @@ def _environment_class() -> Any:
                     raise TemplateLimitError(f"it makes more than {MAX_MADE:,} characters in one go")
 
         def _expect_width(self, pattern: str) -> None:
-            """Leave before a format asks for very wide text."""
+            """Raise before a format makes very wide text."""
             if _WIDE.search(pattern):
                 raise TemplateLimitError("it formats text with a width of more than 6 digits")
 
         def _final(self, value: Any) -> Any:
-            """Lists that hold each other many times over are written out only up to a size."""
+            """Raise before lists that hold each other many times over are written out at too great a length."""
             waiting = [value] if isinstance(value, list | tuple | dict) else []
             while waiting:
                 one = waiting.pop()
@@ -214,7 +214,7 @@ def _environment_class() -> Any:
                 waiting += (held for held in inside if isinstance(held, list | tuple | dict))
             return value
 
-        def concat(self, parts: Any) -> str:  # a function in Jinja, too
+        def concat(self, parts: Any) -> str:  # overrides Jinja's own function
             """Join text that the template wrote."""
             kept: list[str] = []
             for part in parts:
@@ -223,7 +223,7 @@ def _environment_class() -> Any:
             return "".join(kept)
 
         def joined(self, parts: tuple[Any, ...]) -> str:
-            """What `~` makes of values."""
+            """Return the text that `~` makes of values."""
             return self.concat([part if isinstance(part, str) else str(self._final(part)) for part in parts])
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -242,7 +242,7 @@ def _environment_class() -> Any:
         def call(__self, __context: Any, __obj: Any, /, *args: Any, **named: Any) -> Any:  # noqa: N805
             __self.checkpoint()
             if not isinstance(__obj, Macro):
-                # The sandbox puts a function around a text's own format method.
+                # The sandbox wraps a text's own format method in a function.
                 text = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
                 if hasattr(__obj, "__wrapped__") and isinstance(text, str):
                     __self._expect_width(text)
@@ -250,7 +250,7 @@ def _environment_class() -> Any:
             return __self._use_result(super().call(__context, __obj, *args, **named))
 
         def _limited(self, made: Callable[..., Any]) -> Callable[..., Any]:
-            passed = 1 if hasattr(made, "jinja_pass_arg") else 0  # a context, before the values
+            passed = 1 if hasattr(made, "jinja_pass_arg") else 0  # Jinja passes a context before the values
 
             @functools.wraps(made)
             def limited(*args: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: whether it is whole, which tokenizer and which chat template it holds.
+"""The header of a GGUF file: whether the file is whole, which tokenizer and which chat template it holds.
 
 Source: the GGUF specification, version 3 (ggml's docs/gguf.md). Versions 2 and 3 share this layout.
 """
@@ -21,7 +21,7 @@ _SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 
-# ggml tensor type -> (elements in a block, bytes of a block). A type that is not listed only weakens the
+# ggml tensor type -> (elements in a block, bytes of a block). A type that is not listed weakens only the
 # check for truncation.
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
@@ -33,7 +33,7 @@ _BLOCKS = {
 
 _MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
 
-# What decides how text becomes ids, besides the list of tokens itself.
+# The entries that decide how text becomes ids, besides the list of tokens itself.
 _TOKENIZER_KEYS = (
     "tokenizer.ggml.model",
     "tokenizer.ggml.pre",
@@ -43,17 +43,17 @@ _TOKENIZER_KEYS = (
 
 
 class GgufError(ValueError):
-    """The file is not a whole GGUF; the message says what is wrong, without the file's name."""
+    """The file is not a whole GGUF file; the message says what is wrong, without the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header says.
+    """What the header contains.
 
     Attributes:
         metadata: scalar and string entries; arrays are left out.
         vocabulary: fingerprint of the tokenizer, None where the file has no list of tokens.
-        size_bytes: how long the file must at least be.
+        size_bytes: the least size of a whole file.
     """
 
     metadata: dict[str, object] = field(repr=False)
@@ -62,7 +62,7 @@ class Header:
 
     @property
     def trained_context_tokens(self) -> int | None:
-        """The context length the model was trained with."""
+        """Return the context length that the model was trained with, in tokens."""
         value = self.metadata.get(f"{self.metadata.get('general.architecture')}.context_length")
         return value if isinstance(value, int) else None
 
@@ -123,11 +123,11 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
 
     Args:
         path: an existing file.
-        scalars_only: stop where the tokenizer begins, whose arrays are long: well under a millisecond
-            instead of tens. Neither the vocabulary nor the size is known then.
+        scalars_only: stop where the tokenizer begins, whose arrays are long: this takes well under a millisecond
+            instead of tens. The vocabulary and the size are then not known.
 
     Raises:
-        GgufError: not a GGUF, an unsupported version, or truncated.
+        GgufError: the file is not a GGUF file, has an unsupported version, or is truncated.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -136,20 +136,20 @@ def read_header(path: Path, *, scalars_only: bool = False) -> Header:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _parse(_Reader(data), scalars_only=scalars_only)
-            except (struct.error, OverflowError) as exc:  # read, or to be read, behind the end
+            except (struct.error, OverflowError) as exc:  # a read, or a length to be read, beyond the end
                 raise GgufError("it is truncated inside its header") from exc
             except RecursionError as exc:
                 raise GgufError("its header holds arrays in arrays without end") from exc
 
 
 def read_tokens(path: Path) -> list[bytes]:
-    """The tokenizer's vocabulary, by id, each token as the file spells it; empty where the file has none.
+    """Return the tokenizer's vocabulary, by id, each token as the file spells it; empty where the file has none.
 
     Raises:
-        GgufError: not a GGUF, an unsupported version, or truncated.
+        GgufError: the file is not a GGUF file, has an unsupported version, or is truncated.
         OSError: the file cannot be read.
     """
-    read_header(path)  # says what is wrong with it
+    read_header(path)  # raises the error that says what is wrong with the file
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _Reader(data)
         reader.at = 16
@@ -163,7 +163,7 @@ def read_tokens(path: Path) -> list[bytes]:
 
 @lru_cache(maxsize=16)
 def read_chat_template(path: str) -> str:
-    """The model's own chat template (Jinja source), read without llama.cpp.
+    """Return the model's own chat template (Jinja source), read without llama.cpp.
 
     Raises:
         ModelFileError: the file is missing, is no whole GGUF, or has no chat template.
@@ -206,7 +206,7 @@ def _parse(reader: _Reader, *, scalars_only: bool) -> Header:
 
 
 def _end_of_tensors(reader: _Reader, count: int, metadata: dict[str, object]) -> int:
-    if count == 0:  # a vocabulary alone: nothing follows that would have to be aligned
+    if count == 0:  # a vocabulary alone: no tensor follows, so nothing is aligned
         return reader.at
     end = 0
     for _ in range(count):

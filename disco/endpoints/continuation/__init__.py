@@ -1,4 +1,4 @@
-"""Making a server continue a half-written answer: methods, rendering, the seam, and the probe."""
+"""How a server is made to continue a half-written answer: methods, rendering, the seam, and the probe."""
 
 from typing import TYPE_CHECKING
 
@@ -21,5 +21,5 @@ __all__ = [
     "probe",
 ]
 
-if not TYPE_CHECKING:  # a type checker finds the former names
+if not TYPE_CHECKING:  # hidden from type checkers, which would report the old names
     __getattr__ = former_names("endpoints.continuation")

@@ -1,6 +1,7 @@
-"""The ways a server can be made to continue a half-written answer, and the request each one sends.
+"""The methods by which a server continues a half-written answer, and the request that each method sends.
 
-Nothing here is guessed: a method is configured, or a probe has proved it (`probe.py`); unknown means no.
+No method is guessed: it is configured, or a probe has proved it (`probe.py`). Where neither is so, the server does
+not continue.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Continuation:
         method: "flags": `continue_final_message` with `add_generation_prompt: false` (vLLM, SGLang,
             llama-server); "completions": the prompt, rendered here, sent to `/completions`; "prefix": last
             message with `"prefix": true` (DeepSeek, Mistral); "trailing": a trailing assistant message;
-            "auto": find out by asking the server once; "none": never.
+            "auto": determine the method by one probe; "none": never continue.
         template: for "completions" (and "auto"): the model's chat template as Jinja source, the path of a
             GGUF file that holds it (ends in `.gguf`), or "apply-template" to let llama-server render.
         bos_token, eos_token: the template's variables. Leave `bos_token` empty where the server adds it to
-            every prompt itself, as nearly all do.
+            every prompt itself, as nearly all servers do.
         echoes: whether the server repeats the sent text first (Mistral does). None: as the method's specification
-            says, see `known_to_echo`; "auto" finds out.
+            says, see `known_to_echo`; "auto" determines it.
     """
 
     method: Method = "none"
@@ -80,7 +81,7 @@ class Continuation:
         """Whether the reply begins with the sent text; None when that is not known.
 
         "flags" and "completions" do not echo by their specification. For "prefix" and "trailing" it depends on
-        the server, which only `echoes` or a probe tells.
+        the server, so only `echoes` or a probe can say.
         """
         if self.echoes is None and self.method in ("flags", "completions"):
             return False
@@ -92,7 +93,7 @@ class Continuation:
         return self.template == APPLY_TEMPLATE
 
     def template_source(self) -> str | None:
-        """The template as Jinja source, read from the GGUF file where that was given.
+        """Return the template as Jinja source, read from the GGUF file where one was given.
 
         Raises:
             ModelFileError: the file cannot be read or holds no template.
@@ -104,7 +105,7 @@ class Continuation:
 
     @property
     def template_file(self) -> str | None:
-        """The GGUF file that was given as template; None where it is no file."""
+        """Return the GGUF file that was given as template; None where the template is no file."""
         given = self.template or ""
         one_line = "\n" not in given and "{" not in given
         return given if one_line and given.lower().endswith(".gguf") else None
@@ -115,9 +116,9 @@ class Call:
     """One POST to the server.
 
     Attributes:
-        path: below the client's base_url.
+        path: relative to the client's base_url.
         body: JSON object.
-        echoes: whether the reply begins with the sent text; None: not known.
+        echoes: whether the reply begins with the sent text; None when that is not known.
     """
 
     path: str
@@ -126,23 +127,23 @@ class Call:
 
 
 def chat_call(request: Request) -> Call:
-    """The request as it is, streamed."""
+    """Return the call that sends the request unchanged, streamed."""
     return Call(
         "/chat/completions", _streamed({"messages": list(request.messages), **_given(request)}, request)
     )
 
 
 def used_up(request: Request, prefix: Prefix) -> bool:
-    """True when the answer's length limit is reached already."""
+    """Return True when the prefix already reaches the answer's length limit."""
     limit = request.max_tokens
     return bool(prefix) and limit is not None and limit - prefix.tokens <= 0
 
 
 def continue_call(request: Request, prefix: Prefix, continuation: Continuation) -> Call:
-    """The chat request that continues `prefix`, for every method but "completions".
+    """Return the chat request that continues `prefix`, for every method but "completions".
 
-    When all of the prefix is withheld there is nothing to send: the request then goes out as it is, and
-    the target must begin with the withheld text by itself. An empty prefix is never sent.
+    When all of the prefix is withheld there is no text to send. The request then goes out unchanged, and the target's
+    answer must begin with the withheld text. An empty prefix is never sent.
 
     Raises:
         CannotContinueError: the method sends no chat request ("none", "auto" before its probe).
@@ -156,7 +157,7 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
     if continuation.method == "flags":
         if continuation.echoes is None and request.params.get(
             "echo"
-        ):  # vLLM's parameter, where the caller set it
+        ):  # vLLM's parameter, if the caller set it
             echoes = True
         body |= {"continue_final_message": True, "add_generation_prompt": False}
     elif continuation.method == "prefix":
@@ -167,8 +168,8 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
     return Call("/chat/completions", _streamed(body, request), echoes=echoes)
 
 
-# Parameters of a chat request that mean the same to `/completions`; the second half is what local servers
-# take beyond OpenAI's.
+# Parameters of a chat request that have the same meaning for `/completions`; the second half are extensions of
+# OpenAI's API that local servers accept.
 _COMPLETIONS_PARAMS = (
     *("temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "user"),
     *("top_k", "min_p", "typical_p", "repeat_penalty", "repetition_penalty", "mirostat_mode", "mirostat_tau"),
@@ -180,11 +181,11 @@ _MAX_STOPS = 4  # OpenAI's limit, which several servers share
 def completions_call(
     request: Request, prefix: Prefix, continuation: Continuation, *, head: str | None = None
 ) -> Call:
-    """The `/completions` request that continues `prefix.sent` (not empty).
+    """Return the `/completions` request that continues `prefix.sent` (not empty).
 
     Args:
         request: the chat request.
-        prefix: what is continued.
+        prefix: the text to continue.
         continuation: its template renders the prompt, unless the server did.
         head: the prompt up to the assistant's turn, where the server rendered it.
 
@@ -207,7 +208,7 @@ def completions_call(
             extra=_template_variables(request),
         )
         prompt, end_of_turn = rendered.text, rendered.end_of_turn
-        # A server stops at its end token by itself; one whose model has another end-of-turn prints it.
+        # A server stops at its own end token; a server whose model ends a turn with another token prints that token.
         if end_of_turn and end_of_turn not in stops and len(stops) < _MAX_STOPS:
             stops.append(end_of_turn)
     else:
@@ -230,12 +231,12 @@ def completions_body(
     stops: Sequence[str] | None = None,
     echoes: bool | None = False,
 ) -> Call:
-    """The `/completions` request with a prompt that ends with the answer so far.
+    """Return the `/completions` request with a prompt that ends with the answer so far.
 
     Args:
         request: the chat request.
-        prefix: what the prompt ends with.
-        prompt: text, or what the server takes in its place.
+        prefix: the text that the prompt ends with.
+        prompt: text, or another form of prompt that the server accepts.
         stops: the texts to stop at; by default the request's.
         echoes: see `Call`.
     """
@@ -243,7 +244,7 @@ def completions_body(
         name: request.params[name] for name in _COMPLETIONS_PARAMS if name in request.params
     }
     body |= {"model": request.model, "prompt": prompt, "max_tokens": request.max_tokens}
-    # An explicit null asks for no limit; left out, most servers stop after 16 tokens.
+    # An explicit null asks for no limit; without the field, most servers stop after 16 tokens.
     _lower_limit(body, request, prefix)
     if stops:
         body["stop"] = list(stops)
@@ -261,9 +262,9 @@ def _streamed(body: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix) -> None:
-    """Take what has been written off the length limit, and put back what must be written again.
+    """Subtract the tokens already written from the length limit, and add those that must be written again.
 
-    How many tokens the withheld text is, nobody knows exactly: four characters to one, rounded up.
+    The exact number of tokens in the withheld text is unknown; the estimate is four characters to one, rounded up.
     """
     limit = request.max_tokens
     if limit is None:

@@ -1,11 +1,11 @@
-"""A half-written answer as token ids: where both sides have proved one vocabulary.
+"""A half-written answer as token ids, where disco has proved that both endpoints use one vocabulary.
 
-llama-server takes prompts of text and ids mixed. So the head of a prompt travels as text, and the answer so far as the
-very tokens that it was written in: nothing is tokenised anew, nothing in it is read as a control token. It saves no
-bytes in JSON (docs/continuation.md), and it does not buy the same words.
+llama-server accepts prompts that mix text and ids. So the head of a prompt is sent as text, and the answer so far as
+the tokens in which it was written: it is not tokenised anew, and nothing in it is read as a control token. Ids save no
+bytes in JSON, and they do not make the target write the same words (docs/continuation.md).
 
-An id is a number: given to a server with another vocabulary it is another word. So a fingerprint of a file is not
-taken on trust; the server is asked to spell out a sample of the file's tokens.
+The same id means another word in another vocabulary. So the fingerprint of a file is not proof enough: the server is
+asked to decode a sample of the file's tokens.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from disco.request import Prefix, Request
 __all__ = ["ids_call", "proved_vocabulary"]
 
 _SAMPLE = 256
-# Words that every kind of tokenizer spells the same way, but for the mark of the space before them.
+# Words that every kind of tokenizer spells the same way, except for the mark of the space before them.
 _PLAIN = re.compile(r"(?:\u0120|\u2581)?[A-Za-z0-9]+")
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " "})
 
 
 def ids_call(request: Request, prefix: Prefix, head: str) -> Call:
-    """The `/completions` request that continues `prefix.ids`, which are given and nothing of them is withheld.
+    """Return the `/completions` request that continues `prefix.ids` (not empty, nothing of it withheld).
 
     Args:
         request: the chat request.
-        prefix: what is continued.
+        prefix: the answer so far.
         head: the prompt up to the assistant's turn, as the server rendered it.
     """
     return completions_body(request, prefix, [head, *(prefix.ids or ())])
 
 
 async def proved_vocabulary(client: openai.AsyncOpenAI, path: str | Path) -> str | None:
-    """The fingerprint of a GGUF file's vocabulary, where the server behind `client` has the same one; else None.
+    """Return the fingerprint of a GGUF file's vocabulary if the server behind `client` has the same one, else None.
 
-    Asks twice: for the number of its tokens, and to spell 256 of the file's, from all over it.
+    Sends two requests: one for the number of the server's tokens, one to decode 256 of the file's tokens, spread over
+    the whole vocabulary.
     """
     known = await anyio.to_thread.run_sync(_known, Path(path))
     if known is None:
@@ -83,7 +84,7 @@ def _sample(tokens: Sequence[str]) -> list[int]:
 
 
 def _sizes(models: object) -> set[object]:
-    """How many tokens the models of llama-server's list have."""
+    """Return the numbers of tokens that the models in llama-server's list have."""
     listed = models.get("data") if isinstance(models, Mapping) else None
     entries = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
     metas = [item.get("meta") for item in entries]

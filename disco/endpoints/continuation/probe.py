@@ -1,8 +1,8 @@
-"""Finding out, by asking once, whether a server continues a half-written answer.
+"""The probe: one small request for each method, to find out whether a server continues a half-written answer.
 
-A status of 200 proves nothing: many servers take the extra fields, ignore them, and start a new answer. So
-each method is tried with a sequence whose next characters are certain and which no new answer begins with:
-after "..., 10, 11" a continuation starts with a comma, and nothing else does.
+A status of 200 proves nothing: many servers accept the extra fields, ignore them, and start a new answer. So each
+method is tried with a sequence whose next characters are certain and with which no new answer begins: after
+"..., 10, 11" only a continuation starts with a comma.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Outcome", "ProbeVerdict", "judge", "probe", "rendered_head"]
 Outcome = Literal["continues", "echoes", "restarts", "refuses", "unreachable"]
 
 _QUESTION = "Count from 1 to 30 in digits. Write nothing but the numbers, separated by commas."
-# The unlikely opening keeps an answer that starts anew ("1, 2, 3") from looking like an echo.
+# The unusual opening keeps a new answer ("1, 2, 3") from looking like an echo.
 _SENT = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 _NEXT = (", 12", ",12")
 _TOKENS = 8
@@ -46,10 +46,10 @@ class ProbeVerdict:
 
     Attributes:
         method: the first method on the ladder that works; "none" when none does.
-        outcomes: what each method that was tried did.
+        outcomes: what the server did for each method that was tried.
         server_renders: "completions" works with llama-server's `/apply-template`.
-        vocabulary: fingerprint of the vocabulary that it has proved to have, and whose ids it takes; None where it
-            has not.
+        vocabulary: fingerprint of the vocabulary that the server has proved to have, and whose ids it accepts; None
+            where it has proved none.
     """
 
     method: Method = "none"
@@ -59,11 +59,11 @@ class ProbeVerdict:
 
     @property
     def conclusive(self) -> bool:
-        """False when the server could not be asked; then it should be asked again."""
+        """False when the server could not be reached; then the probe should be repeated."""
         return "unreachable" not in self.outcomes.values()
 
     def applied_to(self, configured: Continuation) -> Continuation:
-        """`configured` ("auto") with this verdict's method in place."""
+        """Return `configured` ("auto") with this verdict's method in place."""
         if self.method == "none":
             return Continuation()
         template = None
@@ -73,11 +73,11 @@ class ProbeVerdict:
             configured,
             method=self.method,
             template=template,
-            echoes=self.outcomes.get(self.method) == "echoes",  # known from here on
+            echoes=self.outcomes.get(self.method) == "echoes",
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data."""
+        """Return the verdict as plain JSON data."""
         return {
             "method": self.method,
             "outcomes": dict(self.outcomes),
@@ -87,17 +87,17 @@ class ProbeVerdict:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ProbeVerdict:
-        """The inverse of `to_dict`."""
+        """Make a verdict from the data of `to_dict`."""
         renders = bool(data.get("server_renders", False))
         return cls(data["method"], dict(data["outcomes"]), renders, data.get("vocabulary"))
 
 
 def judge(text: str) -> Outcome:
-    """What an endpoint did that was given the probe's beginning and answered with `text`."""
+    """Return what an endpoint did that was given the probe's beginning and answered with `text`."""
     if text.startswith(_NEXT):
         return "continues"
-    # An echo costs a server no tokens. Small models imitate what stands before them, and one that repeats
-    # the beginning word by word in a new turn runs out of its eight tokens before it gets to the end.
+    # An echo costs a server no tokens. A small model may imitate the text before its turn. If it repeats the beginning
+    # word by word in a new turn, its eight tokens end before the beginning does.
     if text.startswith(_SENT) and text[len(_SENT) :].startswith(_NEXT):
         return "echoes"
     return "restarts"
@@ -115,10 +115,10 @@ async def probe(
 
     Args:
         client: the server's.
-        model: which of its models.
-        methods: of `LADDER`, in the order to try.
-        continuation: gives the template for "completions"; without one, llama-server is asked to render.
-        limit_s: seconds each request may take.
+        model: the model to probe.
+        methods: from `LADDER`, in the order to try.
+        continuation: gives the template for "completions"; without a template, llama-server renders the prompt.
+        limit_s: time limit of each request, seconds.
     """
     outcomes: dict[str, Outcome] = {}
     for method in methods:
@@ -143,7 +143,7 @@ async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuatio
         model=model,
         params={"max_tokens": _TOKENS, "temperature": 0},
     )
-    # Counted as no tokens at all: the limit is the probe's own.
+    # The prefix counts as no tokens: the limit is the probe's own.
     prefix = Prefix(_SENT)
     try:
         if continuation.method == "completions":
@@ -155,9 +155,9 @@ async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuatio
     except (CannotContinueError, ModelFileError):
         return "refuses"
     except openai.APIStatusError as error:
-        # Busy or broken now says nothing about what it can do; a bad key likewise.
+        # A server that is busy or broken now may still be able to continue; likewise one that rejects the key.
         temporary = error.status_code >= 500 or error.status_code in (401, 403, 408, 409, 425, 429)
-        # A server without the path (501, 405, 404) or that rejects the fields (400, 422) refuses.
+        # A server that lacks the path (501, 405, 404) or rejects the fields (400, 422) refuses.
         return "unreachable" if temporary and error.status_code != 501 else "refuses"
     except (openai.APIConnectionError, httpx2.HTTPError):
         return "unreachable"
@@ -166,7 +166,7 @@ async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuatio
 
 
 async def _text(client: openai.AsyncOpenAI, call: Call) -> str:
-    """The text a call is answered with; the first choice's."""
+    """Return the text of the first choice in the answer to a call."""
     options: Any = {"max_retries": 0}
     response = await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)
     pieces: list[str] = []
@@ -185,11 +185,11 @@ async def _text(client: openai.AsyncOpenAI, call: Call) -> str:
 
 
 async def rendered_head(client: openai.AsyncOpenAI, request: Request) -> str:
-    """The prompt up to the assistant's turn, rendered by llama-server's `/apply-template`.
+    """Return the prompt up to the assistant's turn, rendered by llama-server's `/apply-template`.
 
     Raises:
-        CannotContinueError: the server answered with something else.
-        openai.APIError: it could not be asked, or has no such path.
+        CannotContinueError: the server's answer holds no prompt.
+        openai.APIError: the server could not be reached, or has no such path.
     """
     url = str(client.base_url).rstrip("/").removesuffix("/v1") + "/apply-template"
     body: dict[str, Any] = {"messages": list(request.messages)}

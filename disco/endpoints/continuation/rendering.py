@@ -1,11 +1,11 @@
-"""Rendering a conversation so that the prompt ends in the middle of the assistant's answer.
+"""Renders a conversation so that the prompt ends in the middle of the assistant's answer.
 
-The rendered prompt is proved, not hoped: it must end with exactly the text that was sent. Limits:
+The rendered prompt is checked: it must end with exactly the text that was sent. Limits:
 
-- The answer so far stands in the prompt as text. A completions endpoint tokenises it with control tokens
+- The answer so far is part of the prompt as text. A completions endpoint tokenises it with control tokens
   recognised, so an answer that contains one of the template's own markers (`<|im_end|>`, ...) is refused.
   The same markers in the conversation's earlier messages are treated as the server's chat endpoint treats
-  them, which is mostly no better.
+  them, which mostly recognises them too.
 - No BOS is written unless `bos_token` is given: completions endpoints add it themselves.
 """
 
@@ -32,14 +32,14 @@ class RenderedPrompt:
 
     Attributes:
         text: the prompt.
-        end_of_turn: what the template writes when the assistant's turn ends; empty when unknown.
+        end_of_turn: the text that the template writes when the assistant's turn ends; empty when unknown.
     """
 
     text: str = field(repr=False)
     end_of_turn: str = ""
 
 
-# Stands in for an answer to see what a template writes around one.
+# A placeholder answer, which shows what a template writes around an answer.
 _SENTINEL = "disco-sentinel"
 _MARKER = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|</?[a-z_]{1,20}_of_[a-z_]{1,20}>|\[/?INST\]|</?s>")
 
@@ -54,14 +54,14 @@ def render_prefix(
     tools: Sequence[Any] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> RenderedPrompt:
-    """Render `messages` and the beginning `sent` of the answer to them.
+    """Render `messages` and `sent`, the beginning of the answer to them.
 
     Args:
         template: the model's chat template (Jinja source).
         messages: the conversation.
         sent: the answer so far; not empty.
-        bos_token: what the template's variable of this name stands for.
-        eos_token: likewise.
+        bos_token: value of the template's variable of this name.
+        eos_token: value of the template's variable of this name.
         tools: the request's.
         extra: further variables of the template (`chat_template_kwargs`).
 
@@ -83,9 +83,9 @@ def render_prefix(
     head = _render(compiled, messages, tools, extra, opens_turn=True)
     closed = written(_SENTINEL)
     if closed.startswith(head + _SENTINEL):
-        # The turn opens the same way in both: nothing lies between the header and the answer.
+        # Both turns open the same way: nothing is written between the header and the answer.
         return RenderedPrompt(head + sent, closed[len(head) + len(_SENTINEL) :].strip())
-    # The header of a new turn differs from that of a past one (thinking templates): take the past one.
+    # Some templates (for thinking models) write another header for a new turn than for a past one: use the past one.
     before, _, after = closed.partition(_SENTINEL)
     if written(sent) != before + sent + after:
         raise CannotContinueError("the chat template trims or rewrites the assistant's text")
@@ -93,7 +93,7 @@ def render_prefix(
 
 
 def marker_in(template: str, text: str) -> str | None:
-    """The first of the template's markers that occurs in `text`; None when there is none."""
+    """Return the first of the template's markers that occurs in `text`; None when there is none."""
     return next((marker for marker in _markers(template) if marker in text), None)
 
 

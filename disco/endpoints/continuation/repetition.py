@@ -1,6 +1,7 @@
-"""How texts repeat: what tells an echo from an answer that says the same thing again. Pure functions.
+"""How texts repeat, which tells an echo from an answer that repeats itself. Pure functions.
 
-All lengths are in characters. The cost is linear in the text, and a search for 16 characters where nothing repeats.
+All lengths are in characters. The cost is linear in the text; where nothing repeats, it is one search for 16
+characters.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 __all__ = ["MIN_CHARS", "border_chars", "common_chars", "overlap_chars", "repeats_itself"]
 
 MIN_CHARS = 16
-"""Shorter repetitions are no evidence: "The" may well begin the next sentence, too."""
+"""Shorter repetitions are no evidence: "The" may begin the next sentence as well."""
 
 
 def repeats_itself(text: str) -> bool:
-    """True when `text` could, by its own repetition, be followed by itself.
+    """Return True when `text` could, by its own repetition, be followed by itself.
 
-    That is so when it is written twice or more (its smallest period is at most half of it), or when it ends as it
-    begins (a border of `MIN_CHARS` or more). A longer border is a shorter period.
+    That is so when `text` is written twice or more (its smallest period is at most half its length), or when its end
+    is the same as its beginning (a border of `MIN_CHARS` or more). A longer border means a shorter period.
     """
     enough = min(MIN_CHARS, (len(text) + 1) // 2)
     if not enough or text.find(text[:enough], 1) < 0:
@@ -24,12 +25,12 @@ def repeats_itself(text: str) -> bool:
 
 
 def border_chars(text: str) -> int:
-    """Length of the longest proper beginning of `text` that is also its end."""
+    """Return the length of the longest proper beginning of `text` that is also its end."""
     return _borders(text)[-1] if text else 0
 
 
 def overlap_chars(before: str, after: str) -> int:
-    """Length of the longest beginning of `after` that is an end of `before`; 0 below `MIN_CHARS`."""
+    """Return the length of the longest beginning of `after` that is an end of `before`; 0 below `MIN_CHARS`."""
     if len(after) < MIN_CHARS or after[:MIN_CHARS] not in before:
         return 0
     pattern = after[: len(before)]
@@ -44,7 +45,7 @@ def overlap_chars(before: str, after: str) -> int:
 
 
 def common_chars(one: str, other: str) -> int:
-    """Length of the longest common beginning."""
+    """Return the length of the longest common beginning."""
     low, high = 0, min(len(one), len(other))
     while low < high:  # comparing slices is faster than comparing characters
         middle = (low + high + 1) // 2
@@ -56,7 +57,7 @@ def common_chars(one: str, other: str) -> int:
 
 
 def _borders(text: str) -> list[int]:
-    """For each beginning of `text` (index: its length less one), the length of its longest border."""
+    """Return, for each beginning of `text` (index: its length less one), the length of its longest border."""
     borders = [0] * len(text)
     length = 0
     for at in range(1, len(text)):

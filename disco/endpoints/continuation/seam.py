@@ -1,25 +1,26 @@
-"""The seam between what one writer wrote and what the next one writes.
+"""The seam between the text of one writer and the text of the next.
 
-A target was given `prefix.sent` and is expected to write on. Two things may come first: the sent text
-again (some servers echo it), and `prefix.withheld`, which the reader has seen but the target was not
-given. Both are swallowed here, whatever the pieces the target's text arrives in.
+A target was given `prefix.sent` and is expected to continue it. Two texts may come before the continuation: the sent
+text again (some servers echo it), and `prefix.withheld`, which the reader has seen but the target was not given. Both
+are removed here, no matter into which pieces the target's text is split.
 
-Whether the target echoes is knowledge, not a guess: configured, or proved by a probe (`echoes`).
+Whether the target echoes is never guessed: it is configured, or proved by a probe (`echoes`).
 
-- True: the sent text comes first and is swallowed, however short it is.
-- False: whatever may be a continuation is one, and only the withheld text is swallowed.
-- None, unknown: what repeats the whole sent text (16 characters or more) and then goes on otherwise is an echo, where
-  the sent text does not repeat itself. Whatever else repeats the sent text may be an answer that says the same
-  thing again (a row of equal signs, a refrain). It is passed on: text said twice can be seen, lost text cannot.
+- True: the sent text comes first and is removed, however short it is.
+- False: all text that may be a continuation is taken for one, and only the withheld text is removed.
+- None, unknown: text that repeats the whole sent text (16 characters or more) and then differs is an echo, if the sent
+  text does not repeat itself. Any other repetition of the sent text may be an answer that says the same thing again
+  (a row of equal signs, a refrain). It is passed on: the reader can see repeated text, but lost text is gone.
 
-Whatever is known: what does not begin with the withheld text is no continuation. If it is the sent text and the
-withheld text instead, it is an echo, or an answer that was begun anew with the same words, which is as good.
+In all three cases, text that does not begin with the withheld text is no continuation. If it is the sent text and the
+withheld text instead, it is an echo, or a new answer that begins with the same words. A new answer is as good then.
 
-The report says whether the seam is proved. It is "unproved" when the target did what the knowledge does not explain,
-and when without knowledge a repetition had to be judged by its looks.
+The report says whether the seam is proved. It is "unproved" when `echoes` does not explain what the target wrote, and
+when `echoes` is None and a repetition had to be judged by its text alone.
 
-What cannot be seen: a target that *restarts* its answer in other words looks like one that continues, and so does one
-that repeats less than 16 characters without having been declared. Only a probe (see `probe.py`) says.
+Two errors cannot be detected: a target that *restarts* its answer in other words looks like one that continues, and
+so does a target that repeats less than 16 characters while `echoes` is unknown. Only a probe (see `probe.py`) can
+tell.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ __all__ = ["Seam", "SeamMismatchError"]
 
 
 class SeamMismatchError(Exception):
-    """The target did not write on exactly where the source was cut."""
+    """The target did not continue exactly where the source was cut."""
 
 
 class Seam:
-    """Passes on a target's text from where it is new to the reader. Pure: no I/O, no clock.
+    """Passes on a target's text from the point where it is new to the reader. Pure: no I/O, no clock.
 
     Args:
-        prefix: what the target continues.
-        echoes: whether the target repeats the sent text; None: not known.
+        prefix: the text that the target continues.
+        echoes: whether the target repeats the sent text; None when that is not known.
     """
 
-    # Mutable: `passed`; _held, what is not decided yet; _head, the beginning of all that was written, as far as the
-    # verdict needs it (_head_room more characters); _only_echo, an answer that is kept; the counts.
+    # Mutable: `passed`; _held, text that is not decided yet; _head, the beginning of all text written, as far as the
+    # verdict needs it (_head_room more characters); _only_echo, a cached result; the counts.
     __slots__ = (
         *("_echoes", "_head", "_head_room", "_held", "_only_echo", "_repeats", "_sent", "_withheld"),
         *("_swallowed_chars", "_written_chars", "passed"),
@@ -71,7 +72,7 @@ class Seam:
         """True when everything from here on is new text."""
 
     def feed(self, text: str) -> str:
-        """The part of `text`, and of text held back before it, that is new to the reader.
+        """Return the part of `text`, and of text held back before it, that is new to the reader.
 
         Raises:
             SeamMismatchError: the withheld text was not reproduced.
@@ -86,7 +87,7 @@ class Seam:
         return self._decide(ended=False)
 
     def end(self) -> str:
-        """Text held back that turns out to be no echo, at the end of the target's answer.
+        """Return the held-back text that turns out to be no echo, at the end of the target's answer.
 
         Raises:
             SeamMismatchError: the answer ended within an echo, or before the withheld text was reproduced.
@@ -95,7 +96,7 @@ class Seam:
 
     @property
     def report(self) -> SeamReport:
-        """The verdict on what has been written so far."""
+        """Return the verdict on the text written so far."""
         return SeamReport(self._verdict(), len(self._sent), self._written_chars, self._swallowed_chars)
 
     def _decide(self, *, ended: bool) -> str:
@@ -107,7 +108,7 @@ class Seam:
         if self._echoes is False and (may_continue or not self._can_only_be_echo):
             return self._continues(ended=ended)
         if self._echoes is None and may_continue:
-            # So far it may be either.
+            # The text so far may be an echo or a continuation.
             if len(held) < len(withheld) or len(sent) < MIN_CHARS or self._repeats:
                 return self._continues(ended=ended)
             beyond = held[len(sent) :]
@@ -117,13 +118,13 @@ class Seam:
                 if len(held) < MIN_CHARS:
                     return self._continues(ended=True)
             elif sent.startswith(beyond[: len(sent)]):
-                # It may repeat the sent text once more: held back until it does, or does otherwise.
+                # The text may repeat the sent text once more: hold it back until it does, or differs.
                 undecided = len(beyond) < len(sent) and not ended
                 return "" if undecided else self._continues(ended=ended)
         return self._is_echo(ended=ended)
 
     def _continues(self, *, ended: bool) -> str:
-        """Treat what is held back as the continuation."""
+        """Treat the held-back text as the continuation."""
         held, withheld = self._held, self._withheld
         if held.startswith(withheld):
             return self._pass_on(len(withheld))
@@ -134,7 +135,7 @@ class Seam:
         return ""
 
     def _is_echo(self, *, ended: bool) -> str:
-        """Treat what is held back as the sent text and, behind it, the withheld text."""
+        """Treat the held-back text as the sent text followed by the withheld text."""
         held, echo_chars = self._held, len(self._sent) + len(self._withheld)
         if len(held) >= echo_chars:
             return self._pass_on(echo_chars)
@@ -161,7 +162,7 @@ class Seam:
 
     @property
     def _can_only_be_echo(self) -> bool:
-        """Whether what was swallowed is no continuation, and not the echo of a part of the sent text either."""
+        """Whether the removed text can be neither a continuation nor the echo of only a part of the sent text."""
         if self._only_echo is None:
             withheld = self._withheld
             echo = self._sent + withheld
@@ -169,14 +170,14 @@ class Seam:
         return self._only_echo
 
     def _is_doubtful(self, wrote: str) -> bool:
-        """Whether what went on may as well have been an echo, in whole or in part, or a new beginning."""
+        """Whether the text passed on may have been an echo, in whole or in part, or a new beginning."""
         sent = self._sent
         same = common_chars(sent, wrote)
         if self._echoes is None:
             repeated = same == len(sent) or same >= MIN_CHARS
             return repeated or overlap_chars(sent, wrote) > 0
-        # It does not echo. If it began as the answer did and then went on otherwise, it did echo, or it began anew;
-        # unless the answer repeats itself, or goes on repeating itself.
+        # The target is known not to echo. If its text began as the answer did and then differed, it did echo, or it
+        # began anew; unless the answer repeats itself, or the target's text continues the repetition.
         if same < MIN_CHARS or repeats_itself(sent):
             return False
         beyond = wrote[same:] if same == len(sent) else ""

@@ -1,4 +1,4 @@
-"""A model on this machine, run by llama.cpp on one thread of its own."""
+"""A model on this machine, run by llama.cpp in a thread of its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What an answer must keep to, as a mask over the vocabulary for each token; by llguidance.
+"""The constraints on an answer, as a mask over the vocabulary for each token, computed by llguidance.
 
-A grammar here is llguidance's Lark: the rule `start`, and others that it names. JSON schemas stand in it as they are.
+A grammar here is in llguidance's Lark format: the rule `start`, and others that it names. JSON schemas are embedded
+in it unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ __all__ = [
     "literal",
 ]
 
-# Bounds for llguidance's work: a compilation takes at most a second or so, a token some milliseconds.
+# Limits on llguidance's work: a compilation takes at most about a second, a token some milliseconds.
 _LIMITS = {"max_lexer_states": 50_000, "max_grammar_size": 200_000, "verbose_errors": False}
-_BYTES = "byte"  # llguidance's own vocabulary of 256 bytes: enough to try a grammar without a model
+_BYTES = "byte"  # llguidance's own vocabulary of 256 bytes: enough to check a grammar without a model
 
-# Why llguidance refuses a schema. Its own words may quote the schema, so only these are passed on.
+# Why llguidance refuses a schema. Its own messages may quote the schema, so only these are passed on.
 _REASONS = (
     ("Unable to determine", f"its patterns and lengths take too much work to keep to; {REMEDY}"),
     (
@@ -43,14 +44,14 @@ _REASONS = (
     ),
     ("min/maxProperties", "minProperties and maxProperties beside optional properties are not supported"),
     ("Unsatisfiable schema: minimum", "no number lies between its bounds"),
-    ("NoExtension", "nothing that is valid under it can be written: a $ref may refer to itself"),
+    ("NoExtension", "no text can be valid under it: a $ref may refer to itself"),
     (
         "Unsatisfiable",
-        "nothing is valid under it: its parts exclude each other, or one that is required is false",
+        "nothing is valid under it: its parts exclude each other, or a required part is false",
     ),
-    ("Invalid type", "a type is not one of JSON's"),
+    ("Invalid type", "it names a type that JSON does not have"),
     ("recursion limit", "it is nested too deeply"),
-    ("surrogate", "it holds half a character (a lone surrogate)"),
+    ("surrogate", "it holds a lone surrogate (half of a character)"),
     ("patternProperties", "its patternProperties overlap"),
     ("circular references", "a $ref with other keywords beside it refers to itself"),
 )
@@ -70,37 +71,37 @@ def _llguidance() -> Any:
 
 
 def literal(text: str) -> str:
-    """The expression that matches exactly `text`."""
+    """Return the expression that matches exactly `text`."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def alternatives(expressions: Iterable[str]) -> str:
-    """Any of the expressions, as one that can stand anywhere."""
+    """Return an expression that matches any of the given ones and can be used anywhere."""
     return f"({' | '.join(expressions)})"
 
 
 def json_rule(schema: str) -> str:
-    """The body of a rule for documents that are valid under a schema, as `accepted_schema` returns it."""
+    """Return the body of a rule for documents that are valid under a schema, as `accepted_schema` returns it."""
     return f"%json {schema}"
 
 
 def grammar_text(start: str, rules: Mapping[str, str]) -> str:
-    """A whole grammar: `start` is the expression that an answer must match."""
+    """Return a whole grammar: `start` is the expression that an answer must match."""
     return "\n".join(f"{name}: {body}" for name, body in {"start": start, **rules}.items())
 
 
 def accepted_schema(
     schema: Mapping[str, Any], *, only: str | None = None, check: Callable[[], None] | None = None
 ) -> str:
-    """The schema as a grammar can hold it, tried out without a model.
+    """Return the schema in the form that a grammar can hold, checked without a model.
 
     Args:
         schema: a JSON schema.
-        only: a type that the value must have besides.
-        check: called while the schema is read; what it raises stops that and passes through.
+        only: a type that the value must also have.
+        check: called while the schema is read; an exception that it raises stops the reading and passes through.
 
     Raises:
-        SchemaError: it cannot be kept to.
+        SchemaError: the schema cannot be kept to.
         EndpointFailure: UNSERVED where llguidance is not installed.
     """
     text = prepared_schema(schema, only=only, check=check)
@@ -117,7 +118,7 @@ def _matcher(tokenizer: Any, grammar: str) -> Any:
     library = _llguidance()
     limits = library.LLParserLimits(**_LIMITS)
     matcher = library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    matcher.compute_bitmask()  # that nothing matches a grammar shows only once its first token is asked for
+    matcher.compute_bitmask()  # a grammar that matches no text is detected only when its first token is asked for
     if matcher.is_error():
         raise SchemaError(_reason(matcher.get_error()))
     return matcher
@@ -141,13 +142,13 @@ def _reason(message: str) -> str:
 class Vocabulary:
     """A model's tokens as llguidance needs them.
 
-    Making it takes some 0.1 s of a core for 50,000 tokens, in which llguidance keeps the interpreter's lock. So it is
-    made once for a model, when it is first needed.
+    Making one takes some 0.1 s of a core for 50,000 tokens, during which llguidance holds the interpreter's lock. So
+    it is made once for a model, when it is first needed.
 
     Args:
         pieces: the bytes that each token spells; empty for control tokens.
         ends: ids of the tokens that end an answer.
-        tokenize: the ids of a text. It must not hold the model: the garbage collector cannot look into llguidance.
+        tokenize: the ids of a text. It must not refer to the model: the garbage collector cannot look into llguidance.
 
     Raises:
         EndpointFailure: UNSERVED where llguidance is not installed.
@@ -163,13 +164,13 @@ class Vocabulary:
 
 
 class _Tokens:
-    """What llguidance reads of a tokenizer."""
+    """A tokenizer in the form that llguidance reads."""
 
     bos_token_id = None
 
     def __init__(self, pieces: Sequence[bytes], end: int, tokenize: Callable[[str], Sequence[int]]) -> None:
         self.eos_token_id = end
-        # Control tokens spell nothing that an answer could hold; 0xff tells llguidance which they are.
+        # Control tokens spell no text of an answer; the prefix 0xff marks them for llguidance.
         self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(pieces)]
         self._tokenize = tokenize
 
@@ -184,7 +185,7 @@ def _unkept(reason: str) -> EndpointFailure:
 
 
 class Constraint:
-    """A grammar, and how far an answer has got in it.
+    """A grammar, and the position that an answer has reached in it.
 
     Mutable: `_matcher`.
 
@@ -200,10 +201,10 @@ class Constraint:
         self._tokens = vocabulary.tokens
 
     def allowed(self) -> npt.NDArray[np.intp]:
-        """The ids of the tokens that may come next; those that end an answer are among them where it may end.
+        """Return the ids of the tokens that may come next, with those that end an answer where it may end.
 
         Raises:
-            EndpointFailure: UNSERVED where finding them takes too much work, or where there are none.
+            EndpointFailure: UNSERVED where computing them takes too much work, or where there are none.
         """
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
@@ -211,10 +212,10 @@ class Constraint:
         return np.flatnonzero(np.unpackbits(mask, count=self._tokens, bitorder="little"))
 
     def accept(self, token: int) -> None:
-        """Take the token that was chosen, one of `allowed`."""
+        """Advance by the token that was chosen, one of `allowed`."""
         self._matcher.consume_token(token)
 
     @property
     def over(self) -> bool:
-        """Nothing may follow."""
+        """Whether the answer must end here."""
         return bool(self._matcher.is_stopped())

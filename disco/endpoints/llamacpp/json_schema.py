@@ -1,8 +1,9 @@
-"""JSON schemas as llguidance is given them.
+"""JSON schemas in the form that llguidance receives.
 
-llguidance keeps to a schema exactly, or refuses it. Here a schema loses its annotations, gets the limits that keep a
-document readable and a small model from writing without end, and is refused by the keyword's name where it narrows
-what is valid in a way that llguidance does not know. Every change allows less than the schema does, never more.
+llguidance keeps to a schema exactly, or refuses it. This module removes a schema's annotations. It adds limits that
+keep a document readable and a small model from writing without end. It refuses, by the keyword's name, a keyword that
+narrows what is valid in a way that llguidance does not know. Every change allows less than the schema does, never
+more.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from urllib.parse import unquote
 __all__ = ["MAX_INTEGER", "REMEDY", "SchemaError", "prepared_schema"]
 
 MAX_INTEGER = 2**53 - 1
-"""Integers and bounds lie within plus and minus this: beyond it, JSON readers round."""
+"""Integers and bounds lie within plus and minus this: JSON readers round larger integers."""
 
 REMEDY = "make it simpler, say it in the prompt instead, or send this request to a server"
 
-# What one schema may hold. llguidance limits its own work too, but it cannot be interrupted while it compiles.
+# Limits on one schema. llguidance limits its own work too, but it cannot be interrupted while it compiles.
 _MAX_SUBSCHEMAS = 10_000
 _MAX_CHARACTERS = 250_000
 _MAX_OPTIONAL = 300
 _MAX_DEPTH = 60
 _MAX_STEPS = 10_000  # the sum of the digits of every `multipleOf`, read as whole numbers: 0.25 counts 25
 _MAX_CONJUNCTION = (
-    12  # patterns that one string may have to match at once: llguidance's work doubles with each
+    12  # patterns that one string may have to match at once: each one doubles llguidance's work
 )
 
 _MAPS = frozenset({"properties", "patternProperties"})
@@ -42,7 +43,7 @@ _COMBINERS = frozenset({"anyOf", "oneOf", "allOf", "$ref"})
 _OBJECT = frozenset(
     {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties"}
 )
-# Keywords that narrow what is valid and that llguidance does not know, with the values that ask for nothing.
+# Keywords that narrow what is valid and that llguidance does not know, with the values that have no effect.
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("not", "if", "then", "else", "contains"), ()),
     **dict.fromkeys(("$dynamicRef", "$recursiveRef"), ()),
@@ -56,7 +57,7 @@ _TYPE_OF = {
     **dict.fromkeys(("pattern", "minLength", "maxLength"), "string"),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
 }
-# llguidance's formats, and what they must keep to besides: no 29 February, no 61st second, no mail without a dot.
+# llguidance's formats, and what it must check besides: no 29 February, no 61st second, no mail address without a dot.
 _DAY = r"[1-9]\d{3}-(?:(?:0[13-9]|1[0-2])-\d\d|02-(?:[01]\d|2[0-8]))"
 _SECONDS = r":[0-5]\d(?:\.\d{1,6})?(?:[zZ]|[+-]\d\d:\d\d)"
 _FORMATS: Mapping[str, str | None] = {
@@ -69,18 +70,18 @@ _FORMATS: Mapping[str, str | None] = {
 
 
 class SchemaError(ValueError):
-    """The schema cannot be kept to; the message says why, in a clause. It quotes nothing but keywords."""
+    """The schema cannot be kept to; the message says why, in a clause, and quotes only keywords."""
 
 
 def prepared_schema(
     schema: Mapping[str, Any], *, only: str | None = None, check: Callable[[], None] | None = None
 ) -> str:
-    """The schema as JSON text for llguidance.
+    """Return the schema as JSON text for llguidance.
 
     Args:
         schema: a JSON schema; `$ref` may point to anywhere inside it.
-        only: a type that the value must have besides.
-        check: called all along; what it raises stops the work and passes through.
+        only: a type that the value must also have.
+        check: called throughout the work; an exception that it raises stops the work and passes through.
 
     Raises:
         SchemaError: the schema is malformed, too large, or has a keyword that cannot be kept to.
@@ -90,13 +91,13 @@ def prepared_schema(
     if only is not None:
         kinds = found.get("type", only)
         if only not in ([kinds] if isinstance(kinds, str) else kinds):
-            raise SchemaError(f"its types exclude {only}")
+            raise SchemaError(f"its types exclude {only}, which is required here")
         found["type"] = only
     options = {"whitespace_pattern": "[ ]", "coerce_one_of": True}
     try:
         text = json.dumps({"x-guidance": options, **found}, allow_nan=False)
     except (TypeError, ValueError) as exc:
-        raise SchemaError("it holds a value that has no form in JSON") from exc
+        raise SchemaError("it holds a value that JSON cannot represent") from exc
     except RecursionError:
         raise SchemaError("it is nested too deeply") from None
     if len(text) > _MAX_CHARACTERS:
@@ -109,20 +110,20 @@ def _too_much(has: int, most: int, what: str) -> SchemaError:
 
 
 class _Reader:
-    """Mutable: all but `_document` and `_check`."""
+    """Mutable: all attributes but `_document` and `_check`."""
 
     def __init__(self, document: Mapping[str, Any], check: Callable[[], None]) -> None:
         self._document = document
         self._check = check
         self._subschemas = self._optional = self._characters = self._steps = self._conjunctions = 0
         self._patterns: set[str] = set()
-        self._names: dict[str, str] = {}  # of the definitions, by the `$ref` that leads to them
+        self._names: dict[str, str] = {}  # of the definitions, by the `$ref` that points to them
         self._unread: list[str] = []
         self._closable: list[dict[str, Any]] = []
         self._combines = False
 
     def document(self) -> dict[str, Any]:
-        """The whole schema, with the definitions it uses."""
+        """Return the whole schema, with the definitions it uses."""
         found: dict[str, Any] = self._read(self._document, 0)
         definitions: dict[str, Any] = {}
         while self._unread:
@@ -134,7 +135,7 @@ class _Reader:
             raise _too_much(
                 len(self._patterns), _MAX_CONJUNCTION, "patterns and formats where parts are combined"
             )
-        # A model should not invent properties. Where parts are combined, a part cannot know the others' properties.
+        # A model should not invent properties. Where parts are combined, a part does not know the others' properties.
         if not self._combines:
             for one in self._closable:
                 one["additionalProperties"] = False
@@ -179,7 +180,7 @@ class _Reader:
         if ref == "#":
             return "#"
         if not isinstance(ref, str) or not ref.startswith("#/"):
-            raise SchemaError("a $ref leads out of the schema, or to an anchor")
+            raise SchemaError("a $ref points outside the schema, or to an anchor")
         seen, target = {ref}, self._target(ref)
         while isinstance(target, Mapping) and isinstance(further := target.get("$ref"), str):
             if further in seen:
@@ -200,13 +201,13 @@ class _Reader:
             elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
                 found = found[int(key)]
             else:
-                raise SchemaError("a $ref leads nowhere")
+                raise SchemaError("a $ref points to a part that does not exist")
         return found
 
-    # One schema, whose parts have been read
+    # One schema, whose parts are already read
 
     def _name_properties(self, found: dict[str, Any], names: Any) -> None:
-        """Say `propertyNames` in other words: listed names become properties, a pattern a pattern property."""
+        """Rewrite `propertyNames`: listed names become properties, a pattern becomes a pattern property."""
         if names is True:
             return
         if isinstance(names, dict) and "$ref" in names and len(names) == 1:
@@ -296,7 +297,7 @@ class _Reader:
             raise SchemaError("required is malformed")
         least = found.get("minProperties", 0)
         if isinstance(least, int) and least > max(1, len(required)):
-            raise SchemaError("minProperties above 1 is not supported: names could repeat")
+            raise SchemaError("minProperties above 1 is not supported: the same name could be written twice")
         optional = len(properties.keys() - set(required))
         bounded = least or "maxProperties" in found
         # With a bound, every optional property needs a rule that names all the others.

@@ -1,4 +1,4 @@
-"""One attempt of the model on this machine, as the session iterates it."""
+"""One attempt of the model on this machine, in the form that the session iterates."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from disco.request import Prefix, Request
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
 
-STOP_WITHIN_S = 10.0  # a bound for shielded waits; stopping takes milliseconds
+STOP_WITHIN_S = 10.0  # limit of shielded waits; stopping takes milliseconds
 
 
 class LlamaCppAttempt(Attempt):
     """One answer from the model on this machine, or the rest of one.
 
-    A follower is a row of jobs that each end behind their prefill; between two of them nothing runs, so the model is
-    free for other requests. What the KV cache still holds when the next job's turn comes is not computed again.
+    A follower is a sequence of jobs, each of which ends after its prefill. Between two jobs nothing runs, so the model
+    is free for other requests. What the KV cache still holds at the next job's turn is not computed again.
 
-    Mutable: `_job` and `_mail` (the newest, None until it is iterated), `_ready`, `_over`, `_mode`, `_announced`,
-    `_prefix`, `_read` (the prefix of the newest job), `_changed`, `_sampling`, `_earlier` (what jobs before the newest
-    used), `_progress` (theirs), `_text_chars`.
+    Mutable: `_job` and `_mail` (the newest, None until the attempt is iterated), `_ready`, `_over`, `_mode`,
+    `_announced`, `_prefix`, `_read` (the prefix of the newest job), `_changed`, `_sampling`, `_earlier` (usage of the
+    jobs before the newest), `_progress` (their progress), `_text_chars`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LlamaCppAttempt(Attempt):
             raise
 
     async def _next(self) -> Event | None:
-        """The next event; None where there was none to be told."""
+        """Return the next event; None where there is none to report."""
         if not self._ready and self._mail is None:
             return await self._wait_to_go_on()
         if not self._ready and self._mail is not None:
@@ -96,7 +96,7 @@ class LlamaCppAttempt(Attempt):
         item = self._ready.popleft()
         if isinstance(item, Started):
             if self._announced:
-                return None  # the first job of a follower has told
+                return None  # the follower's first job has reported its start
             self._announced = True
             return item
         if isinstance(item, EndpointFailure):
@@ -106,7 +106,7 @@ class LlamaCppAttempt(Attempt):
         if self._mode == "follow":
             return self._read_all()
         self._over = True
-        # It may have been finished before it could be parked: its prefill is there all the same.
+        # The job may have finished before it could be parked: its prefill is kept all the same.
         return replace(item, finish_reason="parked", usage=self.usage) if self._mode == "park" else item
 
     def _take_deltas(self) -> list[Delta]:
@@ -120,7 +120,7 @@ class LlamaCppAttempt(Attempt):
     async def _start(self) -> None:
         read = partial(read_params, self._request, self._prefix, endpoint=self._name, check=self._flag_check)
         try:
-            # Schemas take up to a second or so, which nobody else in the event loop should wait for.
+            # Compiling schemas takes up to about a second, which must not block other tasks of the event loop.
             compiles = needs_compiling(self._request)
             self._sampling = await to_thread.run_sync(read, abandon_on_cancel=True) if compiles else read()
         except Aborted:
@@ -157,11 +157,11 @@ class LlamaCppAttempt(Attempt):
         self._job, self._mail, self._read = job, mail, self._prefix
 
     def _read_all(self) -> Parked | None:
-        """A follower's job is done: say so, unless there is more to read by now."""
+        """Report that a follower's job is done, unless there is more to read by now."""
         if self._read != self._prefix:
             self._resume()
             return None
-        self._mail = None  # from now on it waits for `extend`
+        self._mail = None  # from now on the follower waits for `extend`
         return Parked(self.usage)
 
     async def _wait_to_go_on(self) -> Ended | None:
@@ -191,7 +191,7 @@ class LlamaCppAttempt(Attempt):
             self._changed.set()
 
     def leave(self) -> None:
-        """The endpoint is closed: a follower that waits has nothing to wait for."""
+        """End the wait of a follower, because the endpoint is closed."""
         if self._changed is not None:
             self._stop()
 
@@ -207,8 +207,8 @@ class LlamaCppAttempt(Attempt):
             return Usage()
         if not self._earlier:
             return self._job.usage
-        # A follower's jobs read the same text again and more of it each time, most of it out of the cache: what is
-        # counted is what was computed, and of the cache what was not computed by this attempt itself.
+        # A follower's jobs read the same text again and more of it each time, most of it from the cache. The count
+        # includes what was computed, and of the cached tokens only those that another attempt computed.
         computed = cached = written = own = 0
         for used in (*self._earlier, self._job.usage):
             computed += used.prompt_tokens - used.cached_tokens
@@ -223,7 +223,7 @@ class LlamaCppAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        # The sampler spells the withheld text before anything else, and a prompt never comes back as an answer.
+        # The sampler spells the withheld text before anything else, and the prompt is never part of the answer.
         prefix = self._prefix
         if not prefix:
             return None

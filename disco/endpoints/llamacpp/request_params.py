@@ -1,4 +1,4 @@
-"""Which request parameters the local model serves, and what they mean to it."""
+"""Which request parameters the local model serves, and how it applies them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Sampling", "needs_compiling", "read_params", "unserved_params"]
 
 MOST_LOGPROBS = 20  # the API's own limit
 
-# Parameters that change how the answer is made; values that ask for nothing are served too.
+# Parameters that change how the answer is made. Values that have no effect are served too.
 _SERVED = frozenset(
     {
         "frequency_penalty",
@@ -40,7 +40,7 @@ _SERVED = frozenset(
         "top_p",
     }
 )
-# Accounting, caching and speed of a hosted API: without meaning here, and without effect on the answer.
+# Accounting, caching and speed of a hosted API: without meaning or effect here.
 _WITHOUT_EFFECT = frozenset(
     {
         "metadata",
@@ -67,10 +67,10 @@ class Sampling:
 
     Attributes:
         temperature: 0 picks the most probable token.
-        schema: what the answer's text must be valid under, as `accepted_schema` returns it; None for free text.
+        schema: the schema that the answer must be valid under, as `accepted_schema` returns it; None for free text.
         tools: the functions that may be called; None where there are none.
         top_logprobs: alternatives reported for each token; None when log probabilities are not asked for.
-        max_tokens: length of the whole answer, None for as long as the context lasts.
+        max_tokens: length limit of the whole answer; None for no limit but the context.
     """
 
     temperature: float = 0.8
@@ -90,7 +90,7 @@ class Sampling:
 
 
 def unserved_params(params: Mapping[str, Any]) -> list[str]:
-    """Names of the given parameters that the local model would have to ignore although they matter."""
+    """Return the given parameters that the local model cannot serve and must not ignore, by name."""
     unserved_names = []
     for name, value in params.items():
         if value is None or name in _WITHOUT_EFFECT or value in _NOTHING_ASKED.get(name, ()):
@@ -101,7 +101,7 @@ def unserved_params(params: Mapping[str, Any]) -> list[str]:
 
 
 def needs_compiling(request: Request) -> bool:
-    """Whether there are schemas to try out, which may take a while."""
+    """Return whether the request has schemas to compile, which may take about a second."""
     return bool(request.params.get("tools")) or request.params.get("response_format") is not None
 
 
@@ -113,11 +113,11 @@ def read_params(
     Args:
         request: its `params`.
         prefix: the answer so far.
-        endpoint: its name, for messages.
-        check: called while schemas are read; what it raises stops that and passes through.
+        endpoint: the endpoint's name, for messages.
+        check: called while schemas are read; an exception that it raises stops the reading and passes through.
 
     Raises:
-        EndpointFailure: UNSERVED for what another endpoint may serve, BAD_REQUEST for what is malformed.
+        EndpointFailure: UNSERVED for a request that another endpoint may serve, BAD_REQUEST for a malformed one.
     """
     params = {name: value for name, value in request.params.items() if value is not None}
     if names := unserved_params(params):
@@ -138,11 +138,11 @@ def read_params(
     except (TypeError, ValueError, AttributeError) as exc:
         raise malformed(f"Endpoint {endpoint!r}: a sampling parameter is not a number.") from exc
     if not 0 <= top_logprobs <= MOST_LOGPROBS:
-        raise malformed(f"top_logprobs lies between 0 and {MOST_LOGPROBS}.", "top_logprobs")
+        raise malformed(f"top_logprobs must lie between 0 and {MOST_LOGPROBS}.", "top_logprobs")
     stop = params.get("stop") or ()
     stops = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stops, (list, tuple)) or not all(isinstance(text, str) for text in stops):
-        raise malformed("stop is a text or a list of texts.", "stop")
+        raise malformed("stop must be a text or a list of texts.", "stop")
     return Sampling(
         **given,
         logit_bias=bias,

@@ -1,4 +1,4 @@
-"""A server on this machine, or another of the user's, as the local side: Ollama, LM Studio, llama-server, vLLM, ..."""
+"""A server on the user's own machines as the local side: Ollama, LM Studio, llama-server, vLLM, ..."""
 
 from disco.endpoints.local_server.local_endpoint import LocalServerEndpoint
 

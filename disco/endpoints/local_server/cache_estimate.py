@@ -1,7 +1,7 @@
-"""How much of a prompt a server has still in its cache, where the server itself does not say.
+"""How much of a prompt a server still has in its cache, where the server itself does not report it.
 
-Servers on one machine keep the keys and values of what they read last and read only what is new. Few say how much that
-was. Without an idea of it, the second question of a conversation would be taken for a very fast prefill.
+Servers on one machine keep the keys and values of the last texts they read, and read only what is new. Few report how
+much that was. Without an estimate, the second question of a conversation would look like a very fast prefill.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _BLOCK_CHARS = 64
 
 
 class PromptCache:
-    """Remembers the last prompts, as numbers: of each block of text, one that stands for all up to there.
+    """Remembers the last prompts, as numbers: for each block of text one that stands for all text up to its end.
 
     Args:
-        prompts: how many the server may hold.
+        prompts: the number of prompts that the server may hold.
 
     Mutable: `_held`.
     """
@@ -29,7 +29,7 @@ class PromptCache:
         self._held: deque[list[int]] = deque(maxlen=prompts)
 
     def share(self, messages: Sequence[Mapping[str, Any]]) -> float:
-        """The share of a prompt, 0 to 1, that begins as an earlier one did; remembers it as well."""
+        """Return the share of a prompt, 0 to 1, that an earlier prompt began with; remember the prompt."""
         asked = _blocks(messages)
         most = max((_common(asked, held) for held in self._held), default=0)
         self._held.append(asked)

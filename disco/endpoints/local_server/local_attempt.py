@@ -1,4 +1,4 @@
-"""One answer of a local server: it waits for its turn, then it is a server's attempt like any other."""
+"""One answer of a local server: the attempt waits for its turn, then runs like any server's attempt."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LocalServerAttempt(Attempt):
 
     Args:
         turns: the server's queue.
-        begin: makes the attempt at the server once it is its turn, and says which share of the prompt is cached as far
-            as is known here; may ask the server first.
-        explained: what the session is told of a failure.
-        on_close: called once when the attempt is over; with whether it was answered to its end.
+        begin: makes the attempt at the server once its turn has come, and returns the share of the prompt that is
+            cached, if known; may query the server first.
+        explained: converts a failure into the one that the session sees.
+        on_close: called once when the attempt has ended; its argument is whether the answer is complete.
     """
 
     # Mutable: everything below the blank line.
@@ -47,11 +47,11 @@ class LocalServerAttempt(Attempt):
         self._inner: Attempt | None = None
         self._cached_share = 0.0
         self._beginning = anyio.CancelScope()  # lets `aclose` end the wait
-        self._idle: anyio.Event | None = None  # while it waits
+        self._idle: anyio.Event | None = None  # set when the wait ends; None before the wait
         self._closed = False
         self._over = False
         self._finished = False
-        self._told = False
+        self._reported = False
 
     async def __anext__(self) -> Event:
         if self._over or self._closed:
@@ -69,7 +69,7 @@ class LocalServerAttempt(Attempt):
             raise
         if isinstance(event, Ended):
             self._finished = True
-            await self._inner.aclose()  # its connection is closed before the next one's turn
+            await self._inner.aclose()  # close its connection before the next attempt's turn
             self._release()
             if event.usage is not None:
                 return replace(event, usage=self._with_cached(event.usage))
@@ -105,7 +105,7 @@ class LocalServerAttempt(Attempt):
         return Usage() if self._inner is None else self._with_cached(self._inner.usage)
 
     def _with_cached(self, usage: Usage) -> Usage:
-        """With what is taken to have been cached, where the server does not say."""
+        """Return the usage with the estimate of cached tokens, where the server does not report them."""
         if usage.cached_tokens or not self._cached_share:
             return usage
         return replace(usage, cached_tokens=int(usage.prompt_tokens * self._cached_share))
@@ -122,6 +122,6 @@ class LocalServerAttempt(Attempt):
         self._over = True
         if self._turn is not None:
             self._turn.leave()
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self._on_close(self, self._finished)

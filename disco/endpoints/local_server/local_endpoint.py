@@ -24,7 +24,7 @@ from disco.request import Prefix, Request
 
 __all__ = ["LocalServerEndpoint"]
 
-# How long these keep a model that nobody asks for (Ollama's `keep_alive`, LM Studio's idle TTL).
+# How long these servers keep a model that gets no requests (Ollama's `keep_alive`, LM Studio's idle TTL).
 _KEPT_S: dict[Kind, float] = {"ollama": 300.0, "lmstudio": 3600.0}
 _SHORT = {"max_tokens": 1, "temperature": 0}
 
@@ -32,29 +32,29 @@ _SHORT = {"max_tokens": 1, "temperature": 0}
 class LocalServerEndpoint(OpenAIEndpoint):
     """A model that a server on this machine runs: Ollama, LM Studio, llama-server, vLLM, ...
 
-    It owns its connections. They are made anew for each request, which costs a tenth of a millisecond on loopback:
-    llama-server ends every connection after a streamed answer, and servers that keep them for a few seconds
-    end them just when the next request goes out. They use no proxy, whatever the environment says, and follow no
-    redirect, so that nothing leads off the machine.
+    The endpoint owns its connections. They are made anew for each request, which costs a tenth of a millisecond on
+    loopback. llama-server ends every connection after a streamed answer, and servers that keep connections for a few
+    seconds may close one just when the next request is sent. The connections use no proxy, even if the environment
+    sets one, and follow no redirect, so that no request leaves the machine.
 
     Mutable: `about`, `_stale`, `_used_at`, `_vocabulary`, `_waiting` (attempts that are open), and what the base class
     has.
 
     Args:
-        base_url: where its API begins; checked by whoever makes one.
-        model: what it is asked for, whatever the request calls the server's model; None: its only model.
-        api_key: where it checks one.
+        base_url: where the server's API begins; checked by the caller.
+        model: the model to request from the server, which replaces the request's model; None: the server's only one.
+        api_key: the server's key, if it checks one.
         name: unique within one disco client.
-        reach: "device": it runs on this machine; "own": on another one of the user's.
-        continuation: how it continues an answer; "auto" is probed by `warm_up`.
-        context_tokens: prompt and answer together; by default what the server tells.
-        parameters: how many weights the model has; by default what the server tells.
-        at_once: answers that it writes at the same time; by default what the server tells, else 1.
-        max_queue: requests that may wait here for their turn; the next is refused.
+        reach: "device": the server runs on this machine; "own": on another one of the user's.
+        continuation: how the server continues an answer; "auto" is probed by `warm_up`.
+        context_tokens: prompt and answer together; by default what the server reports.
+        parameters: how many weights the model has; by default what the server reports.
+        at_once: answers that the server writes at the same time; by default what the server reports, else 1.
+        max_queue: requests that may wait here for their turn; further ones are refused.
         http_client: for its connections; None: one of its own. Closed with the endpoint.
 
     Attributes:
-        about: what the server has told of itself; None before it was asked.
+        about: what the server has reported about itself; None before the first query.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         self._own = PlainClient(
             api_key=api_key or "not-needed", base_url=base_url, max_retries=0, http_client=self._http
         )
-        # The environment's are meant for somebody else.
+        # The SDK reads these from the environment; they are meant for OpenAI, not for this server.
         self._own.organization = self._own.project = self._own.admin_api_key = None
         super().__init__(
             client=self._own, name=name, continuation=continuation, context_tokens=context_tokens
@@ -105,18 +105,18 @@ class LocalServerEndpoint(OpenAIEndpoint):
 
     @property
     def served_model(self) -> str | None:
-        """The model as the server calls it; None while that is not known."""
+        """The server's name for the model; None while that is not known."""
         models = None if self.about is None else self.about.models
         return self.model if not models else the_model(self.model, models)
 
     @property
     def profile_name(self) -> str:
-        """Under which name a device profile of this model is looked for."""
+        """The name under which a device profile of this model is looked for."""
         return (self.served_model or self.name).replace("/", "-").replace(":", "-").lower()
 
     @property
     def parameters(self) -> int | None:
-        """How many weights the model has; None where nobody has told."""
+        """The number of the model's weights; None where it is neither given nor reported."""
         return self._parameters or (None if self.about is None else self.about.parameters)
 
     @property
@@ -126,11 +126,11 @@ class LocalServerEndpoint(OpenAIEndpoint):
 
     @property
     def assumes_energy(self) -> bool:
-        """Whether the server was asked, and does not say how many weights its model has."""
+        """Whether the server was queried, and does not report how many weights its model has."""
         return self.about is not None and self.parameters is None
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        del model  # the request's is somebody else's
+        del model  # the request's model is for other endpoints
         known = super().capabilities(self.served_model)
         about = self.about or About()
         context = self._context_tokens or about.context_tokens
@@ -143,12 +143,12 @@ class LocalServerEndpoint(OpenAIEndpoint):
         )
 
     def _ready(self, about: About) -> bool:
-        """Whether the model is in memory; where the server does not tell, it is taken to be."""
+        """Whether the model is in memory; assumed so where the server does not report it."""
         if self._used_at is not None:
             return time.monotonic() - self._used_at < _KEPT_S.get(about.kind, float("inf"))
         return about.loaded is not False
 
-    def open(  # type: ignore[override] # an attempt of another kind, which has one of the base class's inside
+    def open(  # type: ignore[override] # the attempt's type differs: it wraps an attempt of the base class
         self,
         request: Request,
         prefix: Prefix = Prefix(),  # noqa: B008 - frozen
@@ -169,9 +169,9 @@ class LocalServerEndpoint(OpenAIEndpoint):
         return attempt
 
     def _own_request(self, request: Request) -> Request:
-        """The request as this server gets it: its own model, and nothing that was meant for another one."""
+        """Return the request for this server: with its own model, and without what is meant for other endpoints."""
         params = dict(request.params)
-        # Ollama and LM Studio know only the older name and drop the other: an answer without end.
+        # Ollama and LM Studio know only the older name and drop the other: the answer would have no limit.
         limit = request.max_tokens
         params.pop("max_completion_tokens", None)
         if limit is not None:
@@ -181,10 +181,11 @@ class LocalServerEndpoint(OpenAIEndpoint):
         )
 
     async def introduce(self) -> None:
-        """Ask the server what it is, unless it has told already; nothing of a request is sent before.
+        """Query the server about itself and its model, unless that is known; nothing of a request is sent before.
 
         Raises:
-            EndpointFailure: it cannot be asked, has no such model, or would pass prompts on to another machine.
+            EndpointFailure: the server cannot be reached, has no such model, or would pass prompts on to another
+                machine.
         """
         if self.about is not None and not self._stale:
             return
@@ -210,12 +211,12 @@ class LocalServerEndpoint(OpenAIEndpoint):
 
     @property
     def where(self) -> str:
-        """Its address, for messages: without what may be secret."""
+        """The server's address, for messages, without its confidential parts."""
         url = self._own.base_url
         return f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}{url.path.rstrip('/')}"
 
     def _explained(self, failure: EndpointFailure) -> EndpointFailure:
-        """What failed, from the point of view of somebody who runs the server."""
+        """Return the failure with a message for the person who runs the server."""
         error = failure.error
         if type(error) is openai.APIConnectionError and isinstance(error.__cause__, httpx2.ConnectError):
             reason = openai.APIConnectionError(
@@ -225,23 +226,23 @@ class LocalServerEndpoint(OpenAIEndpoint):
             reason.__cause__ = error
             return EndpointFailure(failure.kind, reason)
         if failure.kind is FailureKind.BAD_REQUEST:
-            # What this server refuses (a parameter it does not know, a model that cannot think), another may take.
+            # Another endpoint may accept what this server refuses (an unknown parameter, reasoning).
             return EndpointFailure(FailureKind.UNSERVED, error)
         return failure
 
     def _closed(self, attempt: LocalServerAttempt, finished: bool) -> None:  # noqa: FBT001 - a callback's
         self._waiting.discard(attempt)
         if finished:
-            # Only a model that is loaded tells its context: so the first answer makes a server worth asking again.
+            # Only a loaded model's context is reported: so query the server again after its first answer.
             about = self.about
             self._stale = self._used_at is None and about is not None and about.context_tokens is None
             self._used_at = time.monotonic()
 
     async def warm_up(self) -> None:
-        """Ask the server what it is, let it load the model, and find out how it continues ("auto").
+        """Query the server about itself, let it load the model, and find out how it continues ("auto").
 
         Raises:
-            DiscoError: it is not there, has no such model, or would pass prompts on to another machine.
+            DiscoError: the server cannot be reached, has no such model, or would pass prompts on to another machine.
         """
         self._stale = True
         try:

@@ -1,8 +1,8 @@
-"""What a local server tells of itself, asked in the ways of the servers that people run.
+"""What a local server reports about itself, queried through the paths of the common servers.
 
-The OpenAI API lists models and says nothing else. How much context one has, whether it is loaded, how many answers
-are written at once, and whether it runs on this machine at all is asked for under each server's own paths. What a
-server does not tell stays unknown.
+The OpenAI API only lists models. Each server has its own paths for the rest: how much context a model has, whether it
+is loaded, how many answers are written at once, and whether it runs on this machine at all. What a server does not
+report stays unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["About", "Kind", "ask", "is_cloud_name", "the_model", "unfit_model"]
 Kind = Literal["ollama", "lmstudio", "llama-server", "vllm", "other"]
 
 _LIMIT_S = 10.0
-_EMBEDDER = "text-embedding-"  # LM Studio lists one beside whatever was loaded
+_EMBEDDER = "text-embedding-"  # LM Studio lists an embedding model beside the loaded ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class About:
     """What is known of a server and of one of its models.
 
     Attributes:
-        kind: which server it is, as far as disco can tell.
-        models: those that can chat, as the server calls them; None where it lists none.
+        kind: the kind of server, if disco recognises it.
+        models: the server's names of the models that can chat; None where the server lists none.
         context_tokens: prompt and answer together, of each answer; None when unknown.
-        at_once: answers that it writes at the same time; None when unknown.
+        at_once: answers that the server writes at the same time; None when unknown.
         parameters: how many weights the model has; None when unknown.
-        loaded: whether it is in memory; None when unknown.
+        loaded: whether the model is in memory; None when unknown.
         runs_at: host that the prompts are passed on to; None where none is known.
-        file: the model's GGUF file, on the server's machine; None where it does not tell.
+        file: the model's GGUF file, on the server's machine; None where the server does not report it.
     """
 
     kind: Kind = "other"
@@ -51,14 +51,14 @@ class About:
 
 
 async def ask(client: openai.AsyncOpenAI, model: str | None) -> About:
-    """Ask the server behind `client`, a few short requests; nothing of the user's is sent.
+    """Query the server behind `client` with a few short requests; none contains the user's data.
 
     Args:
         client: the server's.
-        model: the one to ask about; None: its only one.
+        model: the model to ask about; None: the server's only one.
 
     Raises:
-        openai.APIError: it could not be asked for its models: unreachable, or a wrong key.
+        openai.APIError: the server's list of models could not be read: it is unreachable, or the key is wrong.
     """
     answer = await _get(client, "/models", required=True)
     listed = [item for item in _list(answer, "data") if isinstance(item.get("id"), str)]
@@ -79,7 +79,7 @@ async def ask(client: openai.AsyncOpenAI, model: str | None) -> About:
 
 
 def the_model(model: str | None, models: Sequence[str]) -> str | None:
-    """What the server calls `model`, or its only one; None where that is not clear."""
+    """Return the server's name for `model`, or for its only one; None where that is not clear."""
     if model is None:
         return models[0] if len(models) == 1 else None
     for form in (model, f"{model}:latest"):  # Ollama's default tag
@@ -90,7 +90,7 @@ def the_model(model: str | None, models: Sequence[str]) -> str | None:
 
 
 def unfit_model(model: str | None, models: Sequence[str], where: str) -> str | None:
-    """Why there is no model to ask, as a message with a remedy; None where there is one."""
+    """Return why no model can be used, as a message with a remedy; None where one can."""
     if the_model(model, models) is not None:
         return None
     listed = ", ".join(repr(name) for name in models)
@@ -100,13 +100,13 @@ def unfit_model(model: str | None, models: Sequence[str], where: str) -> str | N
     if model is None:
         return (
             f"The server at {where} has {len(models)} models: {listed}. "
-            f'Say which behind "#", for instance "{where}#{models[0]}".'
+            f'Name one behind "#", for instance "{where}#{models[0]}".'
         )
     return f"The server at {where} has no model {model!r}. {nearest(model, models)} It has: {listed}."
 
 
 def is_cloud_name(model: str) -> bool:
-    """Whether Ollama runs a model of this name on ollama.com, and passes its prompts on."""
+    """Return whether Ollama runs a model of this name on ollama.com, and passes its prompts on."""
     tag = model.rpartition(":")[2].lower()
     return tag == "cloud" or (tag != model.lower() and tag.endswith("-cloud"))
 
@@ -152,7 +152,7 @@ async def _ollama(client: openai.AsyncOpenAI, models: tuple[str, ...] | None, mo
     if not host and is_cloud_name(model):
         host = "ollama.com"
     running = _list(await _get(client, _root(client, "/api/ps")), "models")
-    # What a model was trained for is not what it is run with: `num_ctx` is 4,096 unless somebody changed it.
+    # The context a model was trained for is not the one it runs with: `num_ctx` is 4,096 unless it was changed.
     loaded = next((m for m in running if model in (m.get("name"), m.get("model"))), None)
     return About(
         "ollama",
@@ -171,7 +171,7 @@ def _root(client: openai.AsyncOpenAI, path: str) -> str:
 async def _get(
     client: openai.AsyncOpenAI, path: str, *, body: Mapping[str, Any] | None = None, required: bool = False
 ) -> object:
-    """The JSON at `path`; None where there is none, or raises what is wrong with a required one."""
+    """Return the JSON at `path`; None where there is none; for a required path, raise the error instead."""
     options: Any = {"max_retries": 0, "timeout": _LIMIT_S}
     try:
         with anyio.fail_after(_LIMIT_S):

@@ -1,7 +1,7 @@
-"""The queue in front of a local server: it stands here, so that waiting is not taken for reading or for silence.
+"""The queue in front of a local server. It is kept in disco, so that waiting does not look like prefill or silence.
 
-A server on one machine works on one answer, or on a few, and queues the rest without a word. Whoever measures its
-prefill from outside would measure its queue.
+A server on one machine works on one answer, or on a few, and queues the rest without reporting it. A prefill time
+measured from outside would include that queue.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Turns:
     Args:
         name: the endpoint's, for messages.
         at_once: answers that the server works on at the same time.
-        max_waiting: requests that may wait; the next is refused.
+        max_waiting: requests that may wait; further ones are refused.
 
-    Mutable: `at_once` (once the server has told), `_taken`, `_queue`.
+    Mutable: `at_once` (once the server has reported it), `_taken`, `_queue`.
     """
 
     def __init__(self, name: str, *, at_once: int, max_waiting: int) -> None:
@@ -35,14 +35,14 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Requests that would be served before a new one that has to wait; 0 where it would not."""
+        """Requests that would be served before a new one that has to wait; 0 where a new one would not wait."""
         return len(self._queue)
 
     def join(self) -> Turn:
-        """A place at the end of the queue.
+        """Return a place at the end of the queue.
 
         Raises:
-            EndpointFailure: RATE_LIMIT, it is full.
+            EndpointFailure: RATE_LIMIT, the queue is full.
         """
         if self._taken >= self.at_once and len(self._queue) >= self._max_waiting:
             message = (
@@ -56,13 +56,13 @@ class Turns:
         return turn
 
     def call(self) -> None:
-        """Let those begin whose turn it is."""
+        """Begin the turns for which the server has room."""
         while self._queue and self._taken < self.at_once:
             self._taken += 1
             self._queue.popleft().begin()
 
     def leave(self, turn: Turn) -> None:
-        """Give a place back, used or not."""
+        """Free a place, used or not."""
         if turn in self._queue:
             self._queue.remove(turn)
         else:
@@ -71,23 +71,23 @@ class Turns:
 
 
 class Turn:
-    """One request's place in the queue. Mutable: `_come`, `_left`."""
+    """One request's place in the queue. Mutable: `_has_come`, `_left`."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._come = anyio.Event()
+        self._has_come = anyio.Event()
         self._left = False
 
     def begin(self) -> None:
-        """It is its turn."""
-        self._come.set()
+        """Mark that the request's turn has come."""
+        self._has_come.set()
 
     async def wait(self) -> None:
-        """Wait for it."""
-        await self._come.wait()
+        """Wait until the request's turn has come."""
+        await self._has_come.wait()
 
     def leave(self) -> None:
-        """Make room for the next. Idempotent."""
+        """Free the place for the next request. Idempotent."""
         if not self._left:
             self._left = True
             self._turns.leave(self)

@@ -1,4 +1,4 @@
-"""One streamed request to a server: sent, read in batches, timed, checked at the seam, closed."""
+"""One streamed request to a server: the attempt sends it, reads it in batches, checks its seam and closes it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
 
-# An answer that has its finish reason is complete; only usage and [DONE] may still come.
+# An answer that has its finish reason is complete; only usage and [DONE] may still follow.
 _TAIL_S = 1.0
-# For the few bytes between [DONE] and the end of the body: reading them keeps the connection.
+# For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
 
@@ -44,10 +44,10 @@ class ServerAttempt(Attempt):
     Args:
         client: sends the request; its retries and time-outs are not used.
         name: the endpoint's.
-        request, prefix: what to answer, and the beginning of the answer.
-        prepare: makes the call; may itself ask the server, and raises `CannotContinueError`.
+        request, prefix: the request to answer, and the beginning of the answer.
+        prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         hides_logprobs: the application did not ask for the log probabilities that the call asks for.
-        on_close: called once when the attempt is over.
+        on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
@@ -85,10 +85,10 @@ class ServerAttempt(Attempt):
         self._body: AsyncGenerator[bytes, None] | None = None
         self._opening = anyio.CancelScope()  # lets `aclose` end a request that has no response yet
         self._sent = False
-        self._over = False  # nothing more to read: [DONE], end of body, or the tail's patience
+        self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
         self._eof = False
         self._ended = False
-        self._stopped = False  # ended, or failed
+        self._stopped = False  # ended or failed
         self._running = False
         self._closed = False
         self._idle: anyio.Event | None = None
@@ -105,7 +105,7 @@ class ServerAttempt(Attempt):
             await self._release()
             if self._closed or not isinstance(error, Exception):
                 if isinstance(error, Exception):
-                    # Closed by another task in the middle of a read: no failure of the server's.
+                    # Another task closed the attempt in the middle of a read: the server has not failed.
                     raise StopAsyncIteration from None
                 raise
             raise self._failure(error) from error
@@ -118,7 +118,7 @@ class ServerAttempt(Attempt):
         first = not self._closed
         self._closed = True
         if self._running:
-            # Another task reads: without its connection it notices.
+            # Another task reads: it notices that its connection is closed.
             self._idle = anyio.Event()
             self._opening.cancel()
             if self._response is not None:
@@ -141,7 +141,7 @@ class ServerAttempt(Attempt):
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes on the wire so far; what is counted, and what only nearly, `TrafficCounter` says."""
+        """Return the bytes on the wire so far; `TrafficCounter` says what is counted exactly."""
         return self._wire.traffic
 
     @property
@@ -161,7 +161,7 @@ class ServerAttempt(Attempt):
             if deltas := await self._read():
                 return deltas
         if not self._over:
-            # The answer is complete: what may still come gets a moment.
+            # The answer is complete: wait only a moment for what may still come.
             with anyio.move_on_after(_TAIL_S):
                 while not self._over:
                     if deltas := await self._read():
@@ -170,7 +170,7 @@ class ServerAttempt(Attempt):
         return self._end()
 
     async def _read(self) -> list[Delta]:
-        """What is in the next piece of the body, maybe nothing."""
+        """Return the deltas in the next piece of the body; the list may be empty."""
         reader = self._reader
         if reader.broken is not None:
             raise reader.broken
@@ -185,7 +185,7 @@ class ServerAttempt(Attempt):
         except httpx2.HTTPError:
             if reader.finish_reason is None:
                 raise
-            # The answer is complete; what went wrong was only the stream's tail.
+            # The answer is complete; only the stream's tail failed.
             self._over = True
             return []
         deltas = reader.read(events)
@@ -203,7 +203,7 @@ class ServerAttempt(Attempt):
             self._reader = CompletionReader()
         elif isinstance(choices, int) and choices > 1:
             self._reader = ChatReader(choices, hides_logprobs=self._hides_logprobs)
-        # Only connecting is on the transport's clock; the session keeps the others, for all endpoints alike.
+        # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
         if request.extra_headers:
@@ -212,8 +212,8 @@ class ServerAttempt(Attempt):
             options["params"] = request.extra_query
         self._sent = True
         try:
-            # Asking for the bare response skips the SDK's typed stream and nothing else: authentication,
-            # default headers, status errors and Azure's paths are its own.
+            # Asking for the bare response skips only the SDK's typed stream: authentication, default headers,
+            # status errors and Azure's paths stay the SDK's.
             response = await self._client.post(
                 call.path,
                 body=call.body,
@@ -223,8 +223,9 @@ class ServerAttempt(Attempt):
                 stream_cls=openai.AsyncStream[ChatCompletionChunk],
             )
         except Exception:
-            # Never connected, turned away, or dropped without a word (so ends a pooled connection that its server
-            # has just given up): no response, no bill. Who is cancelled while the server is silent is billed.
+            # The connection or the request was refused, or the connection was dropped without a response. (A pooled
+            # connection is dropped if its server has just closed it.) Without a response there is no charge. An
+            # attempt that is cancelled while the server is silent is charged.
             self._sent = False
             raise
         self._response = cast("httpx2.Response", response)
@@ -233,7 +234,7 @@ class ServerAttempt(Attempt):
         self._body = pieces(self._response)
 
     async def _check_content_type(self, response: httpx2.Response) -> None:
-        """Turn away a response that is no event stream, with the error object it may hold."""
+        """Raise for a response that is no event stream, with the error object if the response holds one."""
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise error_mapping.garbage("answered with a web page", response, name=self._name)
@@ -252,7 +253,7 @@ class ServerAttempt(Attempt):
         )
 
     def _last_event(self) -> list[bytes]:
-        """What stands after the last empty line, if it is whole."""
+        """Return the data after the last empty line, if it is a whole event."""
         last = self._splitter.end()
         if last is None:
             return []
@@ -260,7 +261,7 @@ class ServerAttempt(Attempt):
             if not last.startswith(b"[DONE]"):
                 json.loads(last)
         except ValueError:
-            return []  # cut in the middle: that is an incomplete answer, not a malformed one
+            return []  # the event is cut in the middle: an incomplete answer, not a malformed one
         return [last]
 
     def _through_seam(self, seam: Seam, deltas: list[Delta]) -> list[Delta]:
@@ -274,7 +275,7 @@ class ServerAttempt(Attempt):
             if text == delta.text:
                 passed.append(delta)
             elif text:
-                # More than this delta's own text: pieces held back before come with it.
+                # More than this delta's own text: pieces that were held back before come with it.
                 tokens = self._seam_held if len(text) > len(delta.text) else delta.tokens
                 passed.append(Delta(text, tokens))
             if text:
@@ -284,7 +285,7 @@ class ServerAttempt(Attempt):
     def _end(self) -> list[Delta] | Ended:
         reader = self._reader
         if reader.finish_reason is None:
-            # What the seam still holds back says nothing about the seam: the server never got to its end.
+            # The server ended early, so the text that the seam still holds back is no evidence about the seam.
             raise error_mapping.incomplete(self._name)
         if reader.finish_reason == "error":
             raise ServerReportedError(None)
@@ -315,7 +316,7 @@ class ServerAttempt(Attempt):
         return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
 
     async def _release(self) -> None:
-        """Close the connection, or give it back when the answer was read to its end."""
+        """Close the connection, or return it to the pool when the answer was read to its end."""
         body, response = self._body, self._response
         self._body = None
         if body is not None and not self._eof and self._reader.done:
@@ -324,9 +325,8 @@ class ServerAttempt(Attempt):
             if self._eof:
                 self._wire.ended()
         if body is not None and not self._eof:
-            # The transport's generators leave their inner ones to the garbage collector when they are
-            # closed between two pieces. A read that is cancelled unwinds them all, and closes the
-            # connection on its way.
+            # When the transport's generators are closed between two pieces, they leave their inner generators to
+            # the garbage collector. A cancelled read unwinds them all and closes the connection.
             with anyio.CancelScope(shield=True) as scope:
                 scope.cancel()
                 await exhaust(body)

@@ -1,4 +1,4 @@
-"""A server model: makes attempts, knows how it continues, warms up."""
+"""A server model: makes attempts, knows how the server continues an answer, warms up."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from disco.request import Prefix, Request
 __all__ = ["OpenAIEndpoint"]
 
 _WARM_UP_S = 10.0
-# A server with one model answers with it whatever name the request gives, or not at all.
+# A server with a single model either answers with it under any name in the request, or refuses the request.
 ANY_MODEL = "*"
-# Building a validator takes tens of milliseconds; the first chunk should not pay for it.
+# Building a validator takes tens of milliseconds; it is built before the first chunk comes.
 _FIRST_CHUNK = (
     b'{"id":"","created":0,"model":"","object":"chat.completion.chunk",'
     b'"choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}'
@@ -38,7 +38,7 @@ _FIRST_CHUNK = (
 
 
 class _KnownURL:
-    """A base_url, its text, and the host and port in it. Not to be printed: a URL may hold a password."""
+    """A base_url, its text, and its host and port. Do not print it: a URL may hold a password."""
 
     __slots__ = ("address", "text", "url")
 
@@ -54,19 +54,19 @@ class OpenAIEndpoint(Endpoint):
 
     Args:
         client: an `openai.AsyncOpenAI` (or Azure's). Its authentication, base_url, default headers and
-            connections are used; its retries and time-outs are not. It stays its owner's to close.
+            connections are used; its retries and time-outs are not. The caller that made the client closes it.
         name: unique within one disco client.
         continuation: how this server continues an answer; see `Continuation`.
-        context_tokens: the model's context, prompt and answer together, where known.
+        context_tokens: the model's context, prompt and answer together, if known.
         logp: the server is known to give log probabilities of what it writes (`logprobs` without alternatives), to
-            every model and request; some refuse requests that ask for them.
+            every model and request; some servers refuse requests that ask for them.
         verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
             shared, stored and given again.
     """
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _attempts, those open; _known_url, what follows from the client's base_url.
+    # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url.
     def __init__(
         self,
         *,
@@ -98,7 +98,7 @@ class OpenAIEndpoint(Endpoint):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the API."""
+        """Return the host and port of the API."""
         return self._url.address
 
     @property
@@ -108,18 +108,21 @@ class OpenAIEndpoint(Endpoint):
 
     @property
     def probes(self) -> bool:
-        """Whether it finds out how the server continues ("auto") rather than having been told."""
+        """Whether the endpoint detects how the server continues ("auto"), rather than being configured."""
         return self._continuation.method == "auto"
 
     def continuation(self, model: str | None = None) -> Continuation:
-        """How `model` continues an answer, as configured or proved; method "none" when unknown."""
+        """Return how `model` continues an answer, as configured or detected; method "none" when unknown."""
         if self._continuation.method != "auto":
             return self._continuation
         verdict = self._verdict(model)
         return verdict.applied_to(self._continuation) if verdict is not None else Continuation()
 
     def vocabulary(self, model: str | None = None) -> str | None:
-        """Fingerprint of the vocabulary that the server has proved to have; answers then travel as its ids."""
+        """Return the fingerprint of the vocabulary that the server has proved to have, or None.
+
+        Answers are then sent to the server as ids of that vocabulary.
+        """
         verdict = self._verdict(model)
         return None if verdict is None else verdict.vocabulary
 
@@ -131,7 +134,7 @@ class OpenAIEndpoint(Endpoint):
 
     @property
     def _url(self) -> _KnownURL:
-        # Asked for several times in every request; writing a URL down takes ten times as long as looking it up.
+        # Needed several times in every request; formatting a URL takes ten times as long as looking it up.
         url = self._client.base_url
         if url is not self._known_url.url:
             self._known_url = _KnownURL(url)
@@ -145,13 +148,13 @@ class OpenAIEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> ServerAttempt:
         given = request.params
-        asked = given.get("logprobs") or given.get("top_logprobs")  # by the application, which gets them then
+        asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         hides_logprobs = self._logp and "logp" in wants and not asked and given.get("n") in (None, 1)
 
         async def prepare() -> Call:
             call = await self._call(request, prefix)
             if hides_logprobs:
-                # The older API asks for a number of alternatives, and some servers take 0 for none at all.
+                # The older API takes a number of alternatives, and some servers take 0 to mean no log probabilities.
                 call.body["logprobs"] = 1 if call.path == "/completions" else True
             return call
 
@@ -181,8 +184,8 @@ class OpenAIEndpoint(Endpoint):
     async def warm_up(self) -> None:
         """Open a connection, and probe how a server with a single model continues ("auto").
 
-        Never raises for what the server does: an unreachable server or a wrong key shows when a request
-        is made, and nothing is remembered of it.
+        Never raises for a fault of the server. An unreachable server or a wrong key fails when a request is made;
+        until then no verdict is kept.
         """
         ChatCompletionChunk.model_validate_json(_FIRST_CHUNK)
         models: list[str] = []
@@ -194,7 +197,7 @@ class OpenAIEndpoint(Endpoint):
                 self.verdicts[self._url.text, ANY_MODEL] = verdict
 
     async def probe(self, model: str) -> ProbeVerdict:
-        """Find out how `model` continues, unless that is known; remembers conclusive verdicts."""
+        """Find out how `model` continues, unless that is known; remember a conclusive verdict."""
         base_url = self._url.text
         key = (base_url, model)
         known = self.verdicts.get(key) or self.verdicts.get((base_url, ANY_MODEL))
@@ -209,7 +212,7 @@ class OpenAIEndpoint(Endpoint):
         return verdict
 
     async def aclose(self) -> None:
-        """Close every open attempt. The client is its owner's."""
+        """Close every open attempt. The client stays open: the caller that made it closes it."""
         for attempt in list(self._attempts):
             await attempt.aclose()
 

@@ -1,9 +1,9 @@
-"""The data of server-sent events, read as chat or completion chunks, made into deltas.
+"""Reads the data of server-sent events as chat or completion chunks, and makes deltas of them.
 
-A chunk is validated with pydantic straight from bytes, which gives the same object as the SDK's own
-`construct_type` at a twentieth of its cost, but is stricter; one that differs from another in its text only is not
-even parsed (see `template`). What it rejects (an unknown finish reason, a
-null `created`, a missing index, ...) is mended and built without validation, as the SDK would.
+A chunk is validated with pydantic straight from bytes. That gives the same object as the SDK's own `construct_type`
+at a twentieth of its cost, but is stricter. A chunk that pydantic rejects (an unknown finish reason, a null
+`created`, a missing index, ...) is repaired and built without validation, as the SDK would build it. A chunk that
+differs from another only in its text is not parsed at all (see `chunk_template`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
 
-_MOLDS = 8  # in vain, for one stream: a server may write something else into every event
-_PAID = 4  # chunks that make up for the making of a template
+_MAX_TEMPLATES = 8  # that one stream may make in vain: some servers vary more than the text of each event
+_REPAID_AFTER = 4  # chunks that a template must serve to repay its making
 _TEXT = DeltaKind.TEXT  # needed for every token; looking it up on the enum runs Python code (3.11)
 
 
@@ -44,14 +44,14 @@ class ChunkReader:
 
     Attributes:
         done: nothing more is to be read.
-        finish_reason: the answer is complete, and how it ended.
-        finish_raw: the chunk that said so, where the application may see it.
-        usage: as the server counts.
-        tokens: as counted here.
-        broken: what is wrong behind the deltas that `read` returned last.
+        finish_reason: how the answer ended; None while it is not complete.
+        finish_raw: the chunk with the finish reason, where the application may see it.
+        usage: the server's count.
+        tokens: this reader's own count.
+        broken: the error in the data behind the deltas that `read` returned last.
     """
 
-    # Mutable: all of it, by `read`.
+    # Mutable: all attributes, by `read`.
     __slots__ = ("_halves", "broken", "done", "finish_raw", "finish_reason", "tokens", "usage")
 
     def __init__(self) -> None:
@@ -64,14 +64,14 @@ class ChunkReader:
         self.broken: MalformedChunkError | ServerReportedError | None = None
 
     def read(self, events: list[bytes]) -> list[Delta]:
-        """The deltas in `events`, in order.
+        """Return the deltas in `events`, in order.
 
-        What is wrong behind the finish reason harms no answer: it is complete. What is wrong behind some deltas
-        waits in `broken`: they came, and they count.
+        An error behind the finish reason is ignored: the answer is complete. An error behind some deltas waits in
+        `broken`, so that those deltas are returned and counted.
 
         Raises:
-            MalformedChunkError: data that is no chunk.
-            ServerReportedError: an error object.
+            MalformedChunkError: an event's data is no chunk.
+            ServerReportedError: an event's data is an error object.
         """
         deltas: list[Delta] = []
         try:
@@ -93,16 +93,23 @@ class ChatReader(ChunkReader):
     """Reads `chat.completion.chunk` events.
 
     The chunk that carries the (last) finish reason becomes no delta: it is kept in `finish_raw`, with the
-    stream's usage in its `usage`. With more than one choice asked for, deltas are opaque (kind TOOL,
-    text empty): several answers at once have no one text.
+    stream's usage in its `usage`. With more than one choice asked for, deltas are opaque (kind TOOL, text empty),
+    because several answers at once do not form one text.
 
     Args:
         choices: how many answers were asked for (`n`).
-        hides_logprobs: the application did not ask for log probabilities: they go into `Delta.logp` only.
+        hides_logprobs: the application did not ask for log probabilities: they appear in `Delta.logp` only.
     """
 
-    # Mutable: all of it, by `read`.
-    __slots__ = ("_choices", "_hides_logprobs", "_molds", "_template", "_template_made_at", "_unfinished")
+    # Mutable: all attributes, by `read`.
+    __slots__ = (
+        "_choices",
+        "_hides_logprobs",
+        "_template",
+        "_template_made_at",
+        "_templates_left",
+        "_unfinished",
+    )
 
     def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
         super().__init__()
@@ -110,12 +117,12 @@ class ChatReader(ChunkReader):
         self._hides_logprobs = hides_logprobs
         self._unfinished = choices
         self._template: ChunkTemplate | None = None
-        self._molds = _MOLDS if choices == 1 else 0  # that may still be made in vain
-        self._template_made_at = 0  # tokens when the template was made
+        self._templates_left = _MAX_TEMPLATES if choices == 1 else 0  # that may be made in vain
+        self._template_made_at = 0  # `tokens` when the template was made
 
     def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
         validate = ChatCompletionChunk.model_validate_json
-        halves = self._halves  # of a character, which go before the next text
+        halves = self._halves  # first halves of characters, which belong before the next text
         for data in events:
             template = self._template
             if template is not None and not halves and (text := template.text(data)) is not None:
@@ -158,19 +165,19 @@ class ChatReader(ChunkReader):
             if text and delta.tool_calls is None and not (extra and any(extra.values())):
                 self.tokens += 1
                 deltas.append(Delta(text, 1, _TEXT, None, chunk))
-                if self._molds:
-                    self._make_mold(data, chunk)
+                if self._templates_left:
+                    self._make_template(data, chunk)
             else:
                 self._read_other(chunk, deltas)
 
-    def _make_mold(self, data: bytes, chunk: ChatCompletionChunk) -> None:
-        if self.tokens - self._template_made_at <= _PAID:
-            self._molds -= 1
+    def _make_template(self, data: bytes, chunk: ChatCompletionChunk) -> None:
+        if self.tokens - self._template_made_at <= _REPAID_AFTER:
+            self._templates_left -= 1
         self._template = ChunkTemplate.of(data, chunk)
         self._template_made_at = self.tokens
 
     def _read_other(self, chunk: ChatCompletionChunk, deltas: list[Delta]) -> None:
-        """Everything but plain text: reasoning, tools, refusals, roles, and several of them at once."""
+        """Read a chunk that holds more than plain text: reasoning, tools, refusals, roles, or several of them."""
         parts = parts_of(chunk)
         for index, (delta, fields) in enumerate(parts):
             last = index == len(parts) - 1
@@ -179,7 +186,7 @@ class ChatReader(ChunkReader):
             deltas.append(delta)
 
     def _read_counted(self, chunk: ChatCompletionChunk, logprobs: Any, deltas: list[Delta]) -> None:
-        """A chunk with log probabilities: they tell how many tokens it is."""
+        """Read a chunk with log probabilities, which show how many tokens the chunk holds."""
         first_at = len(deltas)
         self._read_other(chunk, deltas)
         first, entries = deltas[first_at], logprob_entries(logprobs)
@@ -207,7 +214,7 @@ class ChatReader(ChunkReader):
         deltas.append(Delta("", int(content), kind, None, chunk))
 
     def _finish(self, chunk: ChatCompletionChunk, reason: str) -> ChatCompletionChunk:
-        """Remember the end; returns the chunk without its finish reason where it also has content."""
+        """Remember the end; return the chunk without its finish reason where it also has content."""
         self.finish_reason = reason
         if is_bare(chunk.choices[0].delta):
             self.finish_raw = chunk
@@ -224,13 +231,13 @@ class ChatReader(ChunkReader):
             self.finish_raw.usage = usage
 
     def _mended(self, data: bytes) -> ChatCompletionChunk | None:
-        """The chunk in data that strict validation rejected; None when it is none and may be ignored."""
+        """Return the repaired chunk in data that strict validation rejected; None for data that may be ignored."""
         body = self._json(data)
         if body is None:
             return None
         choices = body.get("choices")
         if not isinstance(choices, list) and not isinstance(body.get("usage"), dict):
-            return None  # some other event of the server's, such as a ping
+            return None  # another kind of event, such as a ping
         body["choices"] = [
             mended_choice(choice, index, self._halves)
             for index, choice in enumerate(choices or [])
@@ -277,7 +284,7 @@ class CompletionReader(ChunkReader):
 
 
 def _token_logprobs(logprobs: object) -> list[Any]:
-    """Of the tokens of a completion: as the API has it, or as llama-server writes it."""
+    """Return the log probabilities of a completion's tokens, in the API's form or in llama-server's."""
     if not isinstance(logprobs, dict):
         return []
     values, entries = logprobs.get("token_logprobs"), logprobs.get("content")

@@ -1,4 +1,4 @@
-"""The JSON inside an event: checked, mended where servers differ, and taken apart."""
+"""The JSON inside an event: checked, repaired where servers deviate from the API, and taken apart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class MalformedChunkError(ValueError):
-    """An event's data is not JSON, or JSON of another shape."""
+    """An event's data is not JSON, or is JSON of another shape."""
 
 
 class ServerReportedError(Exception):
@@ -46,7 +46,7 @@ class ServerReportedError(Exception):
 
 
 def json_object(data: bytes) -> dict[str, Any] | None:
-    """Data as a JSON object, or None for `[DONE]`."""
+    """Return data as a JSON object, or None for `[DONE]`."""
     if data.startswith(b"[DONE]"):
         return None
     try:
@@ -63,20 +63,22 @@ def json_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _integer(digits: str) -> int | float:
-    """An integer; infinity for one that is longer than Python reads."""
+    """Parse an integer; return infinity for one that is longer than Python reads."""
     return int(digits) if len(digits) <= _MOST_DIGITS else math.inf
 
 
-_MOST_DIGITS = 640  # the least that `sys.set_int_max_str_digits` takes
+_MOST_DIGITS = 640  # the smallest value that `sys.set_int_max_str_digits` takes
 
 
 def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[str, Any]:
-    """A choice with everything a `Choice` needs, whatever the server left out, and with whole characters only.
+    """Return a choice with every field that `Choice` needs, including those that the server omitted.
+
+    Its texts hold whole characters only.
 
     Args:
         choice: as the server wrote it.
-        index: where it stands in the chunk.
-        halves: of the characters that earlier chunks began.
+        index: the choice's position in the chunk.
+        halves: first halves of characters that earlier chunks began.
     """
     where = choice.get("index")
     where = where if isinstance(where, int) else index
@@ -96,10 +98,10 @@ def mended_choice(choice: dict[str, Any], index: int, halves: Halves) -> dict[st
 
 
 class Halves:
-    """First halves of characters whose other halves are still to come.
+    """First halves of characters whose second halves are still to come.
 
-    Servers that count text in units of 16 bits (JavaScript does) may cut a character beyond those in two, each half
-    in a chunk of its own. Mutable: `_held`, the half that each text ended with, by its place in the answer.
+    Servers that count text in units of 16 bits (as JavaScript does) may split a character that takes two units, with
+    each half in a chunk of its own. Mutable: `_held`, the half that each text ended with, by its place in the answer.
     """
 
     __slots__ = ("_held",)
@@ -111,12 +113,12 @@ class Halves:
         return bool(self._held)
 
     def joined(self, delta: dict[str, Any], choice: int, *, ends: bool) -> dict[str, Any]:
-        """A delta with each of its texts behind the half that was held back, and with the half at its end held back.
+        """Return a delta whose texts begin with the halves held back before; a half at a text's end is held back.
 
         Args:
             delta: JSON.
-            choice: which answer it continues.
-            ends: it is that answer's last. Nothing is held back any longer: a half that is left is replaced.
+            choice: the answer that the delta continues.
+            ends: the delta is that answer's last. Nothing more is held back: a half that is left is replaced.
         """
         if ends and self._held:
             left = {place[1]: "" for place in self._held if place[0] == choice and len(place) == 2}
@@ -144,17 +146,17 @@ class Halves:
         return value
 
 
-_DEPTH = 8  # of a choice's JSON; the API's goes to half of it
+_DEPTH = 8  # levels of a choice's JSON; the API uses half of that
 
 
 def _number_of(item: object, at: int) -> int:
-    """Which of several things of a kind, such as calls, this piece belongs to."""
+    """Return which of several items of a kind, such as calls, this piece belongs to."""
     number = item.get("index") if isinstance(item, dict) else None
     return number if isinstance(number, int) else at
 
 
 def well_formed(text: str) -> str:
-    """Text without lone surrogates, which JSON can smuggle in and UTF-8 cannot hold."""
+    """Return text without lone surrogates, which JSON can contain and UTF-8 cannot."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -164,9 +166,9 @@ _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
-    """What a chunk carries, in the order it is to be shown: a delta without `raw`, and its fields in the chunk.
+    """Return what a chunk carries, in the order to show it: each a delta without `raw`, and its fields in the chunk.
 
-    A chunk is one token unless the server says more; its further parts do not count again.
+    A chunk is one token unless the server reports more; its further parts are not counted again.
     """
     delta = chunk.choices[0].delta
     extra = delta.model_extra or {}
@@ -187,7 +189,7 @@ def parts_of(chunk: ChatCompletionChunk) -> list[tuple[Delta, tuple[str, ...]]]:
 
 
 def _reasoning_text(given: Mapping[str, Any]) -> str:
-    """The thoughts of a delta; servers that give them under several names give the same ones."""
+    """Return the reasoning text of a delta; servers that give it under several names repeat the same text."""
     for value in given.values():
         if isinstance(value, str):
             return well_formed(value)
@@ -197,7 +199,7 @@ def _reasoning_text(given: Mapping[str, Any]) -> str:
 
 
 def _tool_calls(delta: Any) -> tuple[ToolCallDelta, ...]:
-    """The pieces of a delta's calls; the one function call of the older API is the first call."""
+    """Return the pieces of a delta's calls; the single function call of the older API is the first call."""
     calls = delta.tool_calls if isinstance(delta.tool_calls, list) else []
     pieces = [
         _call_piece(
@@ -218,7 +220,7 @@ def _call_piece(index: int, function: Any, call: Any) -> ToolCallDelta:
 
 
 def logprob_entries(logprobs: Any) -> list[Any]:
-    """The tokens that a choice's `logprobs` tell about, of its content or of its refusal."""
+    """Return the entries of a choice's `logprobs`, one a token, for its content or for its refusal."""
     for name in ("content", "refusal"):
         entries = getattr(logprobs, name, None)
         if entries and isinstance(entries, list):
@@ -227,7 +229,7 @@ def logprob_entries(logprobs: Any) -> list[Any]:
 
 
 def log_probabilities(values: list[Any]) -> tuple[float, ...] | None:
-    """The log probabilities as numbers; None where one of them is none, or there are none."""
+    """Return the log probabilities as numbers; None where there are none, or where one is no number."""
     known = values and all(type(value) in (int, float) and math.isfinite(value) for value in values)
     return tuple(map(float, values)) if known else None
 
@@ -236,18 +238,18 @@ _CONTENT = ("content", "refusal", "tool_calls", "function_call", "audio", *_REAS
 
 
 def is_bare(delta: Any) -> bool:
-    """True for a delta without content of any kind."""
+    """Return True for a delta without content of any kind."""
     return not any(getattr(delta, name, None) for name in _CONTENT)
 
 
 def _changed(chunk: ChatCompletionChunk, change: Callable[[Any], dict[str, Any]]) -> ChatCompletionChunk:
-    """A copy of a chunk with `change` of each choice applied; the original stays as it was."""
+    """Return a copy of a chunk with `change` of each choice applied; the original stays unchanged."""
     choices = [choice.model_copy(update=change(choice)) for choice in chunk.choices]
     return chunk.model_copy(update={"choices": choices})
 
 
 def only(chunk: ChatCompletionChunk, fields: tuple[str, ...], *, with_usage: bool) -> ChatCompletionChunk:
-    """A copy whose delta keeps only `fields` of the content."""
+    """Return a copy whose delta keeps only `fields` of the content."""
 
     def change(choice: Any) -> dict[str, Any]:
         kept = {n: v for n, v in choice.delta.model_dump().items() if n not in _CONTENT or n in fields}
@@ -259,22 +261,22 @@ def only(chunk: ChatCompletionChunk, fields: tuple[str, ...], *, with_usage: boo
 
 
 def finish_only(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
-    """A copy with the finish reason and without content."""
+    """Return a copy with the finish reason and without content."""
     return _changed(chunk, lambda choice: {"delta": type(choice.delta).construct(), "logprobs": None})
 
 
 def without_finish(chunk: ChatCompletionChunk) -> ChatCompletionChunk:
-    """A copy with the content and without finish reason and usage."""
+    """Return a copy with the content and without finish reason and usage."""
     return _changed(chunk, lambda _: {"finish_reason": None}).model_copy(update={"usage": None})
 
 
-_MOST_TOKENS = 10**9  # no context is as long; what counts more is no count
+_MOST_TOKENS = 10**9  # longer than any context; a larger figure is taken for an error
 
 
 def usage_from(usage: object) -> Usage | None:
-    """The vendor's counts as ours; None where there is none of prompt or answer.
+    """Return the vendor's counts as `Usage`; None where neither prompt nor answer is counted.
 
-    A count that is left out is 0, and so is one that makes no sense: servers send negative numbers, text and worse.
+    A missing count is 0, and so is an invalid one: servers send negative numbers, text and other values.
     """
     prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if not (prompt_tokens or completion_tokens):

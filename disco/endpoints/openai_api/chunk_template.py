@@ -1,7 +1,7 @@
-"""Chunks that differ in their text only, made after the first of them instead of being parsed each.
+"""Chunks that differ only in their text are made from the first of them, instead of each being parsed.
 
-Nearly all events of a stream are the same bytes but for one JSON string. What two such events share is parsed once;
-building the models around another text takes half the time of parsing them.
+Nearly all events of a stream have the same bytes except for one JSON string. The common part of two such events is
+parsed once. Building the models around another text takes half the time of parsing them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 __all__ = ["ChunkTemplate", "TemplateChunk", "remade"]
 
-# A JSON string without escapes: what stands in it is its text.
+# A JSON string without escapes: its bytes are its text.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
 _TEXT_AT: Final = re.compile(rb'"content":\s*"([^"\\\x00-\x1f]+)"')
 _MARK: Final = "\u2063disco\u2063"
 
-# The four slots that make up a model of pydantic's; `model_construct` sets the same, one Python call at a time.
+# The four slots of a pydantic model; `model_construct` sets the same ones, with one Python call for each.
 _SLOTS: Final = vars(BaseModel)
 _set_fields = _SLOTS["__dict__"].__set__
 _set_given = _SLOTS["__pydantic_fields_set__"].__set__
@@ -29,7 +29,7 @@ _new = object.__new__
 
 
 def remade(model: Any, fields: dict[str, Any]) -> Any:
-    """A model like `model` with these values of all its fields. Extra fields are shared one level down."""
+    """Return a model like `model` with these values of all its fields. Extra fields are shared one level down."""
     made = _new(type(model))
     _set_fields(made, fields)
     _set_given(made, model.__pydantic_fields_set__.copy())
@@ -40,12 +40,12 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
 
 
 class ChunkTemplate:
-    """Makes the chunks whose events are the same as one that was parsed, but for their text."""
+    """Makes chunks from events that are the same as one parsed event, except for their text."""
 
     __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end")
 
     def __init__(self, chunk: ChatCompletionChunk, before: bytes, after: bytes) -> None:
-        """Take a chunk and what stands around its text in its event; see `of`, which checks that it does."""
+        """Take a chunk and the bytes around its text in its event; `of` checks that they match."""
         self._chunk = chunk
         self._choice = chunk.choices[0]
         self._delta = self._choice.delta
@@ -55,9 +55,9 @@ class ChunkTemplate:
 
     @classmethod
     def of(cls, data: bytes, chunk: ChatCompletionChunk) -> Self | None:
-        """The template of a chunk that came as `data`; None where more than its text makes it what it is."""
+        """Return the template of a chunk that came as `data`; None where more than the text would have to change."""
         found = _TEXT_AT.search(data)
-        # On one line, as it has to be where it is passed on.
+        # The event must be on one line: it is passed on as one.
         if found is None or b"\n" in data or len(chunk.choices) != 1 or not _is_flat(chunk):
             return None
         before, after = data[: found.start(1)], data[found.end(1) :]
@@ -71,11 +71,11 @@ class ChunkTemplate:
 
     @property
     def id(self) -> str:
-        """Of all the chunks."""
+        """Return the id, which all chunks of the template share."""
         return self._chunk.id
 
     def text(self, data: bytes) -> str | None:
-        """The text of the chunk in `data`; None where it is not like this one but for its text."""
+        """Return the text of the chunk in `data`; None where `data` differs in more than the text."""
         if not (data.startswith(self._before) and data.endswith(self._after)):
             return None
         text = data[self._end : len(data) - len(self._after)]
@@ -87,7 +87,7 @@ class ChunkTemplate:
             return None
 
     def chunk(self, text: str) -> ChatCompletionChunk:
-        """A chunk with that text."""
+        """Return a chunk with the given text."""
         delta = remade(self._delta, {**self._delta.__dict__, "content": text})
         choice = remade(self._choice, {**self._choice.__dict__, "delta": delta})
         made: ChatCompletionChunk = remade(self._chunk, {**self._chunk.__dict__, "choices": [choice]})
@@ -95,12 +95,12 @@ class ChunkTemplate:
 
 
 class TemplateChunk:
-    """A chunk that is made when somebody wants it: many are only read for their text, or passed on as they came.
+    """A chunk that is built on demand: many are only read for their text, or passed on unchanged.
 
     Attributes:
-        data: its event's data.
-        text: its content.
-        template: makes it.
+        data: the data of the chunk's event.
+        text: the chunk's content.
+        template: builds the chunk.
     """
 
     __slots__ = ("data", "template", "text")
@@ -111,12 +111,12 @@ class TemplateChunk:
         self.text = text
 
     def made(self) -> ChatCompletionChunk:
-        """The chunk; a new one with every call."""
+        """Return the chunk; a new one with every call."""
         return self.template.chunk(self.text)
 
 
 def _is_flat(chunk: ChatCompletionChunk) -> bool:
-    """Whether the chunk's own values cannot be changed in place: two chunks may have them in common."""
+    """Return whether the chunk's own values cannot be changed in place, so that two chunks may share them."""
     choice = chunk.choices[0]
     values = [v for name, v in vars(chunk).items() if name != "choices"]
     values += [v for name, v in vars(choice).items() if name != "delta"]

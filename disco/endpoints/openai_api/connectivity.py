@@ -1,7 +1,7 @@
-"""Whether this machine has any route to a server at all, found out without sending anything.
+"""Whether this machine has any route to a server at all, determined without sending anything.
 
-`connect` on a UDP socket only asks the kernel's routing table. With no network (flight mode, a cable that was pulled)
-it fails at once, where a request would fail after a look-up that times out, or after the connect clock.
+`connect` on a UDP socket only queries the kernel's routing table. With no network (flight mode, an unplugged cable)
+it fails at once. A request would fail only after a name look-up times out, or after the connect time-out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import openai
 __all__ = ["CHECK_EVERY_S", "connects_directly", "has_route"]
 
 CHECK_EVERY_S = 1.0
-# For names, which are not looked up here: anywhere outside. These are reserved for documentation (RFC 5737, 3849).
+# For names, which are not looked up here: any outside address. These are reserved for documentation (RFC 5737, 3849).
 _OUTSIDE = (
     (socket.AddressFamily.AF_INET, "192.0.2.1"),
     (socket.AddressFamily.AF_INET6, "2001:db8::1"),
 )
-# What the kernel says where there is no way. Anything else (no permission, no more sockets) says nothing.
+# The kernel's errors for a missing route. Any other error (no permission, no more sockets) is no evidence.
 _NO_WAY = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 )
@@ -31,10 +31,10 @@ _known: dict[str, tuple[float, bool]] = {}  # by host: (until when, the answer)
 
 
 def has_route(host: str, port: int) -> bool:
-    """Whether the kernel knows a way to `host`; a name counts as anywhere outside, loopback is always there.
+    """Return whether the kernel has a route to `host`; a name counts as an outside address, loopback is always True.
 
-    A name in the local network may be reachable without a way outside. So False is a reason to prefer somebody
-    else and none to refuse. The answer is kept for `CHECK_EVERY_S`.
+    A name in the local network may be reachable without a route outside. So False is a reason to prefer another
+    endpoint, and no reason to refuse the request. The result is kept for `CHECK_EVERY_S`.
     """
     now = time.monotonic()
     until, known = _known.get(host, (0.0, True))
@@ -48,9 +48,9 @@ def has_route(host: str, port: int) -> bool:
 
 
 def connects_directly(client: openai.AsyncOpenAI) -> bool:
-    """Whether requests go straight to the server, as far as is known: not through a proxy, a socket file or more.
+    """Return whether requests go straight to the server, if known: not through a proxy, a socket file or the like.
 
-    The HTTP client keeps this to itself; where it does not look as expected the answer is no.
+    The HTTP client keeps this private; where its attributes are not as expected the result is False.
     """
     http = client._client  # noqa: SLF001 - there is no other way to it
     try:

@@ -1,7 +1,7 @@
-"""From whatever the SDK, the transport or the server's stream raised to one `EndpointFailure`.
+"""Maps every exception of the SDK, the transport or the server's stream to one `EndpointFailure`.
 
-The table is the whole of it: the exception the caller would have seen stays the same object or type, and
-the session learns the kind of failure and how long the server asked to be left alone.
+The table below is the whole mapping. The caller sees the same exception object or type as without disco. The session
+learns the kind of failure and how long the server asked for no requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "wrap_transport",
 ]
 
-# Checked in this order; the first class that fits decides. Status codes come after `code` and message.
+# Checked in this order; the first class that matches decides. Status codes come after `code` and message.
 _BY_TYPE: tuple[tuple[type[Exception], FailureKind], ...] = (
     (openai.AuthenticationError, FailureKind.AUTHENTICATION),
     (openai.PermissionDeniedError, FailureKind.AUTHENTICATION),
@@ -65,39 +65,39 @@ _CONTEXT_MESSAGE = re.compile(
 _FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
 _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "insufficient_quota", "overloaded_error"})
 
-_SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
+_SHORTEST_SECRET = 8  # a shorter "key" (local servers accept anything) would remove ordinary words
 _SECRET_NAME = re.compile(r"auth|key|token|secret|password|cookie|signature", re.IGNORECASE)
-_QUOTED = 16  # characters in common with the prompt: fewer may be chance
+_QUOTED = 16  # characters in common with the prompt; a shorter match may be chance
 
 
 def failure_from(
     error: Exception, *, name: str, secrets: tuple[str, ...] = (), prompt: object = None
 ) -> EndpointFailure:
-    """Classify `error`, an `openai` exception or one of the transport's.
+    """Classify `error`, an exception of `openai` or of the transport.
 
     Args:
         error: what was raised.
         name: the endpoint's, for messages made here.
         secrets: see `redact`.
-        prompt: likewise.
+        prompt: see `redact`.
     """
     if isinstance(error, httpx2.HTTPError | httpx2.StreamError):
         error = wrap_transport(error, None)
     if not isinstance(error, openai.OpenAIError):
-        # The SDK lets a few low-level errors through (TLS, end of stream in a handshake).
+        # The SDK does not wrap a few low-level errors (TLS, end of stream in a handshake).
         wrapped = openai.APIConnectionError(
             message=f"Endpoint {name!r} failed with {type(error).__name__}.", request=_no_request()
         )
         wrapped.__cause__ = error
         error = wrapped
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
-    kind = kind_of(error)  # by the server's own words: a prompt may quote the very ones that tell
+    kind = kind_of(error)  # before redaction: the prompt may contain the words that show the kind
     redact(error, secrets, prompt)
     return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers))
 
 
 def kind_of(error: openai.OpenAIError) -> FailureKind:
-    """The kind of failure an `openai` exception stands for."""
+    """Return the kind of failure that an `openai` exception stands for."""
     if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
         codes = {str(error.code or ""), str(getattr(error, "type", None) or "")}
         if codes & _CONTEXT_CODES:
@@ -121,7 +121,7 @@ def kind_of(error: openai.OpenAIError) -> FailureKind:
 
 
 def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.OpenAIError:
-    """What the SDK would have raised for an exception of the transport's, while a body is read."""
+    """Return what the SDK would have raised for an exception of the transport while a body is read."""
     request = request if request is not None else _no_request()
     wrapped: openai.OpenAIError
     if isinstance(error, httpx2.TimeoutException):
@@ -133,7 +133,7 @@ def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.O
 
 
 def stream_error(body: object, request: httpx2.Request) -> openai.APIError:
-    """The exception the SDK raises for an error object in the middle of a stream."""
+    """Return the exception that the SDK raises for an error object in the middle of a stream."""
     message = body.get("message") if isinstance(body, Mapping) else None
     if not message or not isinstance(message, str):
         message = "An error occurred during streaming"
@@ -141,7 +141,7 @@ def stream_error(body: object, request: httpx2.Request) -> openai.APIError:
 
 
 def garbage(what: str, response: httpx2.Response, *, name: str) -> EndpointFailure:
-    """The server's answer is not the protocol; `what` says how, without quoting it."""
+    """Return the failure for an answer that breaks the protocol; `what` says how, without quoting it."""
     error = openai.APIResponseValidationError(
         response,
         None,
@@ -151,17 +151,17 @@ def garbage(what: str, response: httpx2.Response, *, name: str) -> EndpointFailu
 
 
 def incomplete(name: str) -> EndpointFailure:
-    """The stream ended without a finish reason."""
+    """Return the failure for a stream that ended without a finish reason."""
     error = IncompleteAnswerError(f"Endpoint {name!r} ended its stream without a finish reason.")
     return EndpointFailure(FailureKind.INCOMPLETE, error)
 
 
 def retry_after_s(headers: Mapping[str, str] | None, *, now: float | None = None) -> float | None:
-    """Seconds the server asks to wait: `retry-after-ms`, or `Retry-After` as seconds or HTTP date.
+    """Return the seconds that the server asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as HTTP date.
 
     Args:
         headers: the response's, with case-insensitive names.
-        now: wall clock in seconds since the epoch; None reads it.
+        now: wall clock, seconds since the epoch; None reads the clock.
     """
     if headers is None:
         return None
@@ -180,14 +180,15 @@ def retry_after_s(headers: Mapping[str, str] | None, *, now: float | None = None
 
 
 def redact(error: Exception, secrets: Iterable[str] = (), prompt: object = None) -> Exception:
-    """Take out of an `openai` exception what its message must not say, in place: servers quote what they were sent.
+    """Remove confidential text from an `openai` exception, in place: servers quote what they receive.
 
-    Secrets leave message and body; quotations of the prompt leave the message, which is what is printed and logged.
+    Secrets are removed from message and body. Quotations of the prompt are removed from the message, which is printed
+    and logged.
 
     Args:
-        error: any exception; others than the SDK's are left alone.
-        secrets: the API key, and strings like it. What the request itself carried (`sent_secrets`) is added.
-        prompt: the request's body, or what of it is confidential: any nesting of dicts and lists.
+        error: any exception; only the SDK's are changed.
+        secrets: the API key, and similar strings. Those that the request itself carried (`sent_secrets`) are added.
+        prompt: the request's body, or its confidential part: any nesting of dicts and lists.
     """
     if isinstance(error, openai.APIError):
         known = [*secrets, *sent_secrets(error.request)]
@@ -196,7 +197,7 @@ def redact(error: Exception, secrets: Iterable[str] = (), prompt: object = None)
             return _without_quotations(without_secrets(text, known), prompt)
 
         if error.__suppress_context__:
-            error.__context__ = None  # names the whole URL, which may hold a password
+            error.__context__ = None  # contains the whole URL, which may hold a password
         error.args = tuple(clean(item) if isinstance(item, str) else item for item in error.args)
         error.message = clean(error.message)
         error.body = without_secrets(error.body, known)
@@ -204,7 +205,7 @@ def redact(error: Exception, secrets: Iterable[str] = (), prompt: object = None)
 
 
 def sent_secrets(request: httpx2.Request) -> Iterator[str]:
-    """What a request carried to show who sends it: in its headers, and in its URL."""
+    """Return the credentials that a request carried: in its headers, and in its URL."""
     for name, value in request.headers.multi_items():
         if _SECRET_NAME.search(name):
             yield value
@@ -216,9 +217,9 @@ def sent_secrets(request: httpx2.Request) -> Iterator[str]:
 
 
 def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
-    """A copy of JSON data with "[key]" in place of every secret."""
+    """Return a copy of JSON data with "[key]" in place of every secret."""
     if isinstance(value, str):
-        for secret in sorted(secrets, key=len, reverse=True):  # one may hold another
+        for secret in sorted(secrets, key=len, reverse=True):  # one secret may contain another
             if len(secret) >= _SHORTEST_SECRET:
                 for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
                     value = value.replace(form, "[key]")
@@ -231,9 +232,10 @@ def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def _without_quotations(message: str, prompt: object) -> str:
-    """`message` with "[prompt]" in place of what it quotes: any `2 * _QUOTED - 1` characters, and often fewer.
+    """Return `message` with "[prompt]" in place of its quotations of `prompt`.
 
-    Searches for every `_QUOTED`th piece of the message: a prompt may be megabytes, a message is not.
+    Every quotation of `2 * _QUOTED - 1` characters is found, and often a shorter one. The search looks for every
+    `_QUOTED`th piece of the message: a prompt may be megabytes long, a message is short.
     """
     for text in _texts(prompt):
         at = 0
@@ -283,5 +285,5 @@ def _number(value: str | None) -> float | None:
 
 
 def _no_request() -> httpx2.Request:
-    # The openai exception types require one; here none had been built yet.
+    # The openai exception types require a request; here none had been built yet.
     return httpx2.Request("POST", "disco://server/chat/completions")

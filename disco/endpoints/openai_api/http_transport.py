@@ -1,4 +1,4 @@
-"""What an attempt needs to know about the HTTP client under the SDK, and of a request's size."""
+"""What an attempt needs to know about the HTTP client under the SDK, and about a request's size."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _LAST_CHUNK_BYTES = len(b"0\r\n\r\n")
 class TrafficCounter:
     """Counts the bytes of an attempt's requests and responses, as HTTP/1.1 writes them.
 
-    While it is entered as a context manager, `PlainClient` tells it what is sent in this context. With another client
-    it knows a request once its response has come.
+    While the counter is entered as a context manager, `PlainClient` reports to it what is sent in this context. With
+    another client the counter learns of a request once its response has come.
 
-    The heads are computed from the request and response objects, bodies are counted as they come. What is exact: a
-    request, a response's head, the body of one that is read to its end. What is not:
+    The heads are computed from the request and response objects; bodies are counted as they come. These counts are
+    exact: a request, a response's head, the body of a response that is read to its end. These are not:
 
-    - A piece of a chunked body counts as one chunk. The HTTP library cuts a chunk that comes in several reads;
+    - A piece of a chunked body counts as one chunk. The HTTP library splits a chunk that comes in several reads;
       then a few bytes too many are counted.
     - A request that is cancelled before its response counts as sent, whole.
-    - Bytes that nobody has read when a response is closed do not count.
-    - TLS, TCP, a proxy's `CONNECT`, responses like "100 Continue" and trailers do not count; HTTP/2 counts as if it
-      were HTTP/1.1.
+    - Bytes that are still unread when a response is closed do not count.
+    - TLS, TCP, a proxy's `CONNECT`, responses like "100 Continue" and trailers do not count; HTTP/2 is counted like
+      HTTP/1.1.
 
-    Mutable: the exchanges so far, and what came of the body that is read as a stream.
+    Mutable: the exchanges so far, and the count of the body that is read as a stream.
     """
 
     __slots__ = ("_body_bytes", "_exchanges", "_framing_bytes", "_streamed")
@@ -58,44 +58,44 @@ class TrafficCounter:
 
     @staticmethod
     def current() -> TrafficCounter | None:
-        """The one that is entered in this context."""
+        """Return the counter that is entered in this context."""
         return _WATCHED_BY.get()
 
     def sending(self, request: httpx2.Request) -> None:
-        """A request goes out."""
+        """Record that a request is sent."""
         self._exchanges.append((request, None))
 
     def failed(self, error: BaseException) -> None:
-        """No response came to the last request."""
+        """Record that no response came to the last request."""
         if isinstance(error, _NEVER_SENT):
             self._exchanges.pop()
 
     def answered(self, response: httpx2.Response) -> None:
-        """The response to the last request begins, or to one that was not announced."""
+        """Record the response to the last request, or to one that was not reported."""
         if self._exchanges and self._exchanges[-1][1] is None:
             self._exchanges.pop()
         for each in (*response.history, response):
             self._exchanges.append((each.request, each))
 
     def streams(self, response: httpx2.Response) -> None:
-        """This response's body is read piece by piece: each goes through `received`."""
+        """Record that this response's body is read piece by piece: each piece goes through `received`."""
         self._streamed = response
         if all(response is not each for _, each in self._exchanges):
-            self.answered(response)  # of a client that tells nothing
+            self.answered(response)  # from a client that does not report its requests
 
     def received(self, piece: bytes) -> None:
-        """A piece of the body that is read as a stream came."""
+        """Count a piece of the body that is read as a stream."""
         size = len(piece)
         self._body_bytes += size
-        self._framing_bytes += (size.bit_length() + 3 >> 2) + 4  # its size in hexadecimal, and two line ends
+        self._framing_bytes += (size.bit_length() + 3 >> 2) + 4  # the size in hexadecimal, and two line ends
 
     def ended(self) -> None:
-        """The body that is read as a stream came to its end."""
+        """Record that the body that is read as a stream has ended."""
         self._framing_bytes += _LAST_CHUNK_BYTES
 
     @property
     def traffic(self) -> Traffic:
-        """All that was sent and received so far."""
+        """Return all bytes sent and received so far."""
         up = down = 0
         for request, response in self._exchanges:
             up += _request_bytes(request)
@@ -126,13 +126,13 @@ def _head_bytes(response: httpx2.Response) -> int:
 
 
 def _fields_bytes(headers: httpx2.Headers) -> int:
-    """The fields of a head, `name: value` and a line end each, and the empty line behind them."""
+    """Return the bytes of a head's fields, `name: value` and a line end each, and of the empty line behind them."""
     fields = headers.raw
     return sum(map(len, chain.from_iterable(fields))) + 4 * len(fields) + 2
 
 
 async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object] | None = None) -> bool:
-    """Read a body to its end, whatever end that is, and `note` its pieces; returns whether it was the proper one."""
+    """Read a body to its end and `note` its pieces; return False where an error ended it early."""
     with contextlib.suppress(httpx2.HTTPError, httpx2.StreamError, OSError):
         async for piece in body:
             if note is not None:
@@ -142,7 +142,7 @@ async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object]
 
 
 def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives, decompressed where it is compressed.
+    """Return the body as it arrives, decompressed where it is compressed.
 
     Without compression the response's own stream is read directly, which is what `aiter_bytes` does after
     passing every piece through three more generators.
@@ -155,7 +155,7 @@ def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 
 def estimated_tokens(request: Request, prefix: Prefix) -> int:
-    """Prompt tokens, at four characters each; exact figures come with the server's usage."""
+    """Return an estimate of the prompt tokens, at four characters each; the server's usage gives exact figures."""
     characters = len(prefix.sent)
     for message in request.messages:
         content = message.get("content")

@@ -1,7 +1,7 @@
 """Server-sent events, split from raw bytes many at a time.
 
-Written for speed: a read that holds whole `data: {...}` events, which is nearly all of them, costs one
-`bytes.split` and one slice per event. Everything else the format allows takes the slow way.
+Written for speed: a read that holds whole `data: {...}` events, as nearly every read does, costs one
+`bytes.split` and one slice per event. A slower path handles everything else that the format allows.
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
@@ -18,13 +18,13 @@ class EventTooLargeError(ValueError):
 
 
 class ErrorData(bytes):
-    """The data of an event that named itself `event: error`."""
+    """The data of an event that has the type `error` (`event: error`)."""
 
     __slots__ = ()
 
 
 class EventSplitter:
-    """Turns reads of any size into the data of the events they complete.
+    """Splits reads of any size into the data of the events that they complete.
 
     Bytes stay bytes until an event is complete, so a character split over two reads survives.
     """
@@ -38,10 +38,10 @@ class EventSplitter:
         self._at_start = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of every event that `data` completes, in order.
+        """Return the data of every event that `data` completes, in order.
 
         Raises:
-            EventTooLargeError: an event grows beyond `MAX_EVENT_BYTES`.
+            EventTooLargeError: an event is larger than `MAX_EVENT_BYTES`.
         """
         if (
             data.startswith(b"data: ")
@@ -60,7 +60,7 @@ class EventSplitter:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._rest:
             if b"\n\n" not in data and not (data[:1] == b"\n" and self._rest.endswith(b"\n")):
-                # Appended in place: an event that comes byte by byte is not copied for each of them.
+                # Appended in place, so that an event that comes byte by byte is not copied for each byte.
                 self._rest += data
                 self._check_size()
                 return []
@@ -82,9 +82,9 @@ class EventSplitter:
         return events
 
     def end(self) -> bytes | None:
-        """The data of a last event that was not ended by an empty line, if there is one.
+        """Return the data of a last event that was not ended by an empty line, if there is one.
 
-        The standard drops it; servers exist that forget the last empty line after `[DONE]`.
+        The standard drops such an event; some servers omit the last empty line after `[DONE]`.
         """
         rest, self._rest = bytes(self._rest), bytearray()
         return _event(rest.removeprefix(_BOM) if self._at_start else rest) if rest else None
@@ -95,7 +95,7 @@ class EventSplitter:
 
 
 def _event(block: bytes) -> bytes | None:
-    """The data of one event with several lines, comments or other fields; None without data."""
+    """Return the data of one event with several lines, comments or other fields; None without data."""
     data: list[bytes] = []
     is_error = False
     for line in block.split(b"\n"):

@@ -1,1 +1,1 @@
-"""An endpoint made of numbers, for tests and for replay."""
+"""A simulated endpoint, defined by numbers alone, for tests and for replay."""

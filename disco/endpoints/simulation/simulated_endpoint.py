@@ -1,7 +1,7 @@
-"""An endpoint made of numbers: plays `simulated_script` on the event loop's clock.
+"""A simulated endpoint: plays `simulated_script` on the event loop's clock.
 
-It keeps the contract of `disco.endpoints.contract` in full, so sessions, clients and demonstrations run on it
-without a model or a network. On a virtual clock (trio's autojump clock) nothing really waits.
+The endpoint keeps the contract of `disco.endpoints.contract` in full, so sessions, clients and demonstrations run on
+it without a model or a network. On a virtual clock (trio's autojump clock) no real time passes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
 
 
 class _Slots:
-    """Who is being worked on: anybody at a server; on a device the first that came."""
+    """The attempts that may work now: any number at a server; on a device only the one that came first."""
 
-    # Mutable: present (in order of arrival), following (parked, and told more now and then), kept (what a device
-    # has in its KV cache).
+    # Mutable: present (in order of arrival), following (parked, and given more text from time to time), kept (what a
+    # device has in its KV cache).
 
     def __init__(self, *, one_at_a_time: bool) -> None:
         self.present: list[SimulatedAttempt] = []
@@ -58,7 +58,7 @@ class _Slots:
                 self.present[0].look_again()
 
     def cached(self, pieces: list[str]) -> int:
-        """How many of the first `pieces` need no prefill; the last always does, to get its logits."""
+        """Return how many of the first `pieces` need no prefill; the last always does, to get its logits."""
         same = 0
         for new, old in zip(pieces, self.kept, strict=False):
             if new != old:
@@ -70,15 +70,15 @@ class _Slots:
 class SimulatedEndpoint(Endpoint):
     """A device or a server that exists only as a profile.
 
-    A device does one attempt at a time, first come, first served, and remembers the one prompt and answer
-    it worked on last: what a new prompt has in common with it need not be prefilled again. A server does any
-    number at once.
+    A device does one attempt at a time, first come, first served. It remembers the prompt and the answer of its last
+    attempt: the beginning that a new prompt shares with them needs no prefill. A server does any number of attempts
+    at once.
 
     Args:
         name: unique within one client.
-        profile: its numbers; may be replaced at any time, for attempts opened from then on.
+        profile: the endpoint's numbers; may be replaced at any time, for attempts opened from then on.
         place: "device" or "server".
-        seed: of its randomness in time; the text depends on `profile.seed`.
+        seed: of the randomness in time; the text depends on `profile.seed`.
     """
 
     # Mutable: profile, the number of attempts opened, the slots.
@@ -99,7 +99,7 @@ class SimulatedEndpoint(Endpoint):
         self._slots = _Slots(one_at_a_time=place == "device")
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        del model  # it serves every model
+        del model  # every model is served
         return Capabilities(
             continues=self.profile.continues,
             context_tokens=self.profile.context_tokens,
@@ -120,7 +120,7 @@ class SimulatedEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> SimulatedAttempt:
         self._opened += 1
-        # One generator per attempt: what one attempt draws does not depend on how others are interleaved.
+        # One generator per attempt, so that an attempt's draws do not depend on how others are interleaved.
         rng = np.random.default_rng([self._seed, self._opened])
         return SimulatedAttempt(self, self._slots, request, prefix, rng, wants)
 
@@ -130,14 +130,14 @@ class SimulatedEndpoint(Endpoint):
 
     @property
     def busy(self) -> int:
-        """How many attempts are being worked on or wait for the device."""
+        """Return the number of attempts that work or wait for the device."""
         return len(self._slots.present)
 
 
 class SimulatedAttempt(Attempt):
-    """One playing of a script; made by `SimulatedEndpoint.open`."""
+    """One run of a script; made by `SimulatedEndpoint.open`."""
 
-    # Mutable: state and everything after it. A waiting attempt stands in the device's queue.
+    # Mutable: state and everything after it. A waiting attempt is in the device's queue.
 
     def __init__(
         self,
@@ -160,9 +160,9 @@ class SimulatedAttempt(Attempt):
         self._mode: Literal["write", "park", "follow"] = "write"
         self._announced = False
         self._read: Prefix | None = None  # a follower's prefix when its turn last came
-        self._earlier = Usage()  # of a follower before that
-        self._read_tokens = 0  # tokens that it had read then
-        self._changed: anyio.Event | None = None  # set to make whoever waits in __anext__ look again
+        self._earlier = Usage()  # a follower's usage before that turn
+        self._read_tokens = 0  # tokens that the follower had read then
+        self._changed: anyio.Event | None = None  # set to make a task that waits in __anext__ check again
         self._events: Iterator[Scripted] = iter(())
         self._ahead: Scripted | None = None  # taken from the script, not delivered yet
         self._started_at = 0.0
@@ -244,9 +244,9 @@ class SimulatedAttempt(Attempt):
             return event
 
     def _park_now(self, *, read: bool = False) -> Ended | Parked | None:
-        """Its prompt is read, whatever it may have written: keep it, and let others have the device.
+        """Keep the prompt, which is read, and free the device for other attempts, whatever was written.
 
-        None where a follower has been told more meanwhile.
+        Returns None for a follower that was given more text meanwhile.
         """
         usage = self._charged(Usage(len(self._pieces), 0, self._cached)) if read else self.usage
         if self._mode == "park":
@@ -344,7 +344,7 @@ class SimulatedAttempt(Attempt):
         return self._charged(self._used_now())
 
     def _charged(self, used: Usage) -> Usage:
-        """With what it did when it had its turn before: each computed token counts, the cached ones once."""
+        """Add the usage of a follower's earlier turns: each computed token counts, the cached ones count once."""
         cached = self._earlier.cached_tokens + max(0, used.cached_tokens - self._read_tokens)
         before = self._earlier.prompt_tokens - self._earlier.cached_tokens
         computed = before + used.prompt_tokens - used.cached_tokens
@@ -356,7 +356,7 @@ class SimulatedAttempt(Attempt):
         if self._written:
             generated = len(self._written) + swallowed_tokens(self._profile, self._prefix)
             return Usage(prompt, generated, self._cached)
-        if self._place == "device":  # it knows how far its prefill has come; a server's must be assumed done
+        if self._place == "device":  # a server's prefill must be assumed done
             prefilling_s = anyio.current_time() - self._started_at - self._profile.overhead_s
             done = prefilling_s * self._profile.prefill_tps if prefilling_s > 0 else 0.0
             prompt = min(prompt, self._cached + int(min(done, prompt)))

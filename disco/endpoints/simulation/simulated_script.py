@@ -1,7 +1,7 @@
 """What a simulated endpoint does for one request, as a script of timed events: no clock, no I/O, no waiting.
 
-`SimulatedEndpoint` plays a script in real (or an event loop's virtual) time; an event heap can play the
-very same script by jumping from one time to the next.
+`SimulatedEndpoint` plays a script in real time (or in an event loop's virtual time). An event heap plays the same
+script by jumping from one time to the next.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class DelaySampler(Protocol):
-    """Anything that draws numbers: an empirical distribution, a fit."""
+    """A source of random numbers: an empirical distribution, or a fit."""
 
     def sample(self, rng: np.random.Generator, n: int, /) -> NDArray[Any]:
         """Draw `n` values, shape (n,)."""
@@ -61,19 +61,20 @@ class DelaySampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong at one place of an answer.
+    """A failure or a stall at one place of an answer.
 
     Attributes:
-        after_tokens: how many tokens are delivered before it; 0 is before the first, None behind the last: all
-            was written, but nobody said so.
-        silence_s: how long the endpoint then says nothing; `inf` hangs for ever.
-        kind: how the attempt fails after that silence; None: it does not, it goes on writing (a stall).
-        probability: share of attempts that it befalls.
-        retry_after_s: what a rate limit asks to wait.
-        at_once: it strikes when the endpoint is asked (a refused connection), not when its first token is due;
+        after_tokens: how many tokens are delivered before the fault; 0: before the first token; None: after the last
+            one, so that the whole answer was written, but its end was not reported.
+        silence_s: how long the endpoint is then silent; `inf` hangs for ever.
+        kind: how the attempt fails after that silence; None: the attempt does not fail but continues to write (a
+            stall).
+        probability: share of attempts that have the fault.
+        retry_after_s: the wait that a rate limit asks for.
+        at_once: the fault comes when the attempt begins (a refused connection), not when its first token is due;
             only with `after_tokens` 0.
-        gap_s: seconds between packets from there on, where it goes on writing (a line that got slow); None: as
-            before.
+        gap_s: seconds between packets after the fault, if the attempt continues to write (a line that became slow);
+            None: as before.
     """
 
     after_tokens: int | None = 0
@@ -87,13 +88,13 @@ class Fault:
     def __post_init__(self) -> None:
         if self.at_once and self.after_tokens != 0:
             raise ValueError(
-                "a fault that strikes at once comes before the first token: leave after_tokens at 0"
+                "A fault with at_once comes before the first token. Leave after_tokens at 0, or leave out at_once."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProfile:
-    """The numbers that make a simulated endpoint.
+    """The numbers that define a simulated endpoint.
 
     Time to first token is `overhead_s + ttft_s + tokens to prefill / prefill_tps` (a server: give `ttft_s`;
     a device: give `prefill_tps` and `overhead_s`; paper: T_d = k·l + c). Packets then follow `gap_s` apart.
@@ -107,20 +108,20 @@ class SimulatedProfile:
         packet_tokens: how many tokens arrive together.
         answer_tokens: length of an answer, or a sampler of lengths; for one request it is the same at every
             endpoint with the same `seed`. Not used when `answer` is given.
-        answer: the text it writes, or a function that makes it from the request; None: made-up prose.
+        answer: the answer's text, or a function that makes it from the request; None: made-up prose.
         seed: endpoints with the same seed write the same text.
-        continues: it can continue a half-written answer.
+        continues: the endpoint can continue a half-written answer.
         context_tokens: prompt and answer together; None: no limit.
         features: see `Capabilities`.
         vocabulary: see `Capabilities`.
         role_at_s: when an empty role chunk arrives, before the first token; None: never.
-        seam: what it makes of a prefix. "exact": goes on. "echoes": writes the prefix again first, which is
-            swallowed and charged. "restarts": starts anew, which fails as SEAM. "doubts": echoes, does not know it,
-            passes it on and reports the seam as unproved. "leaks": the same, but reports that it continued, against
-            the contract, to test those who must notice.
-        fault: what goes wrong.
-        mean_logp: mean log probability of its tokens, below 0, for those who ask for "logp"; the same for one
-            request at every endpoint with the same `seed`. None: it does not know any.
+        seam: what the endpoint does with a prefix. "exact": continues it. "echoes": writes the prefix again first,
+            which is removed and charged. "restarts": starts a new answer, which fails as SEAM. "doubts": echoes
+            without knowing it, passes the echo on and reports the seam as unproved. "leaks": does the same, but
+            reports that it continued, against the contract, to test the code that must detect it.
+        fault: the endpoint's fault; see `Fault`.
+        mean_logp: mean log probability of the tokens, below 0, for attempts opened with "logp"; the same for one
+            request at every endpoint with the same `seed`. None: the endpoint gives no log probabilities.
     """
 
     ttft_s: DelaySampler | float = 0.0
@@ -148,8 +149,8 @@ Scripted = tuple[float, list[Delta] | Ended | EndpointFailure]
 def simulated_failure(
     kind: FailureKind, endpoint: str = "simulated", *, retry_after_s: float | None = None
 ) -> EndpointFailure:
-    """The failure of `kind` with the exception type a caller of the real thing would see."""
-    message = f"Endpoint {endpoint!r} failed as its profile's fault told it to ({kind.value})."
+    """Return the failure of `kind`, with the exception type that a real endpoint's caller would see."""
+    message = f"Endpoint {endpoint!r} failed as its simulated profile's fault specifies ({kind.value})."
     request = httpx2.Request("POST", "disco://simulated/chat/completions")
 
     def status(error: type[openai.APIStatusError], code: int) -> Exception:
@@ -190,13 +191,13 @@ def _gaps(profile: SimulatedProfile, rng: np.random.Generator) -> Iterator[float
         if isinstance(gap, int | float):
             yield float(gap)
         else:
-            yield from gap.sample(rng, 32).tolist()  # in blocks: one draw costs as much as many
+            yield from gap.sample(rng, 32).tolist()  # in blocks: one draw costs as much as a block
 
 
 def _continuation(
     profile: SimulatedProfile, request: Request, prefix: Prefix, answer_tokens: int | None
 ) -> list[str]:
-    """The tokens that come after `prefix.text`."""
+    """Return the tokens that come after `prefix.text`."""
     if profile.answer is not None:
         whole = profile.answer if isinstance(profile.answer, str) else profile.answer(request)
         length = len(tokenise(whole))
@@ -210,16 +211,16 @@ def _continuation(
 
 
 def _answer_length(profile: SimulatedProfile, request: Request) -> int:
-    # Drawn from the request, not from the attempt's rng: source and target must agree on it.
+    # Drawn from the request, not from the attempt's rng: source and target must agree on the length.
     key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), profile.seed, "length")
     return max(0, round(_draw(profile.answer_tokens, np.random.default_rng(key))))
 
 
 @lru_cache(maxsize=8)
 def prose(tokens: int) -> tuple[list[Delta], ...]:
-    """At least `tokens` packets of one token each, of a text that all who simulate many answers may share.
+    """Return at least `tokens` packets of one token each, of a text that many simulated answers may share.
 
-    Whoever continues after n tokens goes on with the packet of that number. Not to be written to.
+    An attempt that continues after n tokens begins with packet n. Callers must not change the packets.
     """
     size = 1 << max(tokens - 1, 0).bit_length()
     return tuple([Delta(piece)] for piece in shared_prose(size)) if size == tokens else prose(size)
@@ -234,18 +235,18 @@ def play(
     fault: Fault | None = None,
     endpoint: str = "simulated",
 ) -> Generator[Scripted, None, float]:
-    """Packets in time, and what goes wrong among them.
+    """Yield packets in time, and the fault among them.
 
     Args:
-        packets: of `size` tokens each, the last perhaps of fewer.
-        at: when the first arrives, s.
-        gaps: seconds between each and the next; as many are taken as are needed.
+        packets: of `size` tokens each; the last may have fewer.
+        at: when the first packet arrives, s.
+        gaps: seconds between each packet and the next; as many are taken as are needed.
         size: see `packets`.
-        fault: what goes wrong for certain; None: nothing.
+        fault: the fault that happens for certain; None: no fault.
         endpoint: name for error messages.
 
     Returns:
-        The time of the last; NaN when it ended in a failure.
+        The time of the last packet, s; NaN when the answer ended in a failure.
     """
     tokens = (len(packets) - 1) * size + len(packets[-1]) if packets else 0
     if fault is None:
@@ -279,7 +280,7 @@ def _spaced(
     for packet in coming:
         yield at, packet
         break
-    for packet, gap_s in zip(coming, gaps, strict=False):  # in this order, no gap is drawn for nothing
+    for packet, gap_s in zip(coming, gaps, strict=False):  # in this order, no unused gap is drawn
         at += gap_s
         yield at, packet
     return at
@@ -288,20 +289,20 @@ def _spaced(
 def log_probabilities(
     profile: SimulatedProfile, request: Request, begin: int, count: int
 ) -> tuple[float, ...]:
-    """Made-up log probabilities of an answer's tokens `begin` to `begin + count`: exponentially distributed."""
+    """Return made-up log probabilities of an answer's tokens `begin` to `begin + count`: exponentially distributed."""
     key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), profile.seed, "logp")
     drawn = np.random.default_rng(key).exponential(-(profile.mean_logp or 0.0), begin + count)
     return tuple((-drawn[begin:]).tolist())
 
 
 def swallowed_tokens(profile: SimulatedProfile, prefix: Prefix) -> int:
-    """Tokens that are generated, and charged, before the first one that is delivered."""
+    """Return how many tokens are generated, and charged, before the first one that is delivered."""
     echo = len(tokenise(prefix.sent)) if profile.seam == "echoes" else 0
     return echo + len(tokenise(prefix.withheld))
 
 
 def seam_report(profile: SimulatedProfile, prefix: Prefix, passed_chars: int) -> SeamReport | None:
-    """What an attempt says of its seam after `passed_chars` characters of text; None without a prefix."""
+    """Return the attempt's report on its seam after `passed_chars` characters of text; None without a prefix."""
     if not prefix:
         return None
     sent_chars, withheld_chars = len(prefix.sent), len(prefix.withheld)
@@ -326,20 +327,20 @@ def script(
     cached_tokens: int = 0,
     answer_tokens: int | None = None,
 ) -> Iterator[Scripted]:
-    """What happens and when, in order; ends with one `Ended` or `EndpointFailure`.
+    """Yield the events of an attempt and their times, in order; the last is one `Ended` or `EndpointFailure`.
 
     Args:
         profile: the endpoint's numbers.
-        request: what is answered; `max_tokens` is respected.
-        prefix: what the answer already says.
+        request: the request to answer; `max_tokens` is respected.
+        prefix: the answer so far.
         rng: source of all randomness in time; draws in a fixed order, so equal generators give equal scripts.
         endpoint: name for error messages.
-        prompt_tokens: prompt and prefix length where a trace knows it; None: counted from the text.
+        prompt_tokens: prompt and prefix length if a trace gives it; None: counted from the text.
         cached_tokens: how many of them need no prefill.
-        answer_tokens: answer length where a trace knows it; None: from the profile.
+        answer_tokens: answer length if a trace gives it; None: from the profile.
 
     Yields:
-        `(at_s, event)`: seconds since the endpoint began to work on it, never decreasing; `inf` means never.
+        `(at_s, event)`: seconds since the endpoint began to work on the attempt, never decreasing; `inf` means never.
     """
     if prompt_tokens is None:
         prompt_tokens = len(prompt_pieces(request.messages, prefix))
@@ -368,7 +369,7 @@ def script(
     writes = pieces[: max(0, int(min(limit, len(pieces))))]
 
     at, gaps = first_at, _gaps(profile, rng)
-    # What is swallowed takes its time, packet by packet, but nothing arrives.
+    # Tokens that are removed take their time, packet by packet, but no event arrives.
     at += sum(itertools.islice(gaps, swallowed // profile.packet_tokens)) if writes else 0.0
     deltas = [Delta(piece) for piece in writes]
     size = profile.packet_tokens
@@ -376,7 +377,7 @@ def script(
     at = yield from play(packets, at, gaps, size=size, fault=fault, endpoint=endpoint)
     if math.isnan(at):
         return
-    # A model whose answer is exactly as long as its limit never gets to write its end token.
+    # A model whose answer is exactly as long as its limit does not write its end token.
     reason = "length" if len(writes) >= limit else "stop"
     generated = len(writes) + (swallowed if writes else 0)
     yield at, Ended(reason, Usage(prompt_tokens, generated, cached_tokens))

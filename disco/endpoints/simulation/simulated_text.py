@@ -1,4 +1,4 @@
-"""What a simulated model writes: deterministic text cut into tokens, and how it goes on from a prefix.
+"""The text of a simulated model: deterministic, cut into tokens, with a continuation for any prefix.
 
 A "token" here is a word of at most eight letters with the whitespace before it, a punctuation mark or one
 CJK character. Cutting loses nothing: the tokens of a text, joined, are the text.
@@ -18,7 +18,7 @@ from disco.request import Prefix, Request
 
 __all__ = ["canonical", "fingerprint", "foreign", "prompt_pieces", "shared_prose", "tokenise"]
 
-# Everything from U+2E80 on (CJK, emoji) counts one token a character, whatever \w thinks of it.
+# Everything from U+2E80 on (CJK, emoji) counts one token a character, even where \w does not match it.
 _TOKEN = re.compile(r"\s?(?:[^\W\u2e80-\U0010ffff]{1,8}|\S)|\s")
 
 _WORDS = tuple(
@@ -37,13 +37,13 @@ def tokenise(text: str) -> list[str]:
 
 
 def fingerprint(*parts: object) -> int:
-    """A 64-bit number that depends on `parts` alone: the same in every process."""
+    """Return a 64-bit number that depends on `parts` alone: the same in every process."""
     data = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 def _prose(key: int) -> Iterator[str]:
-    """An endless text in pieces that are tokens; the first has no space before it."""
+    """Yield an endless text in pieces that are tokens; the first has no space before it."""
     rng = random.Random(key)
     space = ""
     for sentence in itertools.count(1):
@@ -58,18 +58,18 @@ def _prose(key: int) -> Iterator[str]:
 
 
 def shared_prose(tokens: int) -> list[str]:
-    """The first `tokens` tokens of one text, for whom it does not matter what is said."""
+    """Return the first `tokens` tokens of one text, for callers that do not depend on its words."""
     return list(itertools.islice(_prose(0), tokens))
 
 
 def canonical(request: Request, seed: int, tokens: int) -> str:
-    """The first `tokens` tokens of what a model with this `seed` answers to `request`."""
+    """Return the first `tokens` tokens of the answer to `request` by a model with this `seed`."""
     key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), seed)
     return "".join(itertools.islice(_prose(key), tokens))
 
 
 def foreign(request: Request, seed: int, prefix: Prefix, tokens: int) -> str:
-    """How that model goes on from a prefix it would not have written: from a word boundary, with a space."""
+    """Return a continuation by that model of a prefix that it would not have written, from a new word."""
     key = fingerprint([dict(m) for m in request.messages], request.params.get("seed"), seed, prefix.text)
     text = "".join(itertools.islice(_prose(key), tokens))
     return text if not text or prefix.text[-1:].isspace() else " " + text
@@ -84,7 +84,7 @@ def _text_of(content: object) -> str:
 
 
 def prompt_pieces(messages: Sequence[Mapping[str, Any]], prefix: Prefix) -> list[str]:
-    """The tokens a model has to prefill for `messages` and the part of `prefix` that it is sent."""
+    """Return the tokens a model has to prefill for `messages` and the part of `prefix` that it is sent."""
     pieces: list[str] = []
     for message in messages:
         pieces += (

@@ -106,7 +106,7 @@ def test_the_back_off_doubles_up_to_a_bound_and_forgets():
 
 async def test_loading_has_its_own_limit():
     async with fresh(isolation="process", load_within_s=0.1) as endpoint:
-        with pytest.raises(LocalModelError, match=r"loaded nothing for 0\.1 s"):
+        with pytest.raises(LocalModelError, match=r"was still loading after 0\.1 s"):
             await endpoint.warm_up()
 
 

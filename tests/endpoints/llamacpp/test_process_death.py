@@ -68,7 +68,7 @@ async def killed_unnoticed(endpoint):
     [
         ("trio", signal.SIGKILL, "was killed (SIGKILL)"),
         pytest.param("asyncio", signal.SIGABRT, "aborted (SIGABRT)", marks=pytest.mark.slow),
-        ("asyncio", signal.SIGSTOP, "did nothing for 2 s"),
+        ("asyncio", signal.SIGSTOP, "made no progress for 2 s"),
     ],
     indirect=["anyio_backend"],
 )

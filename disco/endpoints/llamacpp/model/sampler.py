@@ -1,4 +1,4 @@
-"""Choosing the next token with llama.cpp's samplers, and the probabilities it was chosen from."""
+"""Chooses the next token with llama.cpp's samplers, and reports the probabilities it was chosen from."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from disco.endpoints.llamacpp.request_params import Sampling
 
 __all__ = ["LogProbabilities", "Sampler", "logprob_entry", "most_probable"]
 
-_RANDOM_SEED = 0xFFFFFFFF  # llama.cpp then takes one from the system
+_RANDOM_SEED = 0xFFFFFFFF  # with this value llama.cpp takes a seed from the system
 
 
 class Sampler:
     """A chain of llama.cpp samplers; a context manager, because llama.cpp must free it.
 
-    Mutable: `_constraint`, which may join later, and the table of candidates it works on.
+    Mutable: `_constraint`, which may be added later, and the table of candidates that the sampler works on.
 
     With a grammar the chain only ever sees the tokens that the grammar allows.
 
     Args:
-        model: the model whose logits it reads.
+        model: the model whose logits are read.
         sampling: the request's parameters.
         written: ids of the answer so far; penalties count them.
     """
@@ -59,7 +59,7 @@ class Sampler:
             yield lib.llama_sampler_init_logit_bias(model.vocabulary_tokens, len(bias), entries)
         penalties = (sampling.repeat_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         if penalties != (1.0, 0.0, 0.0):
-            # Like the API's, they look at the whole answer.
+            # As in the API, penalties count the tokens of the whole answer.
             yield lib.llama_sampler_init_penalties(model.vocabulary_tokens, model.context_tokens, *penalties)
         if sampling.temperature <= 0:
             yield lib.llama_sampler_init_greedy()
@@ -75,7 +75,7 @@ class Sampler:
         yield lib.llama_sampler_init_dist(seed)
 
     def constrain(self, grammar: str) -> None:
-        """From now on choose only what this grammar allows.
+        """Choose only tokens that this grammar allows from now on.
 
         Raises:
             EndpointFailure: UNSERVED for a grammar that cannot be kept to.
@@ -86,12 +86,12 @@ class Sampler:
 
     @property
     def constrained(self) -> bool:
-        """There is a grammar."""
+        """Whether there is a grammar."""
         return self._constraint is not None
 
     @property
     def over(self) -> bool:
-        """There is a grammar, and nothing may follow."""
+        """Whether there is a grammar that requires the answer to end here."""
         return self._constraint is not None and self._constraint.over
 
     def sample(self) -> int:
@@ -133,12 +133,12 @@ class Sampler:
 
 
 class LogProbabilities:
-    """What the model itself thought of its tokens: natural logarithms, before any sampling option or grammar.
+    """The model's log probabilities of its tokens: natural logarithms, before any sampling option or grammar.
 
-    In float32 and in one buffer: some 50 µs a token with a vocabulary of 49,152.
+    Computed in float32 and in one buffer: some 50 µs a token with a vocabulary of 49,152.
 
     Args:
-        model: whose logits are read; the newest.
+        model: the model whose newest logits are read.
     """
 
     def __init__(self, model: NativeModel) -> None:
@@ -146,7 +146,7 @@ class LogProbabilities:
         self._room = np.empty(model.vocabulary_tokens, np.float32)
 
     def of(self, token: int) -> float:
-        """The log probability of `token` at the newest position."""
+        """Return the log probability of `token` at the newest position."""
         logits = self._model.logits()
         highest = logits.max()
         np.subtract(logits, highest, out=self._room)
@@ -155,19 +155,19 @@ class LogProbabilities:
 
 
 def most_probable(logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> int:
-    """The most probable of `tokens`."""
+    """Return the most probable of `tokens`."""
     return int(tokens[int(np.argmax(logits[np.asarray(tokens)]))])
 
 
 def logprob_entry(
     model: NativeModel, logits: npt.NDArray[np.float32], token: int, top: int
 ) -> dict[str, Any]:
-    """An entry of `ChoiceLogprobs.content`: what the model itself thought, before any sampling option.
+    """Return an entry of `ChoiceLogprobs.content`: the model's probabilities before any sampling option.
 
     Args:
         model: spells the tokens.
         logits: shape (vocabulary,).
-        token: the one that was chosen.
+        token: the chosen token.
         top: how many alternatives to list.
     """
     values = logits.astype(np.float64)

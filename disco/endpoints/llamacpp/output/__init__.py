@@ -1,1 +1,1 @@
-"""From the model's tokens to text that may be shown."""
+"""Turns the model's tokens into text that may be shown."""

@@ -1,4 +1,4 @@
-"""One answer, or the rest of one, as the worker's thread writes it."""
+"""The job that writes one answer, or the rest of one, in the worker's thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Generation(Job):
         sampling: the request's parameters.
         renderer: gives the model's chat template; called in the worker, once the model is loaded.
         name: the endpoint's, for messages.
-        wants: what is asked for besides the text: "logp" or nothing.
+        wants: what the attempt asks for besides the text: "logp" or nothing.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Generation(Job):
         self.completion_tokens = 0
 
     @property
-    def usage(self) -> Usage:  # type: ignore[override] # counted here
-        """What has been computed so far."""
+    def usage(self) -> Usage:  # type: ignore[override] # computed from the counters
+        """The tokens computed so far."""
         return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
     def used(self, usage: Usage) -> None:
@@ -80,9 +80,9 @@ class Generation(Job):
     def run(self, model: NativeModel) -> None:
         try:
             self._run(model)
-        except UnicodeEncodeError:  # which quotes the text
+        except UnicodeEncodeError:  # its message quotes the text
             raise malformed(
-                f"Endpoint {self._name!r}: the request holds half a character (a lone surrogate)."
+                f"Endpoint {self._name!r}: the request holds a lone surrogate (half of a character). Remove it."
             ) from None
 
     def _run(self, model: NativeModel) -> None:
@@ -122,8 +122,8 @@ class Generation(Job):
         self._progressed(Progress(done, len(ids), 0.0))
         self.mail.put(Started(done))
         began_at = time.perf_counter()
-        # Where the cache ends inside a batch, the first one is shorter: later batches then begin where
-        # they always do, and give the same numbers as without a cache.
+        # Where the cache ends inside a batch, the first batch is shorter. Later batches then begin where they
+        # always do, and give the same numbers as without a cache.
         while done < len(ids):
             self.check()
             end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
@@ -138,7 +138,7 @@ class Generation(Job):
             self.on_progress(progress)
 
     def _allowed(self) -> int:
-        """How many tokens may be written; the context may hold fewer."""
+        """Return how many tokens may be written; the context may hold fewer."""
         limit = self._sampling.max_tokens
         return sys.maxsize if limit is None else limit - self._prefix.tokens
 
@@ -146,7 +146,7 @@ class Generation(Job):
         stop, before = self._sampling.stop, self._prefix.text
         if calls is None:
             return TextAssembler(stop, before=before)
-        # Structured output may quote the opening; it begins calls only in place of the document.
+        # Structured output may contain the opening as text; it begins calls only in place of the document.
         only_first = calls.only_first or self._sampling.schema is not None
         opening = calls.opening
         return TextAssembler((*stop, opening), before=before, only_first=opening if only_first else None)
@@ -178,7 +178,7 @@ class Generation(Job):
                 )
                 self._send(deltas if calls is None else calls.text(deltas))
             else:
-                self.prompt_tokens += 1  # it only wrote again what the prefix says
+                self.prompt_tokens += 1  # the token only repeats text of the prefix
             if text.stopped:
                 if calls is None or text.stopped_by != calls.opening:
                     break
@@ -202,16 +202,16 @@ class Generation(Job):
     def _open_calls(
         self, model: NativeModel, sampler: Sampler, calls: CallWriter, token: int, piece: bytes, beyond: bytes
     ) -> None:
-        """The model has written the opening of calls: make what follows one."""
+        """Constrain the text after the opening of calls, which the model has written, to a call."""
         self.check()
         ids: Sequence[int] = (token,)
-        if sampler.constrained:  # and has been from the beginning, so what follows is part of a call
+        if sampler.constrained:  # from the answer's beginning, so what follows is part of a call
             self._send(calls.push(beyond))
         else:
             sampler.constrain(calls.grammar)
             if beyond and piece.endswith(beyond) and piece != beyond:
-                # The last token says more than the opening: have it end there, and go on by the grammar.
-                # Where no token does, it stays, for several might not fit the context.
+                # The last token goes beyond the opening: replace it by one that ends there, then follow the grammar.
+                # Without such a token it stays, because several tokens in its place might not fit the context.
                 ids = model.index.spelling(piece[: -len(beyond)])[:1] or ids
         model.decode(ids)
 

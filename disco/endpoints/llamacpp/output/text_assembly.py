@@ -1,6 +1,6 @@
-"""From token pieces to text that may be shown: whole characters, and never a piece of a stop string.
+"""Turns token pieces into text that may be shown: whole characters, and no part of a stop string.
 
-Everything here is plain and deterministic; the worker feeds it, tests feed it too.
+The code here is deterministic and does no I/O; the worker and the tests feed it alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Group:
     text: str = ""
     spelled: bytes = b""
     ids: list[int] = field(default_factory=list)
-    exact: bool = True  # the ids spell `spelled` and nothing before it
+    exact: bool = True  # the ids spell `spelled` and no text before it
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
 
@@ -41,18 +41,18 @@ class TextAssembler:
     """Turns token pieces into deltas whose ids spell exactly their text.
 
     A delta ends where the tokens so far spell whole characters and where no stop string can have begun.
-    Bytes that are no UTF-8, which a model may write, are dropped.
+    Bytes that are not UTF-8, which a model may write, are dropped.
     Mutable: `_decoder`, `_open`, `_held`, `_tail`, `_stops`, `stopped`, `stopped_by`, `beyond`.
 
     Attributes:
-        stopped: a stop string is complete.
-        stopped_by: which one.
-        beyond: the bytes behind it, of the tokens that completed it.
+        stopped: whether a stop string is complete.
+        stopped_by: that stop string.
+        beyond: the bytes behind the stop string, of the tokens that completed it.
 
     Args:
         stops: the stop strings; none of them is ever released, whole or in part.
-        before: the answer so far. A stop string may begin in it.
-        only_first: one of `stops` that counts only where nothing but blanks stands before it.
+        before: the answer so far. A stop string may begin in that text.
+        only_first: one of `stops` that counts only where nothing but blanks precedes it.
     """
 
     def __init__(self, stops: Sequence[str] = (), before: str = "", *, only_first: str | None = None) -> None:
@@ -82,11 +82,11 @@ class TextAssembler:
         """Take one token; return what may be shown now. Sets `stopped` once a stop string is complete.
 
         Args:
-            token: its id.
-            piece: the bytes it adds to the answer.
+            token: the token's id.
+            piece: the bytes that the token adds to the answer.
             exact: False when `piece` is only the end of what the token spells.
-            logprob: an entry of `ChoiceLogprobs.content`, where asked for.
-            logp: its log probability, where disco itself asked for it.
+            logprob: an entry of `ChoiceLogprobs.content`, where the application asked for log probabilities.
+            logp: the token's log probability, where disco itself asked for it.
         """
         group = self._open
         group.text += self._decoder.decode(piece)
@@ -106,20 +106,20 @@ class TextAssembler:
         return self._release()
 
     def flush(self) -> list[Delta]:
-        """The answer has ended: return what was held back. An unfinished character is dropped."""
+        """Return the text that was held back, at the answer's end. An unfinished character is dropped."""
         if self.stopped:
             return []
         deltas = [group.delta() for group in self._held]
         self._held = []
         if self._open.text:
-            # Whole characters of a token whose last bytes begin one that never came.
+            # Whole characters of a token whose last bytes begin a character that was never finished.
             deltas.append(self._open.delta(self._open.text))
         elif self._open.ids and deltas:
             deltas[-1] = self._with_unseen(deltas[-1])
         return deltas
 
     def _with_unseen(self, delta: Delta) -> Delta:
-        # Tokens without any text still count; their ids would no longer spell the text.
+        # Tokens without text still count; the ids would then no longer spell exactly the text.
         delta.tokens += len(self._open.ids)
         if delta.logp is not None:
             delta.logp += tuple(self._open.logp)
@@ -149,16 +149,16 @@ class TextAssembler:
         return deltas
 
     def _forget_if_late(self, text: str) -> None:
-        # Until it is forgotten nothing but blanks is released, so `text` lacks nothing that matters.
+        # Before the stop string is dropped, only blanks are released, so `text` lacks nothing that matters.
         begun, wanted = text.lstrip(), self._only_first or ""
         if not begun.startswith(wanted) and not wanted.startswith(begun):
             self._stops = tuple(stop for stop in self._stops if stop != wanted)
             self._only_first = None
 
     def _first_stop(self, text: str, shown: int) -> tuple[int, str] | None:
-        """Where the stop string that is complete first begins, and which it is; ties go to the longest.
+        """Return the position and the text of the stop string that is complete first; ties go to the longest.
 
-        The same answer comes out whether the text arrives by characters or in long pieces.
+        The result does not depend on the pieces in which the text arrives.
         """
         best: tuple[int, int, str] | None = None
         for stop in self._stops:

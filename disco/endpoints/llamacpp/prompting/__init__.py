@@ -1,1 +1,1 @@
-"""From messages and the answer so far to the model's prompt."""
+"""Makes the model's prompt from messages and the answer so far."""

@@ -1,4 +1,4 @@
-"""From messages and the answer so far to token ids that end exactly where the model is to go on."""
+"""Turns messages and the answer so far into token ids that end exactly where the model is to continue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from disco.request import Prefix
 
 __all__ = ["Prompt", "Rendered", "Renderer", "build_prompt"]
 
-_PROBE = "disco_probe"  # the name of a function that no conversation has
+_PROBE = "disco_probe"  # a function name that no real conversation contains
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A conversation up to where the answer begins, and the form in which the model is to write calls."""
+    """A conversation up to the beginning of the answer, and the form in which the model is to write calls."""
 
     text: str = field(repr=False)
     form: CallFormat
@@ -38,10 +38,10 @@ class Renderer:
     Args:
         model: has the template and the texts of its control tokens.
         override: a template in place of the model's own.
-        check: called while the template is tried out; what it raises passes through.
+        check: called while the template is checked; an exception that it raises passes through.
 
     Raises:
-        ConfigurationError: the model has none and none was given, or it is not a Jinja template.
+        ConfigurationError: the model has no template and none was given, or the template is not valid Jinja.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Renderer:
             self.form = GENERIC
 
     def _writes_tools(self, check: Callable[[], None]) -> bool:
-        """Whether the template really shows tools: some only mention them."""
+        """Return whether the template really writes tools: some only mention them."""
         function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
         tools = [{"type": "function", "function": function}]
         try:
             return _PROBE in self._template.render([{"role": "user", "content": "?"}], tools, check=check)
         except Aborted:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, the template does not work with tools
+        except Exception:  # noqa: BLE001 - any error means that the template does not work with tools
             return False
 
     def __call__(
@@ -81,16 +81,16 @@ class Renderer:
         *,
         check: Callable[[], None] = _no_check,
     ) -> Rendered:
-        """The conversation up to where the answer begins.
+        """Return the conversation up to the beginning of the answer.
 
         Args:
             messages: as `plain_messages` makes them.
-            tools: what the model may call.
-            check: called all along; it raises `Aborted` to stop the rendering.
+            tools: the tools that the model may call.
+            check: called throughout the rendering; raises `Aborted` to stop it.
 
         Raises:
-            EndpointFailure: BAD_REQUEST where the template refuses the messages. Its own words may quote
-                them, so they are only in the cause. UNSERVED where the template takes too much time or memory.
+            EndpointFailure: BAD_REQUEST where the template refuses the messages. The template's own message may quote
+                them, so it is only in the cause. UNSERVED where the template takes too much time or memory.
         """
         try:
             return self._rendered(messages, tools, check)
@@ -117,7 +117,7 @@ class Renderer:
                 return Rendered(self._template.render(adapted, offered, check=check), self.form)
             except (Aborted, TemplateLimitError):
                 raise
-            except Exception:  # noqa: BLE001, S110 - such as two calls at once where it knows only one
+            except Exception:  # noqa: BLE001, S110 - such as two calls at once in a template for one
                 pass
         if with_calls or tools is not None:
             messages = as_text(messages, tools)
@@ -133,20 +133,20 @@ class Prompt:
 
     @property
     def ids(self) -> list[int]:
-        """All of it, in order."""
+        """All ids, in order."""
         return [*self.head, *self.answer]
 
 
 def build_prompt(model: NativeModel, conversation: str, prefix: Prefix, *, opening: str, name: str) -> Prompt:
     """Tokenize the conversation and the answer so far.
 
-    Control tokens are recognised in the template's text only: `<|im_end|>` that an answer quotes is text.
+    Control tokens are recognised only in the template's text: `<|im_end|>` in an answer is ordinary text.
 
     Args:
         model: the tokenizer.
-        conversation: as its template writes it.
+        conversation: as the model's template writes it.
         prefix: the answer so far.
-        opening: what the answer is made to begin with, as the template would write it.
+        opening: the text that the answer must begin with, as the template would write it.
         name: the endpoint's, for messages.
 
     Raises:
@@ -181,6 +181,6 @@ def _answer_ids(model: NativeModel, prefix: Prefix) -> list[int]:
             return ids
     ids = model.tokenize(text, special=False)
     if model.spell(ids) == b" " + text.encode() and text.startswith(" "):
-        # SentencePiece models put a space before the first word; this text brought its own.
+        # SentencePiece models put a space before the first word; this text already has one.
         ids = model.tokenize(text[1:], special=False)
     return ids

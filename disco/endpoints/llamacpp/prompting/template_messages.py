@@ -1,7 +1,7 @@
-"""Messages as chat templates take them: strings for content, and calls and their results in one of two ways.
+"""Messages in the form of chat templates: strings for content, and one of two forms for calls and their results.
 
-A template that knows tools gets them as they are. For any other template, calls and results become the text that the
-generic form writes, and the system message explains it.
+A template that knows tools receives calls and results unchanged. For any other template they become text in the
+generic form, which the system message explains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 
 __all__ = ["as_text", "for_template", "mention_tools", "plain_messages"]
 
-# Shown to models whose template knows no tools. The words are those that models with tools are trained on.
+# Shown to models whose template knows no tools. The wording is the one that models with tools are trained on.
 _INSTRUCTION = """\
 You can call these functions:
 <tools>
@@ -29,7 +29,7 @@ If no function helps, answer the user in plain text."""
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]], *, endpoint: str) -> list[dict[str, Any]]:
-    """Messages with one string for content, and with checked `tool_calls`, `tool_call_id` and `name`.
+    """Return messages with one string for content, and with checked `tool_calls`, `tool_call_id` and `name`.
 
     Raises:
         EndpointFailure: UNSERVED for content that is not text and for functions of the older kind, BAD_REQUEST
@@ -40,10 +40,10 @@ def plain_messages(messages: Sequence[Mapping[str, Any]], *, endpoint: str) -> l
         role = message.get("role")
         if role == "function" or message.get("function_call"):
             raise unserved(
-                f"Endpoint {endpoint!r} (llama.cpp) serves tools, not function_call and the role function.",
+                f"Endpoint {endpoint!r} (llama.cpp) serves tools, not function_call and the role function. Use tools.",
                 "messages",
             )
-        # Templates know the older name of this role.
+        # Templates know this role by its older name.
         made = {"role": "system" if role == "developer" else role, "content": _text(message, endpoint)}
         if message.get("tool_calls"):
             made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
@@ -82,12 +82,12 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def mention_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are calls or results of calls in the conversation."""
+    """Return whether the conversation holds calls or results of calls."""
     return any(message["role"] == "tool" or "tool_calls" in message for message in messages)
 
 
 def for_template(messages: Sequence[Mapping[str, Any]], form: CallFormat) -> list[dict[str, Any]]:
-    """The conversation for a template that knows tools: it gets arguments as objects, not as strings."""
+    """Return the conversation for a template that knows tools: it gets arguments as objects, not as strings."""
 
     def adapted(message: Mapping[str, Any]) -> dict[str, Any]:
         made = dict(message)
@@ -104,7 +104,7 @@ def _adapted_call(call: Mapping[str, Any], form: CallFormat) -> dict[str, Any]:
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:  # an answer that was cut off
+    except ValueError:  # the arguments of an answer that was cut off
         arguments = function["arguments"]
     return {
         "id": _identifier(call["id"], form),
@@ -120,10 +120,10 @@ def _identifier(given: str, form: CallFormat) -> str:
 
 
 def as_text(messages: Sequence[Mapping[str, Any]], tools: Tools | None) -> list[dict[str, Any]]:
-    """The conversation for a template that knows no tools: roles and plain text only."""
+    """Return the conversation for a template that knows no tools: roles and plain text only."""
     out: list[dict[str, Any]] = []
     names: dict[str, str] = {}  # of the functions, by the ids of their calls
-    merging = False  # results of one turn's calls become one message: many templates want turns to alternate
+    merging = False  # one message for the results of a turn's calls: many templates need turns to alternate
     for message in messages:
         if message["role"] == "tool":
             name = names.get(message["tool_call_id"], "the function")
@@ -140,7 +140,7 @@ def as_text(messages: Sequence[Mapping[str, Any]], tools: Tools | None) -> list[
             function = call["function"]
             names[call["id"]] = function["name"]
             if tools is None:
-                # In its form, a model would take it for an example of how to answer.
+                # In the call's own form, a model would take it for an example of how to answer.
                 parts.append(f"I call {function['name']} with {function['arguments']}.")
             else:
                 parts.append(GENERIC.written(function["name"], function["arguments"]))

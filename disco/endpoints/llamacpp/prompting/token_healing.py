@@ -1,8 +1,8 @@
-"""Making a model write given bytes again before it goes on by itself (token healing).
+"""Token healing: makes a model write given bytes again before it continues freely.
 
-A text that is cut inside a word ends in tokens the model would not have written, and what it writes next
-suffers. So the last word is not given to it; instead it chooses freely among the tokens that agree with
-the word's bytes, and may run past their end: with "mark" withheld, "market" is a fine choice.
+A text that is cut inside a word ends in tokens that the model would not have written, and the quality of the next
+tokens suffers. So the last word is not in the prompt. The model instead chooses freely among the tokens that agree
+with the word's bytes, and a token may run past their end: with "mark" withheld, "market" is a valid choice.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class PieceIndex:
                 self.longest = max(self.longest, len(piece))
 
     def spelling(self, piece: bytes) -> Sequence[int]:
-        """Tokens that spell exactly `piece`."""
+        """Return the tokens that spell exactly `piece`."""
         return self._whole.get(piece, ())
 
     def beginning_with(self, start: bytes) -> list[int]:
-        """Tokens that spell `start` and at least one byte more."""
+        """Return the tokens that spell `start` and at least one byte more."""
         if len(start) >= _HEAD_BYTES:
             heads: Iterable[bytes] = (start[:_HEAD_BYTES],)
         else:
@@ -46,7 +46,7 @@ class PieceIndex:
 
 
 class Healer:
-    """Which tokens may come next so that the answer spells the withheld bytes.
+    """The tokens that may come next so that the answer spells the withheld bytes.
 
     Mutable: `_at`, how many of the bytes have been spelled.
 
@@ -59,8 +59,8 @@ class Healer:
         self._index = index
         self._withheld = withheld
         self._at = 0
-        # A vocabulary need not have every byte as a token of its own, so a choice can lead into a dead
-        # end; from each position, can the end still be reached?
+        # A vocabulary need not have a token for every single byte, so a choice can lead to a position from which
+        # the end cannot be spelled. This records for each position whether the end can be reached.
         self._reaches = [False] * len(withheld) + [True]
         for at in reversed(range(len(withheld))):
             goes_on = any(True for _ in self._steps(at))
@@ -68,7 +68,7 @@ class Healer:
 
     @property
     def done(self) -> bool:
-        """All of the withheld bytes are spelled."""
+        """Whether all withheld bytes are spelled."""
         return self._at >= len(self._withheld)
 
     def _steps(self, at: int) -> Iterable[int]:
@@ -77,11 +77,11 @@ class Healer:
                 yield from self._index.spelling(self._withheld[at:end])
 
     def allowed(self) -> list[int]:
-        """Tokens that agree with the bytes still to be spelled; empty when the vocabulary cannot."""
+        """Return the tokens that agree with the bytes still to be spelled; empty if the vocabulary has none."""
         return [*self._steps(self._at), *self._index.beginning_with(self._withheld[self._at :])]
 
     def accept(self, piece: bytes) -> bytes:
-        """Take the chosen token's bytes; return those beyond the withheld ones."""
+        """Advance by the chosen token's bytes; return those beyond the withheld ones."""
         rest = self._withheld[self._at :]
         self._at += len(piece)
         return piece[len(rest) :]

@@ -1,1 +1,1 @@
-"""Where the model runs: a thread of its own, or a process of its own."""
+"""Where the model runs: in a thread or in a process of its own."""

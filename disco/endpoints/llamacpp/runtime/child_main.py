@@ -1,8 +1,8 @@
-"""What runs in the process that holds the model: `python -m disco.endpoints.llamacpp.runtime.child_main`.
+"""The program of the process that holds the model: `python -m disco.endpoints.llamacpp.runtime.child_main`.
 
-Orders come in through stdin, what the model does goes out through stdout (see `wire`). The model has the main
-thread; another one reads, so that a stop reaches a model that computes. The end of stdin is the end of the
-process, at once: so it never outlives the one that started it, however that one ended.
+Orders come through stdin, and the model's output leaves through stdout (see `child_protocol`). The model runs in the
+main thread. Another thread reads stdin, so that a stop reaches a model that computes. At the end of stdin the process
+ends at once. So it never outlives the process that started it, however that one ended.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from disco.errors import EndpointFailure
 
 __all__ = ["main"]
 
-PROGRESS_S = 0.1  # tokens that bring no text of their own are reported this often; batches of a prompt always
-OOM_SCORE = "500"  # of 1000: where memory runs out, this process goes rather than the application
+PROGRESS_S = 0.1  # tokens that complete no text are reported this often; batches of a prompt always
+OOM_SCORE = "500"  # of 1000: when memory runs out, the system ends this process before the application
 
 
 class _Model(NativeModel):
-    """A model that tells about each step."""
+    """A model that reports each step."""
 
     on_step: Callable[[int], None] | None = None
 
@@ -49,10 +49,10 @@ class _Model(NativeModel):
 
 
 class _Out:
-    """The way out, and the mail of every job. Used by the main thread alone. Mutable: `job`, `_sent_at`.
+    """The output pipe, and the outbox of every job. Used by the main thread alone. Mutable: `job`, `_sent_at`.
 
     Attributes:
-        job: whose it is what goes out.
+        job: the job whose output is sent.
     """
 
     abandoned = False
@@ -80,13 +80,13 @@ class _Out:
         try:
             self._file.write(line)
             self._file.flush()
-        except OSError:  # nobody listens any more
+        except OSError:  # the reader of the pipe is gone
             os._exit(0)
         self._sent_at = time.monotonic()
 
 
 class _Process:
-    """Both threads' side of the work. Mutable: `_renderer`, `_job` (the newest), `_number` (its)."""
+    """The state that both threads share. Mutable: `_renderer`, `_job` (the newest), `_number` (of that job)."""
 
     def __init__(self, orders: IO[bytes], out: _Out) -> None:
         self._orders = orders
@@ -113,7 +113,7 @@ class _Process:
         elif name in ("stop", "park"):
             job = self._job
             if job is None or content != self._number:
-                return  # it has left already
+                return  # the job has ended already
             if name == "stop":
                 job.flag.set()
             job.park = True
@@ -149,7 +149,7 @@ class _Process:
         name = settings.pop("name")
         try:
             model = self._load(**settings)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the other side must hear of it
+        except Exception as exc:  # noqa: BLE001 - any error must be reported to the other process
             self._out.put(failure_of(exc, f"The model of endpoint {name!r} could not be loaded"))
             os._exit(1)
         model.on_step = self._out.step
@@ -163,15 +163,15 @@ class _Process:
                 pass
             except EndpointFailure as failure:
                 self._out.put(failure)
-            except Exception as exc:  # noqa: BLE001 - likewise
+            except Exception as exc:  # noqa: BLE001 - any error must be reported to the other process
                 self._out.put(failure_of(exc, f"The model of endpoint {name!r} failed while it worked"))
                 broken = True
             self._out.close()
             if broken:
-                os._exit(1)  # nobody knows what state the model is in: a new process gets a new one
+                os._exit(1)  # the model's state is unknown: a new process loads a new one
 
     def _load(self, *, path: str, chat_template: str | None, **numbers: Any) -> _Model:
-        # To stop the loading, the process is ended.
+        # The other process stops the loading by ending this process.
         model = _Model(Path(path), keep_loading=lambda: True, **numbers)
         self._renderer = Renderer(model, chat_template)
         self._out.send(
@@ -186,12 +186,12 @@ class _Process:
 
 
 def main() -> NoReturn:
-    """Load what the first order says, then do what the others say, until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of whoever started this process
+    """Load the model that the first order names, then do the work of the others, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles Ctrl-C
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     out = _Out(os.fdopen(os.dup(1), "wb"))
-    os.dup2(2, 1)  # what some library prints must not get between the messages
+    os.dup2(2, 1)  # output that a library prints must not mix with the messages
     process = _Process(os.fdopen(0, "rb"), out)
     threading.Thread(target=process.read, name="orders", daemon=True).start()
     process.work()

@@ -1,7 +1,7 @@
-"""The model in a process of its own, seen from the process that asks it.
+"""The model in a process of its own, seen from the process that uses it.
 
-Whatever happens to llama.cpp there (an abort, a segmentation fault, the system's out-of-memory killer, a driver
-that never returns), here it is a sentence that says what happened, and a process that can be started again.
+llama.cpp may abort there, fault, be killed by the system's out-of-memory killer, or hang in a driver. Here that
+becomes one sentence that says what happened, and a process that can be started again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from disco.errors import ConfigurationError, EndpointFailure
 __all__ = ["ModelProcess", "require_processes"]
 
 _MAIN = "disco.endpoints.llamacpp.runtime.child_main"
-POLL_S = 0.05  # how often the worker looks up while it waits: to see a close, or that nothing is heard
-STOP_S = 3.0  # a stopped model takes milliseconds
-CLOSE_S = 0.1  # for the process to end by itself, before it is killed
-KILL_S = 2.0  # after that it is given up
+POLL_S = 0.05  # how often a waiting worker checks for a close, or for a process that sends nothing
+STOP_S = 3.0  # limit for a stop; a model stops within milliseconds
+CLOSE_S = 0.1  # time for the process to end by itself, before it is killed
+KILL_S = 2.0  # time to wait for a killed process
 
-# What of stderr may be kept: why a library gave up. Never a whole line, which might quote a prompt.
+# The parts of stderr that may be kept: why a library failed. Never a whole line, which might quote a prompt.
 _LAST_WORDS = re.compile(
     rb"GGML_ASSERT\([^\n]{0,200}?\) failed|CUDA error: [a-z ]{0,60}|std::bad_alloc|^[A-Za-z.]{1,60}Error(?=:|$)"
 )
@@ -42,35 +42,35 @@ _MEMORY = "probably because memory ran out; a smaller context_tokens or a smalle
 
 
 def require_processes() -> None:
-    """Fail with the remedy where there is no interpreter that could be started again.
+    """Raise an error with the remedy where there is no Python interpreter to start a second time.
 
     Raises:
         ConfigurationError: this program is frozen, or embeds Python.
     """
     if not sys.executable or getattr(sys, "frozen", False):
         raise ConfigurationError(
-            'isolation="process" starts a second Python interpreter, and this program has none of its own. '
+            'isolation="process" starts a second Python interpreter, and this program has none to start. '
             'Use isolation="thread".'
         )
 
 
 class ModelProcess:
-    """A process with one model: an `Engine` for the worker, whose thread makes, loads, asks and closes it.
+    """A process with one model: an `Engine` for the worker, whose thread makes, loads, uses and closes it.
 
-    Three threads keep its pipes moving, so that nobody here ever waits for a pipe. Mutable: all attributes, `_job`,
-    `_number` (of the orders so far), `_heard` (how many lines), `_last_words`, `_verdict`.
+    Three threads serve the process's pipes, so that no other thread waits for a pipe. Mutable: all attributes, `_job`,
+    `_number` (of the orders so far), `_heard` (number of lines received), `_error_excerpt`, `_verdict`.
 
     Attributes:
-        lost: what happened to it, a sentence; None while it runs.
-        context_tokens, vocabulary, parameters: as `NativeModel`; known once it is loaded.
+        lost: what happened to the process, as a sentence; None while it runs.
+        context_tokens, vocabulary, parameters: as `NativeModel`; known once the model is loaded.
         load_s: how long it took to start the process and to load the model.
 
     Args:
         name: the endpoint's, for messages.
-        hang_s: a process that works and is not heard for so long is ended.
-        load_within_s: the same while it loads.
-        keep_going: asked while waiting; False ends the waiting.
-        on_lost: called, from a thread, when it has ended of itself.
+        hang_s: the process is ended when it works and sends nothing for so many seconds.
+        load_within_s: the same limit while the process loads the model.
+        keep_going: called while waiting; returning False ends the waiting.
+        on_lost: called, from a thread, when the process has ended without being asked to.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class ModelProcess:
         self._job: Job | None = None
         self._number = 0
         self._heard = 0
-        self._last_words = ""
+        self._error_excerpt = ""
         self._verdict: str | None = None
         self._inbox: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._began_at = time.perf_counter()
         self._process = _start()
-        # "out" last: where the process ends at once, its reader waits for the thread of "err", which must have started.
+        # "out" last: if the process ends at once, its reader waits for the thread of "err", which must have started.
         pumps = {"err": self._listen, "in": self._write, "out": self._read}
         self._threads = {
             what: threading.Thread(target=pump, name=f"disco-{name}-{what}", daemon=True)
@@ -112,7 +112,7 @@ class ModelProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None when it has ended."""
+        """The process's id; None once the process has ended."""
         return None if self.lost is not None else self._process.pid
 
     # In the worker's thread
@@ -124,12 +124,12 @@ class ModelProcess:
             settings: the arguments of `NativeModel` and `Renderer`, and the endpoint's `name`.
 
         Raises:
-            Exception: the process could not load it, and says why.
+            Exception: the process could not load the model, and reported why.
             Lost: the process ended, or took too long.
-            Aborted: `keep_going` said so.
+            Aborted: `keep_going` returned False.
         """
         self._outbox.put(pack("load", settings))
-        name, content = self._wait(self._load_within_s, "loaded nothing")
+        name, content = self._wait(self._load_within_s, "was still loading after")
         if name == "failed":
             failure = unpack_item(name, content, None)
             assert isinstance(failure, EndpointFailure)
@@ -140,12 +140,12 @@ class ModelProcess:
         self.load_s = time.perf_counter() - self._began_at
 
     def serve(self, job: Job) -> None:
-        """Have a job done there; what it hands over arrives in its mail here.
+        """Run a job in the process; its output arrives in its mailbox here.
 
         Raises:
-            Lost: the process ended, or was not heard for too long.
-            EndpointFailure: BAD_REQUEST where the order has no form in JSON.
-            Aborted: `keep_going` said so.
+            Lost: the process ended, or sent nothing for too long.
+            EndpointFailure: BAD_REQUEST where the order cannot be written as JSON.
+            Aborted: `keep_going` returned False.
         """
         order = job.order()
         if order is None:
@@ -155,18 +155,20 @@ class ModelProcess:
         try:
             line = pack(name, {**content, "number": self._number})
         except (TypeError, ValueError) as exc:
-            raise malformed(f"Endpoint {self._name!r}: the request holds something that is no JSON.") from exc
+            raise malformed(
+                f"Endpoint {self._name!r}: the request holds a value that JSON cannot represent."
+            ) from exc
         self._job = job
         try:
             self._outbox.put(line)
-            self.signal(job)  # it may have been stopped before its order was on its way
-            self._wait(self._hang_s, "did nothing", job)
+            self.signal(job)  # the job may have been stopped before its order was sent
+            self._wait(self._hang_s, "made no progress for", job)
         finally:
             self._job = None
 
     def _wait(self, limit_s: float, what: str, job: Job | None = None) -> tuple[str, Any]:
-        # Counted in turns, not by the clock: while this machine sleeps, or this process is stopped, nothing
-        # can be heard and nobody is to blame.
+        # Counted in turns, not by the clock: while this machine sleeps, or this process is stopped, no message can
+        # arrive, and the process with the model is not at fault.
         heard, quiet_s, stopping_s = self._heard, 0.0, 0.0
         while True:
             try:
@@ -178,9 +180,9 @@ class ModelProcess:
                 heard = self._heard
                 if job is not None and job.flag.is_set():
                     stopping_s += POLL_S
-                # Not waited for: a process that is stuck in a driver does not even die.
+                # Do not wait for the process: one that is stuck in a driver may not end even when killed.
                 if quiet_s >= limit_s:
-                    raise Lost(self._end(f"{what} for {limit_s:g} s and was ended")) from None
+                    raise Lost(self._end(f"{what} {limit_s:g} s and was ended")) from None
                 if stopping_s >= STOP_S:
                     raise Lost(self._end(f"did not stop within {STOP_S:g} s and was ended")) from None
                 continue
@@ -204,7 +206,7 @@ class ModelProcess:
             try:
                 self._process.wait(KILL_S)
             except subprocess.TimeoutExpired:
-                return  # the system ends it when it can
+                return  # the system ends the process when it can
         for thread in self._threads.values():
             thread.join()
         for pipe in (self._process.stdout, self._process.stderr):
@@ -214,7 +216,7 @@ class ModelProcess:
     # From any thread, under the worker's lock
 
     def signal(self, job: Job) -> None:
-        """Tell the process that a job was stopped or parked, if it is the one it works on."""
+        """Send the flags of a job that was stopped or parked, if the process works on that job."""
         if job is self._job and (job.flag.is_set() or job.park):
             self._outbox.put(pack("stop" if job.flag.is_set() else "park", self._number))
 
@@ -229,22 +231,22 @@ class ModelProcess:
                     pipe.write(line)
                     pipe.flush()
         except OSError:
-            pass  # the process is gone, which the reader sees
+            pass  # the process is gone; the reader detects that
 
     def _listen(self) -> None:
         for line in _lines(self._process.stderr, 4096):
             found = _LAST_WORDS.search(line)
-            if found and not self._last_words:
-                self._last_words = found[0].decode("ascii", "replace")
+            if found and not self._error_excerpt:
+                self._error_excerpt = found[0].decode("ascii", "replace")
 
     def _read(self) -> None:
         try:
             for line in _lines(self._process.stdout):
                 self._heard += 1
                 self._hear(*unpack(line))
-        except Exception as exc:  # noqa: BLE001 - not our language, whatever it is
+        except Exception as exc:  # noqa: BLE001 - the line is not in the protocol
             self._end(f"sent something unreadable ({type(exc).__name__}) and was ended")
-        self.lost = self._obituary()
+        self.lost = self._describe_end()
         self._inbox.put(None)
         self._on_lost()
 
@@ -259,19 +261,19 @@ class ModelProcess:
                 job.progress = Progress(**content)
         else:
             item = unpack_item(name, content, usage)
-            if isinstance(item, Measurement):  # starting the process is part of it
+            if isinstance(item, Measurement):  # the load time includes the start of the process
                 item = replace(item, load_s=self.load_s)
             job.mail.put(item)
 
-    def _obituary(self) -> str:
+    def _describe_end(self) -> str:
         try:
             code = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:  # it only closed its pipe
+        except subprocess.TimeoutExpired:  # the process has only closed its pipe
             self._process.kill()
             code = self._process.wait()
         self._threads["err"].join(1.0)
         what = self._verdict or _cause(code)
-        return self._sentence(f"{what} after {self._last_words}" if self._last_words else what)
+        return self._sentence(f"{what} after {self._error_excerpt}" if self._error_excerpt else what)
 
     def _sentence(self, what: str) -> str:
         return f"The process of endpoint {self._name!r} {what}."
@@ -295,7 +297,7 @@ def _lines(pipe: IO[bytes] | None, limit: int = -1) -> Iterator[bytes]:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # A group of its own keeps Ctrl-C away from it. It finds modules where this process does.
+    # A process group of its own keeps Ctrl-C from reaching it. It finds modules where this process does.
     apart: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}

@@ -1,7 +1,7 @@
-"""What the process with the model and the one that started it say to each other: JSON, a message a line.
+"""The messages between the process with the model and the one that started it: JSON, one message a line.
 
-A message is a list: its name, its content, and from the model's side what the job has used so far. No pickle:
-whatever comes out of the pipe can at worst be wrong, never be run.
+A message is a list: its name, its content, and from the model's side the job's usage so far. Pickle is not used, so
+data from the pipe can be wrong but can never run code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from disco.request import Prefix
 
 __all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
 
-# Errors whose message says all; any other type arrives as a LocalModelError.
+# Errors whose message is complete; any other type arrives as a LocalModelError.
 _ERRORS: dict[str, Callable[[str], Exception]] = {
     error.__name__: error
     for error in (
@@ -45,10 +45,10 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 
 
 def pack(name: str, content: Any = None, usage: Usage | None = None) -> bytes:
-    """One line.
+    """Return a message as one line.
 
     Raises:
-        TypeError, ValueError: something in it has no form in JSON.
+        TypeError, ValueError: the message holds a value that JSON cannot represent.
     """
     used = None if usage is None else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
     line = json.dumps([name, content, used], default=_plain, separators=(",", ":"))
@@ -56,10 +56,10 @@ def pack(name: str, content: Any = None, usage: Usage | None = None) -> bytes:
 
 
 def unpack(line: bytes) -> tuple[str, Any, Usage | None]:
-    """Name, content and usage of a line.
+    """Return name, content and usage of a line.
 
     Raises:
-        ValueError: it is no message.
+        ValueError: the line is no message.
     """
     name, content, used = json.loads(line)
     return name, content, None if used is None else Usage(*used)
@@ -70,11 +70,11 @@ def _plain(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"JSON cannot represent {type(value).__name__}")
 
 
 def pack_item(item: Any, usage: Usage | None) -> bytes:
-    """The line for something that a job hands over (see `Job.mail`)."""
+    """Return the line for an item that a job hands over (see `Job.mail`)."""
     if isinstance(item, Delta):
         return pack("delta", _delta_content(item), usage)
     if isinstance(item, Started):
@@ -89,10 +89,10 @@ def pack_item(item: Any, usage: Usage | None) -> bytes:
 
 
 def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
-    """What the job handed over.
+    """Return the item that the job handed over.
 
     Raises:
-        ValueError: there is no such message.
+        ValueError: the name is not one of the protocol's.
     """
     if name == "delta":
         return _delta(content)
@@ -110,7 +110,7 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
 
 
 def _delta_content(delta: Delta) -> dict[str, Any]:
-    """What of it is not as in most deltas; every token has one."""
+    """Return the fields of a delta, leaving out usual values: every token is a line in the pipe."""
     content: dict[str, Any] = {"text": delta.text, "tokens": delta.tokens}
     if delta.kind is not DeltaKind.TEXT:
         content["kind"] = delta.kind
@@ -160,13 +160,13 @@ def _measurement(content: Any) -> Measurement:
 
 
 def unpack_prefix(content: Any) -> Prefix:
-    """The prefix in an order."""
+    """Return the prefix in an order."""
     ids = content.pop("ids")
     return Prefix(ids=None if ids is None else tuple(ids), **content)
 
 
 def unpack_sampling(content: Any) -> Sampling:
-    """The parameters in an order."""
+    """Return the sampling parameters in an order."""
     tools = content.pop("tools")
     if tools is not None:
         tools = Tools(callable=[Function(**one) for one in tools.pop("callable")], **tools)

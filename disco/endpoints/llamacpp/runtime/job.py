@@ -1,4 +1,4 @@
-"""What a model is asked to do, and how: the terms between an endpoint, its worker and the model, wherever it runs."""
+"""Jobs for a model, and the interfaces between an endpoint, its worker and the model, in whichever process it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Engine", "Job", "Lost", "Outbox", "failure_of"]
 
 
 class Outbox(Protocol):
-    """Where a job puts what it hands over: a `Mailbox`, or the pipe of the process that holds the model."""
+    """Where a job puts its output: a `Mailbox`, or the pipe of the process that holds the model."""
 
     abandoned: bool
 
@@ -25,17 +25,18 @@ class Outbox(Protocol):
 
 
 class Job(ABC):
-    """Something the model is to do. Made in the event loop, run where the model is.
+    """Work for the model. Made in the event loop, run where the model is.
 
     Args:
-        mail: what it hands over; an `EndpointFailure` when it failed; closed once the worker has left it.
+        mail: receives the job's output, an `EndpointFailure` when the job failed; closed once the worker has left
+            the job.
 
     Attributes:
-        flag: stops it.
-        park: it is to end where it can without losing what it has computed.
-        usage: what it has used so far.
-        progress: how far its prefill is; None before it began.
-        on_progress: called, where the model is, whenever that has changed.
+        flag: stops the job.
+        park: asks the job to end where it can without losing what it has computed.
+        usage: the job's usage so far.
+        progress: how far its prefill has come; None before the prefill begins.
+        on_progress: called, where the model is, whenever `progress` has changed.
     """
 
     usage = Usage()
@@ -49,27 +50,27 @@ class Job(ABC):
 
     @abstractmethod
     def run(self, model: NativeModel) -> None:
-        """Do it; in the thread that holds the model. `Aborted` may pass through."""
+        """Do the job; in the thread that holds the model. `Aborted` may pass through."""
 
     @abstractmethod
     def order(self) -> tuple[str, Mapping[str, Any]] | None:
-        """The same for a model in another process: what to do, and with what; None where nothing has to be done."""
+        """Return the job as an order for a model in another process: name and content; None for an empty job."""
 
-    def used(self, usage: Usage) -> None:  # noqa: B027 - most use nothing
-        """What it has used so far in another process."""
+    def used(self, usage: Usage) -> None:  # noqa: B027 - most jobs use nothing
+        """Take the usage so far of the job in another process."""
 
     def check(self) -> None:
-        """Leave if it was cancelled, or if nobody is left to listen."""
+        """Raise `Aborted` if the job was cancelled, or if the reader of its output is gone."""
         if self.flag.is_set() or self.mail.abandoned:
             raise Aborted
 
 
 class Lost(Exception):
-    """The process of the model is gone, or was given up; the message says why."""
+    """The process of the model has ended or was given up; the message says why."""
 
 
 class Engine(Protocol):
-    """A loaded model as the worker uses it: `NativeModel` here, `ModelProcess` in a process of its own."""
+    """A loaded model as the worker uses it: `NativeModel` in this process, `ModelProcess` in another."""
 
     context_tokens: int
     vocabulary: str | None
@@ -80,18 +81,18 @@ class Engine(Protocol):
         """Do a job. Raises `Lost`, `Aborted`, and what the job raises."""
 
     def signal(self, job: Job, /) -> None:
-        """The flags of a job have changed; from any thread, under the worker's lock."""
+        """Pass on the changed flags of a job; from any thread, under the worker's lock."""
 
     def close(self) -> None:
         """Free everything. Idempotent."""
 
 
 def failure_of(exc: Exception, what: str) -> EndpointFailure:
-    """The failure that an exception of the model's becomes; `what` happened, in words."""
+    """Return the failure for an exception of the model's; `what` says in words what happened."""
     if isinstance(exc, DiscoError):
         error: Exception = exc
     else:
-        # Foreign messages may quote a prompt: name the type, keep the rest as the cause.
+        # Messages of other libraries may quote a prompt: name the type, keep the exception as the cause.
         error = LocalModelError(f"{what} ({type(exc).__name__}).")
         error.__cause__ = exc
     failure = EndpointFailure(FailureKind.CRASHED, error)

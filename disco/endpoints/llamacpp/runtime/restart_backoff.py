@@ -1,4 +1,4 @@
-"""How long a process that died is left alone before it is started again."""
+"""How long to wait before a process that died is started again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ LONGEST_S = 30.0
 
 
 class Backoff:
-    """Half a second after the first loss, twice as long after each that follows, until an answer was served.
+    """Waits half a second after the first loss, and twice as long after each further one, until an answer is served.
 
     Mutable: all fields. Times are seconds on one monotonic clock.
 
     Attributes:
-        why: what happened last, a sentence.
+        why: the reason of the last loss, as a sentence.
     """
 
     def __init__(self) -> None:
@@ -23,16 +23,16 @@ class Backoff:
         self._until = float("-inf")
 
     def lost(self, why: str, now: float) -> None:
-        """It died at `now`."""
+        """Record that the process died at `now`."""
         self.why = why
-        # The exponent is bounded too: after a thousand losses the power would be no float any more.
+        # The exponent is limited too: after a thousand losses the power would exceed a float.
         self._until = now + min(FIRST_S * 2 ** min(self._losses, 10), LONGEST_S)
         self._losses += 1
 
     def served(self) -> None:
-        """It did what it was asked to."""
+        """Record that the process has served a job."""
         self._losses = 0
 
     def left_s(self, now: float) -> float:
-        """How long it is still left alone; 0 when it may be started."""
+        """Return how many seconds of the wait are left; 0 when the process may be started."""
         return max(0.0, self._until - now)

@@ -1,4 +1,4 @@
-"""How fast this machine runs the model: the numbers a device profile is fitted on."""
+"""Measures how fast this machine runs the model: the numbers that a device profile is fitted on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DecodeRate", "Measurement", "MeasurementJob", "PrefillTime"]
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """`tokens` of prompt took `seconds_s` to the first token's logits, with nothing in the cache."""
+    """The time, `seconds_s`, from `tokens` of prompt to the first token's logits, with nothing in the cache."""
 
     tokens: int
     seconds_s: float
@@ -25,7 +25,7 @@ class PrefillTime:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRate:
-    """`tps` tokens per second were decoded behind `depth_tokens` tokens of context."""
+    """The decode rate, `tps` tokens per second, behind `depth_tokens` tokens of context."""
 
     depth_tokens: int
     tps: float
@@ -33,10 +33,10 @@ class DecodeRate:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured, and with which settings.
+    """The results of a measurement, and its settings.
 
     Attributes:
-        load_s: time to load the model, the file in the system's cache or not as it happened to be.
+        load_s: time to load the model; whether the system's cache held the file is not controlled.
         prefill, decode: one entry per length and repetition, in the order they were measured.
     """
 
@@ -49,7 +49,7 @@ class Measurement:
 
 
 class MeasurementJob(Job):
-    """Prefill and decode made-up tokens. Hands over `(done, total)` after each step, then a `Measurement`.
+    """Prefill and decode made-up tokens. Reports `(done, total)` after each step, then a `Measurement`.
 
     Lengths that do not fit the context are left out.
     """
@@ -81,7 +81,7 @@ class MeasurementJob(Job):
         lengths = [n for n in self._prompt_tokens if 0 < n <= model.context_tokens]
         depths = [n for n in self._depths if 0 < n <= model.context_tokens - self._decode_tokens]
         total = (len(lengths) + len(depths)) * self._repeats
-        # Which tokens they are does not matter to the time; the same ones each time, all the same.
+        # The time does not depend on which tokens these are; they are still the same each time.
         ids = np.random.default_rng(0).integers(0, model.vocabulary_tokens, model.context_tokens).tolist()
         prefill: list[PrefillTime] = []
         decode: list[DecodeRate] = []

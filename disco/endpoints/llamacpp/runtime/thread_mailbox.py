@@ -1,4 +1,4 @@
-"""Handing items from one worker thread to a task in an event loop, one wake-up per burst."""
+"""Hands items from one worker thread to a task in an event loop, with one wake-up per burst."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Mailbox"]
 
 
 def _scheduler() -> Callable[[Callable[[], None]], Any]:
-    """How a thread runs a callback soon in the current event loop, without waiting for it."""
+    """Return the function by which a thread runs a callback soon in the current event loop, without waiting for it."""
     native: Any = current_token().native_token
     schedule = getattr(native, "call_soon_threadsafe", None)  # asyncio's loop; else trio's token
     return native.run_sync_soon if schedule is None else schedule  # type: ignore[no-any-return]
@@ -22,10 +22,9 @@ def _scheduler() -> Callable[[Callable[[], None]], Any]:
 class Mailbox:
     """A queue from a thread to a task, made in the task's event loop.
 
-    It needs no bound of its own: an answer is never longer than the model's context. Mutable: `_items`,
-    `_waking`, `_event`, `closed`, `abandoned`. The order of the steps in `put` and `_wake` is what makes
-    it safe without a lock: an item is in the queue before the flag is looked at, and the flag is down
-    before the queue is emptied.
+    The queue needs no limit of its own: an answer is never longer than the model's context. Mutable: `_items`,
+    `_waking`, `_event`, `closed`, `abandoned`. The order of the steps in `put` and `_wake` makes it safe without a
+    lock: an item is in the queue before the flag is read, and the flag is cleared before the queue is emptied.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class Mailbox:
         self._notify()
 
     def close(self) -> None:
-        """Nothing will come any more; from any thread."""
+        """Mark that no further item will come; from any thread."""
         self.closed = True
         self._notify()
 
@@ -60,9 +59,9 @@ class Mailbox:
         self._event.set()
 
     async def take(self) -> list[Any]:
-        """Everything that has arrived; waits for the first item. Empty once closed and emptied."""
+        """Return all items that have arrived; waits for the first. Empty once closed and emptied."""
         while True:
-            # Read before the queue, so that what came before the close is not missed.
+            # Read before the queue, so that items put before the close are not missed.
             closed = self.closed
             if self._items:
                 items = []

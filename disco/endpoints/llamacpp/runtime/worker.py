@@ -19,22 +19,22 @@ from disco.errors import EndpointFailure, FailureKind, LocalModelError
 __all__ = ["Load", "ModelWorker"]
 
 
-# Makes the engine; asks its argument, while it works, whether to go on.
+# Makes the engine; while it works, it calls its argument to learn whether to continue.
 Load = Callable[[Callable[[], bool]], Engine]
 
 
 class ModelWorker:
     """A thread that is started by the first job, loads the model, and works through a FIFO queue.
 
-    An engine that gets lost fails whoever waits for it. It is left alone for a while, in which jobs are refused, and
-    then, if it had been loaded, loaded again without being asked to: otherwise a plan that prefers a loaded model
-    would never come back to it.
+    When an engine is lost, all waiting jobs fail. Restarting it is delayed, and jobs are refused meanwhile. If the
+    engine had been loaded, it is then loaded again without a request: otherwise a plan that prefers a loaded model
+    would never use it again.
 
     Mutable, all under `_lock`: `_queue`, `_running`, `_closing`, `_ended`, `_thread`, `_leaving`, `_backoff`,
     `_bring_back`.
 
     Attributes:
-        model: the loaded model, None before and after; other threads may read its plain attributes only.
+        model: the loaded model; None before loading and after closing. Other threads may only read plain attributes.
 
     Args:
         load: makes the model, in the worker's thread.
@@ -59,7 +59,7 @@ class ModelWorker:
 
     @property
     def waiting(self) -> int:
-        """How many jobs a new one would wait for."""
+        """How many jobs a new job would wait for."""
         running = self._running is not None
         return len(self._queue) + running
 
@@ -67,8 +67,8 @@ class ModelWorker:
         """Queue a job.
 
         Raises:
-            EndpointFailure: RATE_LIMIT when the queue is full, CRASHED when the endpoint is closed or was lost
-                a moment ago.
+            EndpointFailure: RATE_LIMIT when the queue is full, CRASHED when the endpoint is closed or its engine was
+                lost a moment ago.
         """
         with self._lock:
             if self._closing:
@@ -83,25 +83,25 @@ class ModelWorker:
                 raise EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError(message))
             self._queue.append(job)
             if self._thread is None:
-                # A daemon, so that a program that forgets to close can end; see `_close_at_exit`.
+                # A daemon, so that a program that does not close the endpoint can end; see `_close_at_exit`.
                 self._thread = threading.Thread(target=self._main, name=f"disco-{self._name}", daemon=True)
                 _close_at_exit(self)
                 self._thread.start()
             self._lock.notify()
 
     def cancel(self, job: Job) -> None:
-        """Stop a job; one that still waits never touches the model. Its mailbox is closed once it stopped."""
+        """Stop a job; one that still waits never uses the model. Its mailbox is closed once the job has stopped."""
         job.flag.set()
         with self._lock:
             try:
                 self._queue.remove(job)
             except ValueError:
                 self._tell(job)
-                return  # running or over
+                return  # the job runs or has ended
         job.mail.close()
 
     def park(self, job: Job) -> None:
-        """Have a job end where it can without losing what it has computed."""
+        """Ask a job to end where it can without losing what it has computed."""
         job.park = True
         with self._lock:
             self._tell(job)
@@ -111,7 +111,7 @@ class ModelWorker:
             self.model.signal(job)
 
     def wake(self) -> None:
-        """Look whether the model is still there; from any thread."""
+        """Make the worker check that the model is still there; from any thread."""
         with self._lock:
             self._lock.notify()
 
@@ -126,10 +126,10 @@ class ModelWorker:
             self._leaving.append(left)
         self._stop()
         await left.wait_closed()
-        thread.join()  # it has nothing left to do but return
+        thread.join()  # the thread has only to return
 
     def close_now(self, timeout_s: float) -> None:
-        """The same outside any event loop: at the interpreter's exit."""
+        """Do the same as `aclose`, outside any event loop: at the interpreter's exit."""
         self._stop()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -193,17 +193,17 @@ class ModelWorker:
         except Lost as exc:
             self._lose(str(exc))
             return False
-        except Exception as exc:  # noqa: BLE001 - whatever it is, everybody who waits must hear of it
+        except Exception as exc:  # noqa: BLE001 - any error must reach all waiting jobs
             self._fail_all(partial(self._failure, exc, "could not be loaded"))
             return False
         return True
 
     def _lose(self, why: str, job: Job | None = None) -> None:
-        """The process of the model is gone: fail everybody, and leave it alone for a while."""
+        """Fail all jobs because the process of the model is gone, and delay its restart."""
         with self._lock:
             self._backoff.lost(why, time.monotonic())
             self._bring_back = self.model is not None
-        # Nobody need wait until what is left of it has ended, which may take a while.
+        # Jobs fail before the engine is unloaded: the end of the process may take a while.
         if job is not None:
             job.mail.put(self._lost())
         self._fail_all(self._lost)
@@ -211,8 +211,8 @@ class ModelWorker:
 
     def _lost(self) -> EndpointFailure:
         wait_s = self._backoff.left_s(time.monotonic())
-        message = f"{self._backoff.why} It takes requests again in {wait_s:.1f} s."
-        # A little more, so that a retry does not come a moment too early.
+        message = f"{self._backoff.why} The endpoint takes requests again in {wait_s:.1f} s."
+        # A little longer, so that a retry does not come too early.
         return EndpointFailure(FailureKind.CRASHED, LocalModelError(message), retry_after_s=wait_s + 0.05)
 
     def _fail_all(self, failure: Callable[[], EndpointFailure]) -> None:

@@ -1,8 +1,8 @@
-"""How models write calls: one form per family of chat templates, and one for all other models.
+"""The forms in which models write calls: one per family of chat templates, and one for all other models.
 
-A call is written `open`, `before`, the function's name as a JSON string, `between`, its arguments as JSON, `after`;
-another one follows with `again`; `close` ends the last. The grammar leaves no other spelling, so that reading calls
-needs no guessing, and a model writes what its template shows of earlier calls.
+A call is written `open`, `before`, the function's name as a JSON string, `between`, its arguments as JSON, `after`.
+Each further call begins with `again`; `close` ends the last one. The grammar allows no other spelling, so calls can be
+read without guessing, and a model writes the same form that its template shows for earlier calls.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 __all__ = ["GENERIC", "HERMES", "LLAMA", "MAX_CALLS", "MISTRAL", "CallFormat", "form_of"]
 
 MAX_CALLS = 16
-"""In one answer; a model that does not know when to stop would go on to the end of its context."""
+"""Calls in one answer; without this limit, a model that does not stop would continue to the end of its context."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """See the module's docstring.
+    """A form of calls; the module's docstring explains `open`, `before`, `between`, `after`, `again` and `close`.
 
     Attributes:
         name: for messages and tests.
-        only_first: the answer is calls from its first character, or it is text; `open` in a text is text.
+        only_first: an answer is calls from its first character on, or it is text; `open` inside a text is text.
         native: the model's template writes the tools and earlier calls itself.
-        id_chars: how long the ids of calls are that the template accepts; None for any.
+        id_chars: length of the call ids that the template accepts; None for any.
     """
 
     name: str
@@ -42,7 +42,7 @@ class CallFormat:
     id_chars: int | None = None
 
     def _rest_of_calls(self, tools: Tools) -> tuple[str, dict[str, str]]:
-        """The expression of what follows `open`, and the rules it needs."""
+        """Return the expression for the text after `open`, and the rules that it needs."""
         rules: dict[str, str] = {}
         one = []
         for number, function in enumerate(tools.callable):
@@ -58,18 +58,18 @@ class CallFormat:
         return f"{literal(self.before)} call{more}{close}", rules
 
     def grammar(self, tools: Tools) -> str:
-        """The whole grammar of what follows `open`."""
+        """Return the whole grammar of the text after `open`."""
         return grammar_text(*self._rest_of_calls(tools))
 
     def grammar_beside(self, tools: Tools, schema: str) -> str:
-        """The grammar of a whole answer that is either calls or structured output.
+        """Return the grammar of a whole answer that is either calls or structured output.
 
         Args:
-            tools: what may be called.
+            tools: the functions that may be called.
             schema: as `accepted_schema` returns it.
 
         Raises:
-            EndpointFailure: UNSERVED where the two begin alike.
+            EndpointFailure: UNSERVED where calls and structured output begin alike.
         """
         if self.only_first:
             raise unserved("This model's calls look like JSON: give it tools or a response_format, not both.")
@@ -78,7 +78,7 @@ class CallFormat:
         return grammar_text(either, {"document": json_rule(schema), **rules})
 
     def written(self, name: str, arguments: str) -> str:
-        """A whole call, as an answer has it."""
+        """Return a whole call, as an answer contains it."""
         return f'{self.open}{self.before}"{name}"{self.between}{arguments}{self.after}{self.close}'
 
 
@@ -88,7 +88,7 @@ GENERIC = CallFormat(
     before='\n{"name": ',
     between=', "arguments": ',
     after="}\n</tool_call>",
-    again=None,  # models that were never trained on calls do not stop calling
+    again=None,  # one call only: models that were never trained on calls do not stop
     native=False,
 )
 HERMES = CallFormat(
@@ -121,7 +121,7 @@ MISTRAL = CallFormat(
 
 
 def form_of(template: str) -> CallFormat:
-    """The form that a model with this chat template writes, as far as the template shows it."""
+    """Return the form that a model with this chat template writes, as far as the template shows it."""
     if "tools" not in template:
         return GENERIC
     if "[TOOL_CALLS]" in template and "[ARGS]" not in template:

@@ -1,4 +1,4 @@
-"""Reading calls as they are written: pieces of text in, pieces of calls out."""
+"""Reads calls while they are written: takes pieces of text, returns pieces of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CallDelta", "CallReader"]
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A new call, when it has a name, or more of the arguments of the latest one."""
+    """A new call if it has a name, else more of the arguments of the latest call."""
 
     index: int
     arguments: str = ""
@@ -21,10 +21,10 @@ class CallDelta:
 
 
 class CallReader:
-    """Reads what follows a form's `open`, however it is cut into pieces.
+    """Reads the text after a form's `open`, in pieces of any length.
 
-    Arguments are passed on as they stand, and as soon as they do.
-    Mutable: `index` of the latest call, `whole` (no call is half written), and all that is private.
+    Arguments are passed on unchanged, as soon as they are written.
+    Mutable: `index` of the latest call, `whole` (no call is incomplete), and all private attributes.
 
     Args:
         form: how the calls are written.
@@ -35,7 +35,7 @@ class CallReader:
         self.index = -1
         self.whole = False
         self._state = "literal"
-        self._expected, self._next = form.before, "name"  # the literal that stands here, and what follows it
+        self._expected, self._next = form.before, "name"  # the literal expected now, and what follows it
         self._name: list[str] = []
         self._depth = 0
         self._in_string = self._escaped = False
@@ -44,7 +44,7 @@ class CallReader:
         """Take the next piece of text.
 
         Raises:
-            ValueError: it is not of the form, which the grammar rules out.
+            ValueError: the text does not have the form. The grammar rules that out.
         """
         out: list[CallDelta] = []
         at = 0
@@ -60,7 +60,7 @@ class CallReader:
         return out
 
     def _go_on(self, char: str) -> None:
-        """Behind a call: another one, or the end."""
+        """Read the first character behind a call: of another call, or of the end."""
         again, close = self._form.again, self._form.close
         if self._state == "behind" and again and char == again[0]:
             self.whole = False
@@ -68,7 +68,7 @@ class CallReader:
         elif self._state == "behind" and close and char == close[0]:
             self._expect(close, "over")
         else:
-            raise ValueError("something stands behind the calls")
+            raise ValueError("there is text behind the calls")
 
     def _expect(self, literal: str, then: str) -> None:
         self._state, self._expected, self._next = "literal", literal, then
@@ -76,14 +76,14 @@ class CallReader:
     def _literal(self, text: str, at: int) -> int:
         taken = text[at : at + len(self._expected)]
         if not self._expected.startswith(taken):
-            raise ValueError(f"{self._expected!r} does not stand where it must")
+            raise ValueError(f"{self._expected!r} is missing where the form requires it")
         self._expected = self._expected[len(taken) :]
         if not self._expected:
             self._state = self._next
         return at + len(taken)
 
     def _read_name(self, text: str, at: int, out: list[CallDelta]) -> int:
-        # Names hold neither quotes nor escapes.
+        # Names contain neither quotes nor escapes.
         opening = not self._name
         end = text.find('"', at + opening)
         self._name.append(text[at : end if end >= 0 else len(text)])

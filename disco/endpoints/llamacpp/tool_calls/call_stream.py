@@ -1,4 +1,4 @@
-"""The calls of one answer: from tokens to the deltas that carry them."""
+"""The calls of one answer: turns tokens into the deltas that carry calls."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["CallWriter"]
 
 
 class CallWriter:
-    """What of an answer is text and what is calls, when it may be both.
+    """Separates text from calls in an answer that may hold both.
 
-    Mutable: all that is private and `over`.
+    Mutable: all private attributes and `over`.
 
     Attributes:
-        opening: what begins the calls.
+        opening: the text that begins the calls.
 
     Args:
         model: spells the tokens.
         form: how the model writes calls.
-        tools: what may be called.
-        behind_text: the answer has text already, written by somebody else.
+        tools: the functions that may be called.
+        behind_text: the answer already has text, which another endpoint wrote.
     """
 
     def __init__(self, model: NativeModel, form: CallFormat, tools: Tools, *, behind_text: bool) -> None:
@@ -39,8 +39,8 @@ class CallWriter:
         self._has_text = behind_text
         self._blanks: list[Delta] = []
         self._tokens = 0  # of the calls, in no delta yet
-        self._logp: list[float] = []  # theirs, where asked for
-        # Some models have a control token for a marker; it spells nothing, except here.
+        self._logp: list[float] = []  # of those tokens, where asked for
+        # Some models have a control token for a marker; it spells no text, except here.
         self._markers: dict[int, bytes] = {}
         for marker in filter(None, (form.open, form.close)):
             ids = model.tokenize(marker, special=True)
@@ -49,24 +49,24 @@ class CallWriter:
 
     @property
     def only_first(self) -> bool:
-        """A call can only stand at the beginning of the answer."""
+        """Whether a call can only come at the beginning of the answer."""
         return self._form.only_first
 
     @property
     def grammar(self) -> str:
-        """What may follow the opening."""
+        """The grammar of the text after the opening."""
         return self._form.grammar(self._tools)
 
     def grammar_beside(self, schema: str) -> str:
-        """The grammar of a whole answer that is either calls or structured output; see `CallFormat.grammar_beside`."""
+        """Return the grammar of a whole answer, calls or structured output; see `CallFormat.grammar_beside`."""
         return self._form.grammar_beside(self._tools, schema)
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token spells, markers included."""
+        """Return the bytes that a token spells, markers included."""
         return self._model.piece(token) or self._markers.get(token, b"")
 
     def text(self, deltas: Sequence[Delta], *, last: bool = False) -> Sequence[Delta]:
-        """Text to pass on. Blanks before a first word wait for it: mostly they stand before a call.
+        """Return text to pass on. Blanks before a first word are held back: mostly a call follows them.
 
         Args:
             deltas: text of the answer.
@@ -81,11 +81,11 @@ class CallWriter:
         return self._blanks
 
     def push(self, piece: bytes, tokens: int = 0, logp: float | None = None) -> list[Delta]:
-        """Take what follows the opening; return what of the calls may be passed on.
+        """Take the text after the opening; return the part of the calls that may be passed on.
 
         Args:
             piece: bytes.
-            tokens: how many they are, of those that are counted.
+            tokens: how many counted tokens the bytes are.
             logp: the token's log probability, where disco itself asked for it.
         """
         self._tokens += tokens
@@ -102,10 +102,10 @@ class CallWriter:
 
     @property
     def whole(self) -> bool:
-        """There are calls, and all of them are complete."""
+        """Whether there are calls, and all of them are complete."""
         return self._reader.whole
 
     @property
     def over(self) -> bool:
-        """No other call may follow."""
+        """Whether no other call may follow."""
         return self.whole and not (self._tools.several and self._form.again is not None)

@@ -22,7 +22,7 @@ class Function:
 
     Attributes:
         name: letters, digits, _ and -.
-        arguments: the schema of its arguments, a JSON object, as `accepted_schema` returns it.
+        arguments: the schema of the function's arguments, a JSON object, as `accepted_schema` returns it.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Tools:
     """The tools of a request.
 
     Attributes:
-        offered: all of them, as the API writes them; what the model is shown.
-        callable: those that may be called.
-        required: the answer must be a call.
-        several: it may be more than one call.
+        offered: all tools, as the API writes them; the model is shown these.
+        callable: the functions that may be called.
+        required: whether the answer must be a call.
+        several: whether the answer may hold more than one call.
     """
 
     offered: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -49,15 +49,15 @@ class Tools:
 def read_tools(
     params: Mapping[str, Any], *, endpoint: str, check: Callable[[], None] | None = None
 ) -> Tools | None:
-    """The tools of a request that may be called; None where there are none.
+    """Return the tools of a request that may be called; None where there are none.
 
     Args:
         params: the request's parameters.
-        endpoint: its name, for messages.
+        endpoint: the endpoint's name, for messages.
         check: see `accepted_schema`.
 
     Raises:
-        EndpointFailure: BAD_REQUEST where they are malformed, UNSERVED where this endpoint cannot have them called.
+        EndpointFailure: BAD_REQUEST for malformed tools, UNSERVED for tools that this endpoint cannot have called.
     """
     offered, choice = params.get("tools") or (), params.get("tool_choice") or "auto"
     if not offered:
@@ -91,7 +91,7 @@ def _declared(tool: Any, endpoint: str) -> dict[str, Any]:
             "up to 64 letters, digits, _ and -.",
             "tools",
         )
-    # Templates expect all three.
+    # Templates expect all three fields.
     return {
         "name": name,
         "description": function.get("description") or "",
@@ -102,7 +102,7 @@ def _declared(tool: Any, endpoint: str) -> dict[str, Any]:
 def _function(function: Mapping[str, Any], endpoint: str, check: Callable[[], None] | None) -> Function:
     name, parameters = function["name"], function["parameters"]
     if not isinstance(parameters, Mapping):
-        raise malformed(f"The parameters of the function {name!r} are no JSON schema.", "tools")
+        raise malformed(f"The parameters of the function {name!r} are not a JSON schema.", "tools")
     try:
         arguments = accepted_schema(parameters, only="object", check=check)
     except SchemaError as exc:
@@ -114,7 +114,7 @@ def _function(function: Mapping[str, Any], endpoint: str, check: Callable[[], No
 
 
 def _choice(choice: Any, names: Sequence[str], endpoint: str) -> tuple[bool, Sequence[str], bool]:
-    """Whether a call is required, which functions may be called, and whether only once."""
+    """Return whether a call is required, which functions may be called, and whether only one call may be made."""
     if choice in ("auto", "none"):
         return False, names, False
     if choice == "required":
@@ -129,7 +129,7 @@ def _choice(choice: Any, names: Sequence[str], endpoint: str) -> tuple[bool, Seq
         raise unserved(f"Endpoint {endpoint!r} (llama.cpp) does not serve custom tools.", "tool_choice")
     else:
         raise malformed(
-            'tool_choice is "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.',
+            'tool_choice must be "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.',
             "tool_choice",
         )
     chosen = [_named(one_of_them) for one_of_them in wanted]
