@@ -57,7 +57,7 @@ class Accounting:
         self._preset = preset
         self._created_s = created_s
         self._on_refit = on_refit
-        self.live: LiveSession | None = None  # set before the session starts
+        self.live: LiveSession | None = None  # set once the live session exists
 
     def __call__(self, session: Session) -> None:
         """Account for the answer of `session`, which has closed."""

@@ -71,11 +71,6 @@ class AsyncDisco(AsyncOpenAI):
         budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
             The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
-            the first one does not: while it fails, cools down or refuses, the cheapest of them takes its place in
-            the preset's policy. Never asked for what must stay on this machine, nor for what passes through.
-        budget: what may be spent within a sliding window, never more: `{"server_usd": 0.50, "window_s": 86_400}`.
-            Keys as in the preset's `[limits]`, in place of those there: `server_usd`, `server_tokens`,
-            `device_tokens`, `window_s`, `unreported`.
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
         default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
             take precedence. `with_options(default_options=...)` adds to them.
@@ -235,7 +230,7 @@ class AsyncDisco(AsyncOpenAI):
         await self.router.warm_up(None if stays else self.server, model)
 
     def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`. The copy shares the local model and everything learnt so far."""
+        """As the SDK's `copy`. The copy shares the local model and the statistics."""
         extra = {
             "_inherited": self.default_options,
             "default_options": changes.pop("default_options", None),

@@ -122,7 +122,7 @@ class LiveSession:
             self._poke.set()
 
     def abandon(self) -> None:
-        """Cancel the answer from any thread, or from a destructor. Never raises."""
+        """Cancel the answer from any thread, or from a destructor, when its stream was dropped. Never raises."""
         if self.done:
             return
         self._cancel_requested = True

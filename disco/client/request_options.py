@@ -100,8 +100,8 @@ def merge_options(
         return RequestOptions.model_validate({**options.model_dump(exclude_unset=True), **given})
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        says = first["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"{where}: option {first['loc'][0]!r}: {says}.") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{where}: option {first['loc'][0]!r}: {problem}.") from None
 
 
 def take_options(

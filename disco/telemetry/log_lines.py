@@ -79,7 +79,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
     _ROUTE.info(
         "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, moves %d; %.3g USD",
         row["outcome"],
-        row.get("winner", "nobody"),
+        row.get("winner", "no endpoint"),
         row["output_tokens"],
         _s(route.pace.ttft_released_s),
         row["duration_s"],

@@ -211,7 +211,7 @@ def test_a_port_in_use_is_named(refused):
         (
             ("--port", "8699", "--policy", "server-only.toml"),
             {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"},
-            "is this one",
+            "is this server itself",
         ),
     ],
     ids=lambda value: str(value)[:40],

@@ -1,6 +1,6 @@
-"""`disco demo --chaos`: the processes behind an answer are killed while it is written, and it goes on.
+"""`disco demo --chaos`: kill the processes behind an answer while it is written, and show that it goes on.
 
-The kills are real (`kill -9`), of a real server's process and of the process that runs the local model.
+The kills are real (`kill -9`): a real server's process and the process that runs the local model.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ SCENES = (
 
 
 async def run_chaos(screen: Screen) -> int:
-    """Play every scene; 0 when every answer survived without a gap or a repeat.
+    """Play every scene; return 0 if every answer survived without a gap or a repeat.
 
-    Never kills a server of the user's: it starts its own, whatever the environment names.
+    Never kills the user's own server: the demonstration starts one of its own, whatever the environment names.
     """
-    screen.line("disco: one answer, whoever dies", style="bold")
+    screen.line("disco: one answer, whichever process dies", style="bold")
     survived = True
     async with AsyncExitStack() as stack:
         device = DemoDevice(isolation="process")

@@ -214,7 +214,7 @@ def assemble(
     found = None
     if logprobs or refusals:
         found = ChoiceLogprobs.construct(content=logprobs or None, refusal=refusals or None)
-    said = (
+    whole = (
         _like(_MESSAGE, content=message["content"])
         if message.keys() <= _TEXT_FIELDS
         else ChatCompletionMessage.model_validate(message)
@@ -222,7 +222,7 @@ def assemble(
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_like(_CHOICE, finish_reason=finish_reason, message=said, logprobs=found)],
+        choices=[_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found)],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,

@@ -59,7 +59,7 @@ class CatalogEntry:
     Attributes:
         endpoint: the endpoint.
         model: the model to request from it instead of the request's model; None: the request's model.
-        price: the price of its model; None: from the price table.
+        price: the price of its model; None: the client's price, else the price table's.
         standby: it serves only if no other endpoint of its place may.
         profile: a device's own profile; None: the client's.
     """

@@ -117,7 +117,7 @@ class EndpointStatistics:
 
 @dataclass(slots=True)
 class Statistics:
-    """Everything learnt by one client, shared by the copies `with_options` makes. All fields are mutable.
+    """All statistics of one client, shared with its copies (`with_options`). All fields are mutable.
 
     Attributes:
         prompts: prompt lengths, for the budget.

@@ -136,7 +136,7 @@ class Disco(OpenAI):
         self._portal.run(self.routed.warm_up, model)
 
     def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`. The copy shares the local model and everything learnt so far."""
+        """As the SDK's `copy`. The copy shares the local model and the statistics."""
         extra = changes.pop("_extra_kwargs", {})
         translated = dict(changes)
         if callable(changes.get("api_key")):

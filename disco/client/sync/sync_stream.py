@@ -59,7 +59,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
         response.is_closed = self._stream.response.is_closed
         return response
 
-    # Plain methods, not a generator: a generator would hold a reference to the stream, so that __del__ never runs.
+    # Plain methods, not a generator: a generator would hold a reference to the stream, which hides that it was dropped.
     def __iter__(self) -> Self:
         return self
 
