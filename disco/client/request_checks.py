@@ -92,7 +92,7 @@ def _in_range(kind: str, name: str, value: float, least: float, most: float) -> 
     else:  # also NaN, which JSON cannot represent
         return
     # The message does not repeat a number of a million digits.
-    given = f"{value}" if abs(value) < 1e15 else "one that is far from it"
+    given = f"{value}" if abs(value) < 1e15 else "a number far beyond it"
     raise NoEndpointError(
         f"Invalid {name!r}: {kind} {side}imum value. Expected a value {sign} {bound:g}, but got {given} instead.",
         code=f"{kind}_{side.replace(' ', '_')}_value",

@@ -27,8 +27,8 @@ SCENES = (
     ),
     Scene(
         "The model's process is killed in mid-answer, and the server carries on",
-        "The device writes alone, in a process of its own: what kills it (here kill -9; in life a GGML abort, or "
-        "the system when memory is short) does not kill the application.",
+        "The device writes alone, in a process of its own. What kills that process (here kill -9; in practice a GGML "
+        "abort, or the system when memory is short) does not kill the application.",
         "Tell me about the brass instruments.",
         "device_only",
         MAINS,
@@ -38,7 +38,7 @@ SCENES = (
         kills="device",
     ),
     Scene(
-        "The next question finds everything in place again",
+        "The next question is answered as before",
         "The model's process was started again by itself.",
         "Tell me about the ships in bottles.",
         "device_only",
