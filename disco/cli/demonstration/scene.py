@@ -230,7 +230,7 @@ async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: R
 def explain(screen: Screen, record: RouteRecord) -> None:
     """Print what the route record says, in words."""
     pace = record.pace
-    parts = [f"{record.winner} spoke first after {pace.ttft_raw_s:.2f} s"]
+    parts = [f"{record.winner} wrote first after {pace.ttft_raw_s:.2f} s"]
     parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
     parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
     parts += [
@@ -240,7 +240,7 @@ def explain(screen: Screen, record: RouteRecord) -> None:
         if t.outcome == "switched" and t.took_s is not None
     ]
     parts += [
-        f"a move to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
+        f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
     ]
     parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
     parts.append(f"{record.cost * 1e6:.1f} µ$")
