@@ -1,4 +1,4 @@
-"""`disco chat`: talk to both models in the terminal."""
+"""`disco chat`: ask both models in the terminal."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ async def run_chat(
 ) -> int:
     """Read questions from the terminal until an empty line or Ctrl-D, and stream the answers.
 
-    The server is the one that OPENAI_API_KEY and OPENAI_BASE_URL name; without a key the local model is alone.
+    The server is the one in OPENAI_API_KEY and OPENAI_BASE_URL. Without a key, only the local model answers.
 
     Args:
-        screen: where to.
+        screen: the screen to print on.
         local: see `AsyncDisco`.
-        preset: likewise.
-        model: the server's; None: gpt-4o-mini.
-        isolation: as `local`.
-        record: a file that route records are appended to, for `disco replay`; None: they are not kept.
+        preset: see `AsyncDisco`.
+        model: the server's model; None: gpt-4o-mini.
+        isolation: see `AsyncDisco`.
+        record: a file to append the route records to, for `disco replay`; None: no records.
 
     Raises:
-        ConfigurationError: the file for records cannot be written to, or a model is named for a server that there
-            is no key for.
+        ConfigurationError: the file for records cannot be written to, or a server's model is named but there is
+            no key for a server.
     """
     if not os.environ.get("OPENAI_API_KEY"):
         if model is not None:
             raise ConfigurationError(
-                "--model names the server's model, and without OPENAI_API_KEY there is no server: set the key, or "
+                "--model names the server's model, but without OPENAI_API_KEY there is no server: set the key, or "
                 "leave --model out"
             )
-        screen.line("OPENAI_API_KEY is not set: everything is answered on this machine.", style="dim")
+        screen.line("OPENAI_API_KEY is not set: every answer comes from this machine.", style="dim")
     with nullcontext() if record is None else RouteLog(record) as routes:
         async with AsyncDisco(local=local, isolation=isolation, preset=preset, on_route=routes) as client:
             return await _converse(screen, client, local, model or MODEL)

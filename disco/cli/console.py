@@ -1,6 +1,6 @@
-"""What the commands print: text coloured by who wrote it, steps that take a while, tables.
+"""The output of the commands: text coloured by the endpoint that wrote it, steps that take a while, tables.
 
-On anything that is not a terminal (a pipe, a file, a CI log) the same text appears without colours,
+If the output is not a terminal (a pipe, a file, a CI log), the same text appears without colours,
 spinners or control codes.
 """
 
@@ -19,22 +19,22 @@ from rich.text import Text
 
 __all__ = ["Screen"]
 
-# Told apart by colour-blind readers too, on dark and on light ground.
+# Distinct also for colour-blind readers, on dark and on light background.
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue")
 
-# A model's answer is not trusted: no escape sequence in it reaches the terminal.
+# A model's answer is not trusted: its escape sequences must not reach the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Screen:
-    """A place to print on.
+    """Prints to a terminal or to a file.
 
     Args:
-        file: where to; standard output by default.
-        width: in characters; that of the terminal by default, 110 where there is none.
+        file: the output file; standard output by default.
+        width: in characters; the terminal's by default, 110 without a terminal.
     """
 
-    # Mutable: which colour each endpoint has, and whether the cursor stands at the start of a line.
+    # Mutable: the colour of each endpoint, and whether the cursor is at the start of a line.
 
     def __init__(self, file: IO[str] | None = None, *, width: int | None = None) -> None:
         self._console = Console(file=file, highlight=False, width=width)
@@ -45,36 +45,36 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """Colours and spinners can be shown."""
+        """Whether colours and spinners can be shown."""
         return self._console.is_terminal
 
     def colour(self, endpoint: str) -> str:
-        """The endpoint's colour: the same one each time, given out in order of first use."""
+        """Return the endpoint's colour. Colours are assigned in order of first use and then stay the same."""
         return self._colours.setdefault(endpoint, _COLOURS[len(self._colours) % len(_COLOURS)])
 
     def stream(self, text: str, endpoint: str) -> None:
-        """Print a piece of an answer, without a line break of its own."""
+        """Print a piece of an answer, without a line break."""
         text = _CONTROL.sub("", text)
         if text:
             self._print(Text(text, style=self.colour(endpoint)), end="")
             self._at_line_start = text.endswith("\n")
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """Print a line of its own, below whatever was streamed."""
+        """Print a separate line, below any streamed text."""
         if not self._at_line_start:
             self._print(Text(), end="\n")
         self._print(Text(_CONTROL.sub("", text), style=style), end="\n")
         self._at_line_start = True
 
     def legend(self, endpoints: Iterable[str]) -> None:
-        """Say which colour is whose; on a plain screen colours say nothing, so nothing is printed."""
+        """Print the colour of each endpoint; without colours, print nothing."""
         if self.is_terminal:
             marks = [Text(f"■ {name}", style=self.colour(name)) for name in endpoints]
             self._print(Text("   ").join(marks), end="\n")
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[float, str], None]]:
-        """Show that something takes a while: a spinner, then one line with the seconds it took.
+        """Show a step that takes a while: a spinner, then one line with the seconds it took.
 
         Yields:
             A progress callback `(seconds so far, phrase)`; calling it is optional.
@@ -93,7 +93,7 @@ class Screen:
 
     @contextmanager
     def bar(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show how far something is: a progress bar, then one line with the seconds it took.
+        """Show the progress of a step: a progress bar, then one line with the seconds it took.
 
         Yields:
             A progress callback `(done, total)`.
@@ -115,7 +115,7 @@ class Screen:
         self.line(f"{what}: {time.monotonic() - started_at:.1f} s", style="dim")
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table; a column whose cells are all numbers is set to the right."""
+        """Print a table; a column whose cells are all numbers is right-aligned."""
         cells = [[str(cell) for cell in row] for row in rows]
         table = Table(title=title or None, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
@@ -127,7 +127,7 @@ class Screen:
         if self.is_terminal:
             self._console.print(table)
             return
-        # A file has no edge, and figures that are cut off would be worth nothing there.
+        # A file has no width limit, and a table with truncated figures would be useless.
         width = self._console.width
         self._console.width = max(
             width, self._console.measure(table, options=_endless(self._console)).maximum

@@ -1,4 +1,4 @@
-"""The `disco` command: arguments in, exit status out; each command is a module of its own."""
+"""The `disco` command: parses the arguments and returns the exit status. Each command has its own module."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status (2 for a mistake of the user's, 130 after Ctrl-C)."""
+    """Run one command and return the exit status (2 for a user's mistake, 130 after Ctrl-C)."""
     arguments = _parser().parse_args(argv)
     screen = Screen()
     try:
-        # What only computes runs without an event loop, and Ctrl-C ends it at once.
+        # A command that only computes runs without an event loop, so that Ctrl-C ends it at once.
         run = arguments.run
         status: int = (
             anyio.run(run, screen, arguments) if iscoroutinefunction(run) else run(screen, arguments)
@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has seen enough
-        sys.stdout = None  # nor is there anything to flush
+    except BrokenPipeError:  # the reader of our output has closed the pipe
+        sys.stdout = None  # so that the interpreter does not try to flush it
         return 141
     except OpenAIError as error:
         print(f"disco: {error}", file=sys.stderr)
@@ -41,23 +41,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="disco", description="One good answer out of two models: one here, one behind an API."
+        prog="disco", description="One good answer out of two models: one on this machine, one behind an API."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser(
         "demo",
         help="watch two real models give one answer together",
-        description="Starts a real OpenAI-compatible server of its own, or uses yours when OPENAI_API_KEY "
+        description="Starts a real OpenAI-compatible server, or uses your server if OPENAI_API_KEY "
         "(and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
     )
     demo.add_argument(
-        "--chaos", action="store_true", help="kill the server's and the model's process in mid-answer instead"
+        "--chaos",
+        action="store_true",
+        help="instead, kill the server's and the model's process in mid-answer",
     )
     demo.set_defaults(run=_demo)
 
-    chat = commands.add_parser("chat", help="talk to them in the terminal")
-    chat.add_argument("--local", default="smollm2-135m", help="a name, a GGUF file or hf:owner/repo/file")
+    chat = commands.add_parser("chat", help="ask both models in the terminal")
+    chat.add_argument(
+        "--local", default="smollm2-135m", help="local model: a name, a GGUF file or hf:owner/repo/file"
+    )
     chat.add_argument(
         "--isolation",
         choices=("thread", "process"),
@@ -69,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     chat.add_argument("--model", help="the server's model (default: gpt-4o-mini)")
     chat.add_argument(
-        "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
+        "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
     )
     chat.set_defaults(run=_chat)
 
@@ -78,9 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         "local", nargs="?", default="smollm2-135m", help="as for chat (default: smollm2-135m)"
     )
     profile.add_argument(
-        "--threads", type=int, default=None, help="of llama.cpp (default: all cores but one)"
+        "--threads", type=int, default=None, help="threads of llama.cpp (default: all cores but one)"
     )
-    profile.add_argument("--no-save", action="store_true", help="show the figures and forget them")
+    profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
     add_serve(commands).set_defaults(run=_serve)

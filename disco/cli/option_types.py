@@ -1,4 +1,4 @@
-"""Options that are more than a number: budgets, policies, prices, the exchange rate."""
+"""Parsers for options: budgets, policies, prices and the exchange rate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ONLY_IN_REPLAY = (ORACLE, RECORDED)
 
 
 def parse_price(text: str) -> Price:
-    """A price such as "0.15,0.60": USD per million tokens, in and out.
+    """Parse a price such as "0.15,0.60": USD per million tokens, in and out.
 
     Raises:
-        ConfigurationError: it is not two numbers, 0 or more.
+        ConfigurationError: the text is not two numbers, 0 or more.
     """
     try:
         cost_in, cost_out = (float(part) for part in text.split(","))
@@ -35,10 +35,10 @@ def parse_price(text: str) -> Price:
 
 
 def parse_exchange_rate(text: str) -> ExchangeRate:
-    """USD per 10⁶ FLOPs, or one of the paper's two by name.
+    """Parse an exchange rate: USD per 10⁶ FLOPs, or the name of one of the paper's two rates.
 
     Raises:
-        ConfigurationError: neither.
+        ConfigurationError: the text is neither a number, 0 or more, nor a known name.
     """
     if text in NAMED_RATES:
         return NAMED_RATES[text]
@@ -51,23 +51,23 @@ def parse_exchange_rate(text: str) -> ExchangeRate:
 
 
 def parse_budgets(text: str) -> list[float]:
-    """Budgets from "0.5", "0.1,0.3" or "0:1:0.1" (from, to and including, step).
+    """Parse budgets from "0.5", "0.1,0.3" or "0:1:0.1" (from, to inclusive, step).
 
     Raises:
-        ConfigurationError: something else, or a budget outside [0, 1].
+        ConfigurationError: the text has another form, or a budget is outside [0, 1].
     """
     try:
         if ":" in text:
             start, stop, step = (float(part) for part in text.split(":"))
             if not (step > 0 and stop >= start):
                 raise ValueError
-            # Rounded, so that 0.1 + 0.2 is the 0.3 that somebody else typed.
+            # Rounded, so that 0.1 + 0.2 equals a typed 0.3.
             budgets = [round(start + i * step, 9) for i in range(int((stop - start) / step + 1e-9) + 1)]
         else:
             budgets = [float(part) for part in text.split(",")]
     except (ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"budgets are written as 0.5, as 0.1,0.3 or as 0:1:0.1 (from:to:step), not {text!r}"
+            f"write budgets as 0.5, as 0.1,0.3 or as 0:1:0.1 (from:to:step), not {text!r}"
         ) from error
     for budget in budgets:
         if not 0.0 <= budget <= 1.0:
@@ -76,10 +76,10 @@ def parse_budgets(text: str) -> list[float]:
 
 
 def parse_policies(names: Sequence[str]) -> list[str]:
-    """The policies named, those that only a replay knows included, each once.
+    """Check the names of policies, including those that only a replay knows, and return each once.
 
     Raises:
-        ConfigurationError: nobody knows one of them.
+        ConfigurationError: a policy is not known.
     """
     for name in names:
         if name not in ONLY_IN_REPLAY and not is_known_policy(name):

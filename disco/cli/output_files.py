@@ -1,4 +1,4 @@
-"""Where a result goes besides the terminal."""
+"""Output files of the commands."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from disco.errors import ConfigurationError
 __all__ = ["check_output", "write"]
 
 STANDARD_OUTPUT = "-"
-# What a command reads; a name that is no file (of a shipped profile, say) is never written to.
+# Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
 INPUTS = ("trace", "lengths", "device", "server", "local", "preset", "key_file")
 
 
 def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) -> None:
-    """What is asked for can be written, and writes over nothing that is read; said before the work, not after.
+    """Check, before the work begins, that the output files can be written and are no input files.
 
     Args:
-        arguments: of the command.
-        outputs: by the option's name, the file that it names; None: not given.
+        arguments: the arguments of the command.
+        outputs: the output file by the option's name; None: not given.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: a file cannot be written, or is read or written by another option.
     """
     files = {f"--{name}": Path(path) for name, path in outputs.items() if path not in (None, STANDARD_OUTPUT)}
     for option, path in files.items():
         if not path.absolute().parent.is_dir():
-            raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}; make it first")
+            raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
         for read in _inputs(arguments):
             if _same(path, read):
                 raise ConfigurationError(
-                    f"{option} {path}: this file is read, and would be lost; name another"
+                    f"{option} {path}: the command reads this file and would overwrite it. Name another."
                 )
     named = list(files.items())
     for number, (option, path) in enumerate(named):
         for other, taken in named[:number]:
             if _same(path, taken):
-                raise ConfigurationError(f"{option} {path}: {other} writes that file, too; name another")
+                raise ConfigurationError(f"{option} {path}: {other} writes this file too. Name another.")
     if "--html" in files and find_spec("plotly") is None:
         raise ConfigurationError('--html needs the package plotly: pip install "disco-llm[replay]"')
 
@@ -54,7 +54,7 @@ def _inputs(arguments: argparse.Namespace) -> Iterable[Path]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether both are one file, by whatever way (a link, another spelling), or will be once it is written."""
+    """Return whether both paths mean one file (also by a link or another spelling), now or once it is written."""
     try:
         return one.samefile(other)
     except OSError:
@@ -62,7 +62,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def write(screen: Screen, path: str, text: str, what: str) -> None:
-    """Write a file and say so; "-" is standard output.
+    """Write a file and print its name; "-" is standard output.
 
     Raises:
         ConfigurationError: the file cannot be written.

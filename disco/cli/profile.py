@@ -1,4 +1,4 @@
-"""`disco profile`: how fast this machine runs a model, measured and kept as a device profile."""
+"""`disco profile`: measure how fast this machine runs a model, and save that as a device profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = (16, 32, 64, 128, 256, 512, 1024)
 
 
 async def run_profile(screen: Screen, model: str, *, threads: int | None, save: bool) -> int:
-    """Measure `model`, show the fit, and keep it for the next `AsyncDisco(local=model)`."""
+    """Measure `model`, show the fit, and save it for the next `AsyncDisco(local=model)`."""
     device = LlamaCppEndpoint(model=model, name="device", threads=threads)
     try:
         profile = await measure_device(device, screen, name=device.profile_name, quick=False)
@@ -40,10 +40,10 @@ async def measure_device(
     """Measure load time, prefill and decode, and fit TTFT = k·l + c.
 
     Args:
-        device: not busy; its model is loaded afresh.
+        device: the endpoint. Must not be busy; its model is loaded afresh.
         screen: shows the progress and the result.
-        name: of the profile.
-        quick: a few seconds instead of a minute, and no table; good enough for a first plan.
+        name: the name of the profile.
+        quick: measure for a few seconds instead of a minute, and print no table; enough for a first plan.
     """
     lengths = QUICK if quick else FULL
     with screen.step("Measuring this machine") as show:

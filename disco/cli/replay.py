@@ -1,4 +1,4 @@
-"""`disco replay`: a trace under several policies and budgets, as a table, as JSON and as a page with plots."""
+"""`disco replay`: replay a trace under several policies and budgets; print a table, write JSON and a page of plots."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ BUDGETS = "0.1:0.9:0.1"
 EVENT_BUDGETS = "0.5"
 DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
-# Requests × arms × seeds × scenarios from which on processes save more time than their start takes.
+# From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
 DISCO, SYNTHETIC, FILE, CHUNKS = "disco", "synthetic", "file", "chunks"
-OLD_NAMES = {"paper": DISCO}  # until the next version
+OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
     DISCO: "the DiSCo paper's evaluation (`disco`), which sets it",
 }
-# What each option is for. Those that are not here are for everything.
+# The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
@@ -57,25 +57,25 @@ APPLIES = {
     "chunk_rows": (FILE, CHUNKS),
 }
 ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
-# The policies that an option changes nothing about; of a third party's nothing is known.
+# The policies that an option has no effect on. For third-party policies this is not known.
 UNHEEDING = {
     "budget": BUDGETLESS | {RECORDED},
     "tail": BUDGETLESS | {RECORDED, ORACLE, "random", "length_threshold"},
-    "migrate": frozenset((ORACLE,)),  # nobody reads its answers: it is a bound on TTFT
+    "migrate": frozenset((ORACLE,)),  # it is a bound on TTFT and has no answers
 }
 
 
 def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
-    """Replay and report; returns the exit status."""
+    """Replay and report; return the exit status."""
     if arguments.trace in OLD_NAMES:
         old, arguments.trace = arguments.trace, OLD_NAMES[arguments.trace]
         print(f"disco: `disco replay {old}` is called `disco replay {arguments.trace}` now", file=sys.stderr)
     _check(arguments)
     fill_defaults(arguments)
     if arguments.json == "-":
-        screen = Screen(sys.stderr)  # standard output is the JSON's alone
+        screen = Screen(sys.stderr)  # standard output is for the JSON only
     if arguments.trace == DISCO:
-        from disco.cli.replay_paper import replay_paper  # noqa: PLC0415 - much that no other replay needs
+        from disco.cli.replay_paper import replay_paper  # noqa: PLC0415 - large, and no other replay needs it
 
         return replay_paper(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
@@ -95,7 +95,7 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is run on what."""
+    """The arms to run, and the scenarios to run them on."""
 
     scenarios: list[Scenario]
     arms: list[Arm]
@@ -111,7 +111,7 @@ def _replay(screen: Screen, arguments: argparse.Namespace) -> Report:
         notes = [f"{described(source(0))} Lengths: {lengths.name}."]
         task, requests = _task(arguments, None), arguments.requests
     else:
-        _task(arguments, None)  # mistakes in the options come before minutes of reading
+        _task(arguments, None)  # reports mistakes in the options before minutes of reading
         source, notes = read(screen, arguments)
         task, requests = _task(arguments, source), len(source)
     work = requests * len(task.arms) * len(task.scenarios) * arguments.seeds
@@ -144,11 +144,11 @@ def _replay_in_chunks(screen: Screen, arguments: argparse.Namespace) -> Report:
     task = _task(arguments, surveyed)
     notes = [
         described(surveyed),
-        f"Replayed {arguments.chunk_rows:,} requests at a time; without the oracle, which needs them all at once.",
+        f"Replayed {arguments.chunk_rows:,} requests at a time, without the oracle, which needs all requests at once.",
     ]
     if surveyed.skipped:
         notes.append(f"{path.name}: {surveyed.skipped}.")
-    # Reading is most of the work, and every process would read for itself: one of them unless asked for more.
+    # Reading takes most of the time, and every process reads the whole file. So the default is one process.
     jobs = arguments.jobs or (None if arguments.scheduler else 1)
     with open_executor(jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
         cells = sweep_chunks(
@@ -178,10 +178,10 @@ def _made_up(
 
 
 def _task(arguments: argparse.Namespace, workload: Trace | Survey | None) -> _Task:
-    """What the options ask for.
+    """Return the task that the options describe.
 
     Raises:
-        ConfigurationError: something that cannot be.
+        ConfigurationError: an option's value is invalid.
     """
     events = _asks_for_events(arguments)
     situation = situation_of(arguments, workload, pace_tps=DEFAULT_PACE)
@@ -201,7 +201,7 @@ def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded
     policies = arguments.policy or [
         *recorded,
         auto_policy(scenarios),
-        # Where the server is dear there is no wait to be chosen.
+        # If the server is the more expensive side, there is no wait to choose.
         *(["optimal_wait"] if any(scenario.constrained == "device" for scenario in scenarios) else []),
         "random",
         "server_only",
@@ -212,14 +212,14 @@ def _arms(arguments: argparse.Namespace, scenarios: Sequence[Scenario], recorded
     arms = []
     for policy in parse_policies(policies):
         mine = [_budget_of(policy, scenarios)] if policy in (*BUDGETLESS, RECORDED) else budgets
-        # The oracle is a bound on TTFT; nobody reads its answers.
+        # The oracle is a bound on TTFT and has no answers to migrate.
         for migrate in (False, True) if arguments.migrate and policy != ORACLE else (False,):
             arms += [Arm(policy, budget, arguments.tail, migrate) for budget in mine]
     return arms
 
 
 def _budget_of(policy: str, scenarios: Sequence[Scenario]) -> float:
-    """What a policy that keeps to no budget comes to: the oracle it is measured against may use as much."""
+    """Return the budget that a policy without one uses at most. The oracle it is compared with gets the same."""
     constrained = {scenario.constrained for scenario in scenarios}
     spares = {"server_only": {"device"}, "device_only": {"server"}}
     return 0.0 if spares.get(policy) == constrained else 1.0
@@ -236,17 +236,17 @@ def _pace(pace_tps: float) -> float | None:
 
 
 def _kind(arguments: argparse.Namespace) -> str:
-    """What is replayed: one of `APPLIES`' kinds."""
+    """Return the kind of replay: one of the kinds in `APPLIES`."""
     if arguments.trace in (DISCO, SYNTHETIC):
         return str(arguments.trace)
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """What is said before hours of work rather than after.
+    """Check the options before hours of work.
 
     Raises:
-        ConfigurationError: an option that does not apply, a number that cannot be, or output that could not be
+        ConfigurationError: an option does not apply, a number is out of range, or an output file cannot be
             written.
     """
     kind = _kind(arguments)
@@ -256,7 +256,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"{option(name)} does not apply to {KINDS[kind]}; it is for {places}")
     for name in ONLY_WITH_EVENTS:
         if getattr(arguments, name) is not None and not _asks_for_events(arguments):
-            raise ConfigurationError(f"{option(name)} needs --events: only that evaluator sees it")
+            raise ConfigurationError(f"{option(name)} needs --events: it has no effect without it")
     for name, least in (
         ("seeds", 1),
         ("device_slots", 1),
@@ -273,14 +273,14 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_policies(arguments: argparse.Namespace) -> None:
-    """The named policies are known, and heed the options that are about policies.
+    """Check that the named policies are known, and that the options about policies affect them.
 
     Raises:
-        ConfigurationError: they do not.
+        ConfigurationError: a policy is unknown, or an option has no effect on the named policies.
     """
     policies = set(parse_policies(arguments.policy))
     for name, unheeding in UNHEEDING.items():
         if getattr(arguments, name) is not None and policies <= unheeding:
             raise ConfigurationError(
-                f"{option(name)} does not apply to {' and '.join(sorted(policies))}; name a policy that heeds it"
+                f"{option(name)} does not apply to {' and '.join(sorted(policies))}; name a policy that uses it"
             )

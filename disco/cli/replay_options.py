@@ -1,4 +1,4 @@
-"""The options of `disco replay` and `disco tune`; nothing here needs more than argparse."""
+"""The options of `disco replay` and `disco tune`. This module needs only argparse."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 __all__ = ["DEFAULT_EXCHANGE_RATE", "add_replay", "add_tune", "fill_defaults", "option"]
 
 DEFAULT_EXCHANGE_RATE: Final = (
-    "4e-12"  # USD per 10⁶ FLOPs: a laptop on the mains, as the preset "balanced" has it
+    "4e-12"  # USD per 10⁶ FLOPs: a laptop on mains power, as in the preset "balanced"
 )
 OBJECTIVES: Final = ("p99-ttft", "mean-ttft", "cost", "qoe")
-# Parsed as None where they were not given: an option that does not apply is an error, and must be seen for that.
+# Parsed as None if not given. Otherwise an option that does not apply could not be reported as an error.
 DEFAULTS: Final[Mapping[str, Any]] = {
     "format": "auto",
     "tail": 0.05,
@@ -27,29 +27,29 @@ Commands = Any  # argparse's own type for what `add_subparsers` returns is priva
 
 
 def option(name: str) -> str:
-    """An option as it is typed: "--max-tokens" for "max_tokens"."""
+    """Return an option as typed: "--max-tokens" for "max_tokens"."""
     return f"--{name.replace('_', '-')}"
 
 
 def fill_defaults(arguments: argparse.Namespace) -> None:
-    """Give the options that were not given the values that --help names."""
+    """Set options that were not given to the defaults that --help names."""
     for name, value in DEFAULTS.items():
         if getattr(arguments, name, value) is None:
             setattr(arguments, name, value)
 
 
 def add_replay(commands: Commands) -> argparse.ArgumentParser:
-    """`disco replay`."""
+    """Add the command `disco replay`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "replay",
-        help="what policies and budgets would have done with a trace of requests",
+        help="show what policies and budgets would have done with a trace of requests",
         description="Replays a trace (CSV, JSONL or Parquet; public workloads, benchmark output, recorded routes) "
-        "under several policies and budgets, and compares them with each other and with the best possible.",
+        "under several policies and budgets, and compares them with each other and with the best possible result.",
     )
     parser.add_argument(
         "trace",
         metavar="TRACE",
-        help="a file; `synthetic` for made-up requests; `disco` for the DiSCo paper's evaluation beside its printed "
+        help="a file; `synthetic` for generated requests; `disco` for the DiSCo paper's evaluation beside its printed "
         "figures",
     )
     _add_situation(parser)
@@ -58,34 +58,37 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--policy",
         action="append",
         metavar="P",
-        help="may be given several times, `oracle` and, for recorded routes, `recorded` included (default: what `auto` "
-        "comes to, optimal_wait where the device is dear, random, server_only, device_only, oracle)",
+        help="a policy; may be given several times; also `oracle` and, for recorded routes, `recorded` (default: what "
+        "`auto` selects, optimal_wait if the device is the more expensive side, random, server_only, device_only, "
+        "oracle)",
     )
     what.add_argument(
         "--budget",
         metavar="B",
-        help="share of prompt tokens that the dear side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
+        help="share of prompt tokens that the more expensive side may process: 0.5, 0.1,0.3 or 0:1:0.1 "
         "(default: 0.1:0.9:0.1; with --events 0.5)",
     )
-    what.add_argument("--tail", type=float, metavar="A", help="share kept for slow servers (default: 0.05)")
+    what.add_argument(
+        "--tail", type=float, metavar="A", help="share reserved for slow servers (default: 0.05)"
+    )
     what.add_argument(
         "--seeds",
         type=int,
         metavar="N",
-        help="draw what the trace leaves open N times (default: 1)",
+        help="draw random values N times where the trace leaves them open (default: 1)",
     )
     events = parser.add_argument_group("token by token")
     events.add_argument(
         "--events",
         action="store_true",
         default=None,
-        help="run every answer through the real session (slower, sees the reader)",
+        help="run every answer through the real session (slower; includes the reader)",
     )
     events.add_argument(
         "--migrate",
         action="store_true",
         default=None,
-        help="let answers move in mid-sentence, beside not; implies --events",
+        help="run each arm with migration, too, beside the run without; implies --events",
     )
     events.add_argument(
         "--pace", type=float, metavar="R", help="the reader's pace in tokens/s; 0: none (default: 4.8)"
@@ -94,30 +97,34 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         "--device-slots",
         type=int,
         metavar="N",
-        help="answers the device works on at once (default: no limit)",
+        help="answers that the device works on at the same time (default: no limit)",
     )
     events.add_argument(
         "--idle-unload", type=float, metavar="S", help="the device unloads its model after S idle seconds"
     )
     synthetic = parser.add_argument_group("synthetic requests")
-    synthetic.add_argument("--requests", type=int, metavar="N", help="how many (default: 10000)")
-    synthetic.add_argument("--arrivals", help="`poisson`, `gamma` or `per-client` (default: poisson)")
+    synthetic.add_argument("--requests", type=int, metavar="N", help="number of requests (default: 10000)")
     synthetic.add_argument(
-        "--mean-interval", type=float, metavar="S", help="seconds between arrivals (default: 30)"
+        "--arrivals", help="arrival process: `poisson`, `gamma` or `per-client` (default: poisson)"
     )
     synthetic.add_argument(
-        "--lengths", metavar="FILE", help="prompt lengths instead of the shipped ones; for `disco`, too"
+        "--mean-interval", type=float, metavar="S", help="mean seconds between arrivals (default: 30)"
+    )
+    synthetic.add_argument(
+        "--lengths",
+        metavar="FILE",
+        help="prompt lengths to use instead of the shipped ones; also for `disco`",
     )
     paper = parser.add_argument_group("the evaluation of a paper")
-    paper.add_argument("--runs", type=int, metavar="N", help="per cell (default: 10, as printed)")
+    paper.add_argument("--runs", type=int, metavar="N", help="runs per cell (default: 10, as in the paper)")
     paper.add_argument(
-        "--quick", action="store_true", default=None, help="fewer runs and budgets: a look, not a result"
+        "--quick", action="store_true", default=None, help="fewer runs and budgets: a preview, not a result"
     )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="figures as JSON; - is standard output"
+        "--json", nargs="?", const="-", metavar="FILE", help="write the figures as JSON; - is standard output"
     )
-    output.add_argument("--html", metavar="FILE", help="one self-contained page with the plots")
+    output.add_argument("--html", metavar="FILE", help="write one self-contained page with the plots")
     output.add_argument(
         "--chunk-rows",
         type=int,
@@ -128,44 +135,44 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
 
 
 def add_tune(commands: Commands) -> argparse.ArgumentParser:
-    """`disco tune`."""
+    """Add the command `disco tune`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "tune",
         help="find the preset that serves an objective best on a trace",
-        description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few through "
+        description="Searches policy, budget, tail, exchange rate and pace on a trace, verifies the best few with "
         "the real session, and writes a preset that AsyncDisco(preset=FILE) loads.",
     )
     parser.add_argument("trace", metavar="TRACE", help="a file, as for `disco replay`")
     _add_situation(parser)
     parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="p99-ttft", help="what is to be best (default: p99-ttft)"
+        "--objective", choices=OBJECTIVES, default="p99-ttft", help="what to optimise (default: p99-ttft)"
     )
     parser.add_argument(
         "--max-cost",
         metavar="C",
-        help='limit per request, bill and energy: "0.8x" of what server_only costs, or USD (default: none)',
+        help='limit on bill and energy per request: "0.8x" of the cost of server_only, or USD (default: none)',
     )
     parser.add_argument(
-        "--max-p99", type=float, metavar="S", help="limit of the P99 of TTFT, s (default: none)"
+        "--max-p99", type=float, metavar="S", help="limit on the P99 of TTFT, s (default: none)"
     )
     parser.add_argument(
         "--verify-requests",
         type=int,
         metavar="N",
-        help="that the best few run on (default: 1000)",
+        help="requests that the best few run on (default: 1000)",
     )
-    parser.add_argument("--out", metavar="FILE", help="where the preset goes (default: tuned.toml)")
+    parser.add_argument("--out", metavar="FILE", help="the file to write the preset to (default: tuned.toml)")
     return parser
 
 
 def _add_situation(parser: argparse.ArgumentParser) -> None:
     trace = parser.add_argument_group("the trace")
-    trace.add_argument("--format", metavar="F", help="of the file (default: by its columns)")
+    trace.add_argument("--format", metavar="F", help="format of the file (default: by its columns)")
     trace.add_argument(
         "--skip-invalid",
         action="store_true",
         default=None,
-        help="leave unusable rows out, and say how many and why",
+        help="skip unusable rows, and report how many and why",
     )
     where = parser.add_argument_group("what it is replayed on")
     where.add_argument(
@@ -176,20 +183,27 @@ def _add_situation(parser: argparse.ArgumentParser) -> None:
         "measured last, else a shipped one)",
     )
     where.add_argument(
-        "--server", action="append", metavar="NAME", help="server profile, likewise (default: a shipped one)"
+        "--server",
+        action="append",
+        metavar="NAME",
+        help="server profile, as --device (default: a shipped one)",
     )
     where.add_argument(
-        "--price", metavar="IN,OUT", help="the server's, USD per million tokens (default: by its profile)"
+        "--price",
+        metavar="IN,OUT",
+        help="the server's price, USD per million tokens (default: the profile's)",
     )
     where.add_argument(
         "--exchange-rate",
         metavar="X",
-        help="what the device's work is worth: USD per 10^6 FLOPs, or `device-constrained` or "
-        f"`server-constrained` for the paper's two (default: {DEFAULT_EXCHANGE_RATE}, a laptop on the mains)",
+        help="value of the device's work: USD per 10^6 FLOPs, or `device-constrained` or "
+        f"`server-constrained` for the paper's two (default: {DEFAULT_EXCHANGE_RATE}, a laptop on mains power)",
     )
-    where.add_argument("--max-tokens", type=int, metavar="N", help="limit of every answer (default: none)")
-    who = parser.add_argument_group("who works")
-    who.add_argument(
-        "--jobs", type=int, metavar="N", help="processes (default: one, or one per core where that pays)"
+    where.add_argument(
+        "--max-tokens", type=int, metavar="N", help="limit of every answer, tokens (default: none)"
     )
-    who.add_argument("--scheduler", metavar="ADDRESS", help="the workers of this Dask scheduler")
+    processes = parser.add_argument_group("processes")
+    processes.add_argument(
+        "--jobs", type=int, metavar="N", help="processes (default: one, or one per core if that saves time)"
+    )
+    processes.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler")

@@ -1,4 +1,4 @@
-"""`disco replay disco`: the DiSCo paper's evaluation, ours beside its printed figures."""
+"""`disco replay disco`: the DiSCo paper's evaluation, our figures beside the printed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
 
 
 def replay_paper(screen: Screen, arguments: argparse.Namespace) -> int:
-    """Run it and print its tables; returns the exit status."""
+    """Run the evaluation and print its tables; return the exit status."""
     amount: dict[str, Any] = dict(QUICK) if arguments.quick else {"runs": RUNS}
     if arguments.runs is not None:
         amount["runs"] = arguments.runs

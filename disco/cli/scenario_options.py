@@ -1,4 +1,4 @@
-"""What `disco replay` and `disco tune` are asked about: a trace, and the endpoints and prices to replay it on."""
+"""The options that `disco replay` and `disco tune` share: a trace, and the endpoints and prices to replay it on."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SHIPPED_SERVER = "gpt-4o-mini-2024"
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """What was asked about.
+    """The scenarios that the options describe.
 
     Attributes:
         scenarios: each device with each server.
-        notes: what a reader should know of where the numbers come from.
+        notes: the sources of the numbers, for the reader.
         exchange_rate: λ at which the devices are priced, USD per 10⁶ FLOPs; None: as in the recording.
     """
 
@@ -54,17 +54,17 @@ def situation_of(
     *,
     pace_tps: float | None = None,
 ) -> ScenarioOptions:
-    """Scenarios from the options.
+    """Make scenarios from the options.
 
-    A recording brings the endpoints it was made on; a profile that is named takes the place of one of them.
+    A recording contains the endpoints it was made on. A profile in the options replaces one of them.
 
     Args:
         arguments: parsed by `options`.
-        workload: what is replayed, or what is known of it; None where it is made from the profiles.
-        pace_tps: the reader's; None: none.
+        workload: the trace, or its survey; None if requests are made from the profiles.
+        pace_tps: the reader's pace in tokens/s; None: no pace.
 
     Raises:
-        ConfigurationError: a profile is not known, or a price or an exchange rate is missing or none.
+        ConfigurationError: a profile is not known, or a price or an exchange rate is missing or invalid.
     """
     exchange_rate = parse_exchange_rate(arguments.exchange_rate or DEFAULT_EXCHANGE_RATE)
     price = None if arguments.price is None else parse_price(arguments.price)
@@ -103,7 +103,7 @@ def situation_of(
 
 
 def _redescribed(arguments: argparse.Namespace) -> bool:
-    """Whether the options describe both endpoints, or what they cost, themselves."""
+    """Return whether the options describe both endpoints or their costs, so that the recorded ones are not used."""
     devices, servers = arguments.device or [], arguments.server or []
     return bool(
         (devices and servers)
@@ -121,18 +121,16 @@ def _as_recorded(arguments: argparse.Namespace, trace: Trace) -> ScenarioOptions
         device=None if device is None else load_device(device),
         server=None if server is None else load_server(server),
     )
-    note = (
-        "Endpoints, prices and pace are those of the recording; --price or --exchange-rate describe others."
-    )
+    note = "Endpoints, prices and pace are those of the recording. Use --price or --exchange-rate for others."
     return ScenarioOptions([replace(scenario, max_tokens=arguments.max_tokens)], [note], None)
 
 
 def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str]]:
-    """The trace file, and what is to be said about it."""
+    """Read the trace file; return the trace and notes about it."""
     path = Path(arguments.trace)
     if not path.exists() and not path.suffix:
         raise ConfigurationError(
-            f"there is no trace file {path}; a trace is a file, and for `disco replay` also `synthetic` or `disco`"
+            f"there is no trace file {path}. A trace is a file; for `disco replay` also `synthetic` or `disco`"
         )
     with screen.step(f"Reading {path.name}"):
         trace, skipped = read_trace(path, format=arguments.format, skip_invalid=bool(arguments.skip_invalid))
@@ -140,7 +138,7 @@ def read(screen: Screen, arguments: argparse.Namespace) -> tuple[Trace, list[str
 
 
 def described(workload: Trace | Survey) -> str:
-    """A sentence or two on what is replayed."""
+    """Return a sentence or two about the workload."""
     if isinstance(workload, Survey):
         requests, lasts_s = workload.requests, workload.lasts_s
         prompts, answers = workload.lengths.mean(), workload.output_tokens
@@ -155,7 +153,7 @@ def described(workload: Trace | Survey) -> str:
 
 
 def auto_policy(scenarios: Sequence[Scenario]) -> str:
-    """What "auto" comes to on these scenarios; itself where they differ."""
+    """Return the policy that "auto" selects on these scenarios; "auto" itself if they differ."""
     regimes = {scenario.regime for scenario in scenarios}
     if len(regimes) > 1:
         return AUTO
@@ -163,7 +161,7 @@ def auto_policy(scenarios: Sequence[Scenario]) -> str:
 
 
 def _default_device() -> tuple[str | Path, str]:
-    """The device profile measured last on this machine, or a shipped one; and a sentence that says which."""
+    """Return the device profile measured last on this machine, or a shipped one, and a sentence that names it."""
     folder = user_profile_dir()
     own = [name for name in available_profiles("device") if (folder / f"{name}.toml").is_file()]
     if own:
@@ -182,12 +180,12 @@ def _where_ttft_comes_from(workload: Trace | Survey) -> str:
     if known == 1.0:
         return "The server's TTFTs are the trace's own."
     if known == 0.0:
-        return "The trace knows no TTFTs of the server: they are drawn from the server's profile."
+        return "The trace has no TTFTs of the server: they are drawn from the server's profile."
     return f"{known:.0%} of the server's TTFTs are the trace's own; the others are drawn."
 
 
 def _told_apart(scenarios: list[Scenario]) -> list[Scenario]:
-    """Profiles given twice, or two files of one name, would give two results one name."""
+    """Number scenarios of the same name (profiles given twice, or two files of one name), so that results differ."""
     seen: dict[str, int] = {}
     named = []
     for scenario in scenarios:

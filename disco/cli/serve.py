@@ -1,4 +1,4 @@
-"""`disco serve`: the models behind an OpenAI-compatible HTTP server on this machine."""
+"""`disco serve`: an OpenAI-compatible HTTP server on this machine for both models."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ Commands = Any  # argparse's own type for what `add_subparsers` returns is priva
 
 
 def add_serve(commands: Commands) -> argparse.ArgumentParser:
-    """`disco serve`."""
+    """Add the command `disco serve`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "serve",
-        help="an OpenAI-compatible HTTP server for apps in any language",
-        description="Serves both models at one base URL. The server behind it is the one that OPENAI_API_KEY and "
-        f"OPENAI_BASE_URL name; without a key the local model is alone. Callers bring the key in {KEY_VARIABLE} or "
-        "--key-file, where one is set.",
+        help="run an OpenAI-compatible HTTP server for apps in any language",
+        description="Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
+        f"OPENAI_BASE_URL. Without a key, only the local model answers. If a key is set in {KEY_VARIABLE} or "
+        "--key-file, callers must send it.",
     )
     parser.add_argument(
         "--local",
         default="smollm2-135m",
-        help="a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
+        help="local model: a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
     )
     parser.add_argument(
         "--isolation",
         choices=("thread", "process"),
-        help="where the local model runs; a process of its own may crash without harm (default: thread)",
+        help="where the local model runs; a separate process may crash without harm to this one (default: thread)",
     )
     parser.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
@@ -55,36 +55,46 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar=("URL", "MODEL"),
-        help="a further server, for when the first one does not answer; may be given several times. Its key is in "
-        f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all of them",
+        help="a further server, used if the first one does not answer; may be given several times. Its key is in "
+        f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all backups",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8642, help="port; 0 picks a free one (default: 8642)")
-    parser.add_argument("--key-file", metavar="FILE", help="a file that holds nothing but the callers' key")
+    parser.add_argument(
+        "--port", type=int, default=8642, help="port to listen on; 0 picks a free one (default: 8642)"
+    )
+    parser.add_argument("--key-file", metavar="FILE", help="a file that contains only the callers' key")
     parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
     parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="URL", help="a web page's origin that may ask"
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="origin of a web page that may call it",
     )
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a further name of this server's"
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further host name of this server"
     )
     parser.add_argument(
-        "--max-concurrent", type=int, default=256, metavar="N", help="answers at once (default: 256)"
+        "--max-concurrent",
+        type=int,
+        default=256,
+        metavar="N",
+        help="most answers at the same time (default: 256)",
     )
     parser.add_argument(
         "--max-body", type=float, default=32.0, metavar="MIB", help="longest request, MiB (default: 32)"
     )
     parser.add_argument(
-        "--grace", type=float, default=10.0, metavar="S", help="for answers to end in, s (default: 10)"
+        "--grace", type=float, default=10.0, metavar="S", help="time for open answers to end, s (default: 10)"
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="append what happened, numbers only, for `disco replay` (JSON lines)"
+        "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
     )
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="warning",
-        help="least level of the lines on standard error: failures, with info every answer (default: warning)",
+        help="lowest level of the log on standard error: warning shows failures, info also answers (default: warning)",
     )
     return parser
 
@@ -93,13 +103,13 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        ConfigurationError: the extra is not installed, or what the arguments ask for cannot be.
+        ConfigurationError: the extra is not installed, or the arguments are invalid.
     """
     _require_extra()
     local = None if arguments.local == "none" else arguments.local
     if local is None and arguments.isolation is not None:
         raise ConfigurationError(
-            "--isolation is for a local model, and --local none asks for none: leave one out"
+            "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
     check_output(arguments, record=arguments.record)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
@@ -140,7 +150,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _logging(level: str) -> Iterator[None]:
-    """Write what disco logs to standard error. Other libraries' logs may hold URLs with keys and stay out."""
+    """Write disco's log to standard error. Other libraries' logs may contain URLs with keys and are left out."""
     logger = logging.getLogger("disco")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -155,8 +165,8 @@ def _logging(level: str) -> Iterator[None]:
 
 
 def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bool) -> None:
-    # What is loaded now stays until the end: searching it for garbage again and again would hold up every stream.
-    # The process is this command's own. `disco.server.serve` leaves the collector of its host alone.
+    # Objects loaded by now stay until the end. Scanning them for garbage again and again would stall every stream.
+    # Only for this command, whose process is its own. `disco.server.serve` leaves its host's collector alone.
     gc.collect()
     gc.freeze()
     here = client.router.local_model
@@ -170,11 +180,11 @@ def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bo
     screen.line(base_url)
     screen.line("; ".join(parts), style="dim")
     callers = "the key you set" if with_key else "any text as the key"
-    screen.line(f"Give clients this base URL and {callers}. Ctrl-C ends it.", style="dim")
+    screen.line(f"Give clients this base URL and {callers}. Ctrl-C stops the server.", style="dim")
 
 
 def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
-    """The further servers, with their keys from the environment.
+    """Return the further servers, with their keys from the environment.
 
     Raises:
         ConfigurationError: a key is missing.
@@ -187,7 +197,7 @@ def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
         key = os.environ.get(variable) or os.environ.get(BACKUP_KEY_VARIABLE)
         if not key:
             raise ConfigurationError(
-                f"The backup {model!r} has no key: set {variable} or {BACKUP_KEY_VARIABLE} (any text where the server "
+                f"The backup {model!r} has no key. Set {variable} or {BACKUP_KEY_VARIABLE} (any text if the server "
                 "checks none)."
             )
         backups.append(Backup(base_url=url, api_key=key, model=model))
@@ -195,15 +205,15 @@ def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
 
 
 def _no_key(text: str) -> str:
-    del text  # nor is it repeated
+    del text  # the message must not repeat the key
     raise argparse.ArgumentTypeError(
-        "what stands on a command line can be read by every user of this machine; put the key into the environment "
+        "every user of this machine can read a command line; put the key into the environment "
         f"variable {KEY_VARIABLE}, or into a file named by --key-file"
     )
 
 
 def _key(file: str | None) -> str | None:
-    """The callers' key; None when none was set.
+    """Return the callers' key; None if none is set.
 
     Raises:
         ConfigurationError: the file cannot be read.
@@ -219,7 +229,7 @@ def _key(file: str | None) -> str | None:
 
 def _require_extra() -> None:
     try:
-        import prometheus_client  # noqa: F401, PLC0415 - only whether they are there
+        import prometheus_client  # noqa: F401, PLC0415 - only to check that it is installed
         import starlette  # noqa: F401, PLC0415
         import uvicorn  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:

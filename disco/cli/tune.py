@@ -1,4 +1,4 @@
-"""`disco tune`: the preset that serves an objective best on a trace."""
+"""`disco tune`: find the preset that serves an objective best on a trace."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DEFAULT_OUT = "tuned.toml"
 
 
 def run_tune(screen: Screen, arguments: argparse.Namespace) -> int:
-    """Search, show the trade-off, write the preset; returns the exit status."""
+    """Search, show the trade-off and write the preset; return the exit status."""
     fill_defaults(arguments)
     max_cost = None if arguments.max_cost is None else parse_max_cost(arguments.max_cost)
     out = Path(arguments.out or DEFAULT_OUT)
     TuningObjective(arguments.objective, max_cost, arguments.max_p99)
     _check(arguments, out)
-    situation_of(arguments, None)  # mistakes before minutes of reading
+    situation_of(arguments, None)  # reports mistakes before minutes of reading
     trace, notes = read(screen, arguments)
     situation = situation_of(arguments, trace)
     (scenario,) = situation.scenarios
@@ -65,7 +65,7 @@ def _check(arguments: argparse.Namespace, out: Path) -> None:
 
 
 def _show(screen: Screen, tuned: Tuned) -> None:
-    """The trade-off: from cheap to dear, and what was chosen."""
+    """Print the trade-off, from cheap to expensive, and the chosen setting."""
     reference = tuned.reference
     rows = [_row("server_only, as it is", reference, reference)]
     rows += [

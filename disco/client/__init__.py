@@ -1,4 +1,4 @@
-"""Drop-in clients: the `openai` package's classes with a second model behind them."""
+"""Drop-in clients: the classes of the `openai` package, with a second model behind them."""
 
 from disco.client.async_client import AsyncDisco
 from disco.client.endpoint_catalog.backups import Backup

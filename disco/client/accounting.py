@@ -1,4 +1,4 @@
-"""What follows when an answer is over: it is charged, written down, learnt from and reported."""
+"""Account for a finished answer: charge it, write its route record, learn from it and report it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Accounting"]
 
 
 class Accounting:
-    """Accounts for the end of one answer; called once, in the background, with the closed session.
+    """Accounts for the end of one answer. Called once, in the background, with the closed session.
 
     Args:
-        live: the answer, which gets its record.
-        watch, reservation, report: of this answer.
-        statistics: of the client.
-        endpoints: what is known of those that took part, by name.
-        refused: servers whose refusal of the key was logged. Mutable.
-        preset: its name.
+        live: the answer, which gets its route record.
+        watch, reservation, report: those of this answer.
+        statistics: those of the client.
+        endpoints: what is known about the endpoints that took part, by endpoint name.
+        refused: the servers whose refusal of the API key was logged. Mutable.
+        preset: the name of the preset.
         created_s: when the request came, Unix time in seconds.
-        on_refit: called when enough is new for policies to be planned again.
+        on_refit: called when there is enough new data to fit the policies again.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class Accounting:
         self._preset = preset
         self._created_s = created_s
         self._on_refit = on_refit
-        self.live: LiveSession | None = None  # set once there is one
+        self.live: LiveSession | None = None  # set once the live session exists
 
     def __call__(self, session: Session) -> None:
-        """The answer is over."""
+        """Account for the answer of `session`, which has closed."""
         live = self.live
         assert live is not None
         self._watch.close()
         if self._reservation is not None:
             self._reservation.close(anyio.current_time())
-        self._tell_of_refused_keys(session)
+        self._warn_of_refused_keys(session)
         for state in session.attempts:
             if state.failure is not None:
                 log_failure(state.candidate.name, state.failure)
         ledger = settle_accounts(session)
-        # The session has closed and changes no more, so the record may be written when it is asked for; only
-        # the budgets that it reports go on changing.
+        # The closed session no longer changes, so its record may be written on demand. The budgets that the record
+        # reports do change: where there are any, the record is written now.
         live.written = cache(
             partial(make_record, session, ledger, preset=self._preset, created_s=self._created_s)
         )
@@ -83,15 +83,15 @@ class Accounting:
         if self._report.listens:
             self._report.finish(live.written(), live.error)
 
-    def _tell_of_refused_keys(self, session: Session) -> None:
-        """Warn once for each server: another endpoint answered, and the key would stay wrong unnoticed."""
+    def _warn_of_refused_keys(self, session: Session) -> None:
+        """Warn once per server that it refuses its key. Other endpoints answer, which would hide the fault."""
         for state in session.attempts:
             if state.failure is FailureKind.AUTHENTICATION:
                 key, _ = self._watch.keys[state.candidate.name]
                 if key not in self._refused:
                     self._refused.add(key)
                     LOG.warning(
-                        "Endpoint %r refuses its key (401 or 403); others answer in its place where there are any. "
+                        "Endpoint %r refuses its key (401 or 403). Other endpoints, if any, answer in its place. "
                         "Check api_key and base_url.",
                         state.candidate.name,
                     )

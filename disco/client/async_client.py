@@ -39,50 +39,51 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDisco"]
 
 _UNSET: Any = openai.not_given
-CLOSE_S = 10.0  # a model that is loading stops after that at the latest
+CLOSE_S = 10.0  # longest time that closing takes; a model may be loading
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 
 
 class AsyncDisco(AsyncOpenAI):
     """One client, two models: llama.cpp on this machine and the server behind `base_url`.
 
-    An `openai.AsyncOpenAI` in every respect: `chat.completions.create` is routed, everything else passes
-    through. Nothing is loaded or connected before the first request or `warm_up()`.
+    An `openai.AsyncOpenAI` in every respect. `chat.completions.create` is routed; every other call passes
+    through to the server. Nothing is loaded or connected before the first request or `warm_up()`.
 
     Args:
         local: the device's model: a name (`"smollm2-135m"`), the path of a GGUF file, `"hf:owner/repo/file"`,
-            the address of a server on this machine (`"http://localhost:11434/v1#qwen3:4b"`) or a `disco.LocalServer`,
-            an endpoint object (which stays yours to close), or None for no model here.
+            the address of a server on this machine (`"http://localhost:11434/v1#qwen3:4b"`), a `disco.LocalServer`,
+            or an endpoint object (which the caller closes). None: no model on this machine.
         isolation: where a local model given by name runs: in a `"thread"` of this process, or in a `"process"` of its
-            own, which may crash without harm: its answers fail over, and it is started again.
-        preset: its name (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
+            own. If that process crashes, its answers fail over, and the process is started again.
+        preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
             of a preset file, or a `Preset`.
         policy: the former name of `preset`.
         continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
-            `warm_up()`; until proved it counts as unable), `"none"`, or a `Continuation`.
-        device_profile: the device's profile, or its name or path; by default what `disco profile` saved for this
-            model, else cautious figures that are corrected by what is seen.
-        server_profile: the server's profile, or its name or path: its TTFT distribution before any was seen.
-        price: USD per million (input, output) tokens of the server's model; by default the price table's.
-        backups: further servers, each with its own URL, key, model and price (`disco.Backup`). They answer where
-            the first one does not: while it fails, cools down or refuses, the cheapest of them takes its place in
-            the preset's policy. Never asked for what must stay on this machine, nor for what passes through.
-        budget: what may be spent within a sliding window, never more: `{"server_usd": 0.50, "window_s": 86_400}`.
-            Keys as in the preset's `[limits]`, in place of those there: `server_usd`, `server_tokens`,
+            `warm_up()`; before that the server counts as unable to continue), `"none"`, or a `Continuation`.
+        device_profile: the device's profile, or its name or path. Default: the profile that `disco profile` saved
+            for this model; without one, cautious figures that measurements correct.
+        server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
+            has measured its own.
+        price: USD per million (input, output) tokens of the server's model. Default: the price table's.
+        backups: further servers, each with its own URL, key, model and price (`disco.Backup`). When the first server
+            fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
+            neither requests that must stay on this machine nor calls that pass through.
+        budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
+            The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
-        timeouts: the four clocks of each attempt, in seconds. `timeout` (the SDK's) sets those for silence.
-        default_options: options of every request, as a request gives them in `extra_body={"disco": {...}}`; those
-            of a request go before them. `with_options(default_options=...)` adds to them.
-        on_route: called with the route record of every finished answer, in the event loop; must not block. Several
-            may be given, in a list. What one of them raises is logged and harms no answer. A `disco.RouteLog`
-            writes the records to a file.
+        timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
+        default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
+            take precedence. `with_options(default_options=...)` adds to them.
+        on_route: called in the event loop with the route record of every finished answer. Must not block. May be
+            a list of callables. An exception from one of them is logged and does not affect the answer. A
+            `disco.RouteLog` writes the records to a file.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query,
-            http_client: as for `AsyncOpenAI`. Retries are the session's: it goes to another endpoint first, and tries
-            the only one there is again up to `max_retries` times.
+            http_client: as for `AsyncOpenAI`. The session does the retries: it tries another endpoint first. If
+            only one endpoint is left, the session tries it again up to `max_retries` times.
 
     Raises:
         disco.errors.ConfigurationError: unknown preset or profile, or settings that contradict each other.
-        disco.errors.ModelFileError: `local` is a path where no GGUF is.
+        disco.errors.ModelFileError: `local` is a path, and there is no GGUF file.
         openai.OpenAIError: neither a key nor a local model was given.
     """
 
@@ -115,21 +116,21 @@ class AsyncDisco(AsyncOpenAI):
         _verdicts: dict[tuple[str, str], ProbeVerdict] | None = None,
         _has_server: bool | None = None,
         _inherited: RequestOptions = NO_OPTIONS,
-        **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds
+        **more: Any,  # other kinds of credentials, passed by the SDK's own `copy`
     ) -> None:
         from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
 
         keyless = api_key is None and not os.environ.get("OPENAI_API_KEY")
         has_server = not keyless or any(more.get(k) for k in ("workload_identity", "provider"))
-        if _has_server is not None:  # a copy holds the placeholder below as its key
+        if _has_server is not None:  # a copy has the placeholder below as its key
             has_server = _has_server
         if keyless and not has_server and local is not None:
-            # On this machine no key is needed, but the SDK's constructor insists on one.
+            # Without a server no key is needed, but the SDK's constructor requires one.
             api_key = "no-server-configured"
             if base_url is not _UNSET and base_url is not None:
                 raise ConfigurationError(
-                    "base_url was given without api_key. Pass api_key=... (any text where the server "
-                    "checks none), or leave base_url out to use the local model only."
+                    "base_url was given without api_key. Pass api_key=... (any text if the server checks none), "
+                    "or leave base_url out to use the local model only."
                 )
         super().__init__(
             api_key=api_key,
@@ -147,7 +148,7 @@ class AsyncDisco(AsyncOpenAI):
         self.timeouts = clocks_of(timeout, Timeouts()) if timeouts is None else timeouts
         if backups and not has_server:
             raise ConfigurationError(
-                "backups stand behind a first server, and there is none: pass api_key=... (and base_url=...) for it."
+                "backups need a first server, but none is configured: pass api_key=... (and base_url=...) for it."
             )
         self.router = _router or Router(
             local=Path(local) if isinstance(local, os.PathLike) else local,
@@ -171,19 +172,19 @@ class AsyncDisco(AsyncOpenAI):
             from disco.endpoints.openai_api import OpenAIEndpoint  # noqa: PLC0415 - as above
 
             if isinstance(continuation, str):
-                continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
+                continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
             self.server = OpenAIEndpoint(
                 client=self._plain(more), name="server", continuation=continuation, verdicts=self._verdicts
             )
         self.router.check(self.server, self.default_options)
-        # WebSockets do not come through `request`; under this name they find nobody.
+        # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
         if self.server is None or self.router.is_local_only(self.default_options):
             self.websocket_base_url = NOWHERE
         elif self.websocket_base_url == NOWHERE:
             self.websocket_base_url = None
 
     def _plain(self, more: Mapping[str, Any]) -> AsyncOpenAI:
-        """The same client without disco: what the server endpoint talks through."""
+        """Return the same client without disco; the server endpoint sends its requests through it."""
         from disco.endpoints.openai_api.sdk_client import PlainClient  # noqa: PLC0415 - with the endpoint
 
         return PlainClient(
@@ -208,28 +209,28 @@ class AsyncDisco(AsyncOpenAI):
 
     @property
     def user_agent(self) -> str:
-        """The SDK's own, which it makes of the class's name: what passes through is sent as it would send it."""
+        """The user agent of the plain SDK, for calls that pass through. The SDK would use this class's name."""
         return f"AsyncOpenAI/Python {self._version}"
 
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
-        Does not raise when the server is unreachable: the first request will say so, or do without it. Does not
-        ask it at all where the preset or `default_options` keep everything on this machine.
+        Does not raise when the server is unreachable: the first request will report it, or use another endpoint.
+        The server is not contacted if the preset or `default_options` keep everything on this machine.
 
         Args:
-            model: the server's model to probe under `continuation="auto"` (one short request); None probes
-                only a server that has a single model.
+            model: the server's model to probe under `continuation="auto"` (one short request). None: the probe is
+                made only if the server has a single model.
 
         Raises:
             DiscoError: the local model cannot be loaded; the message says why.
         """
-        # Where everything stays on this machine, the server is not even told that somebody is there.
+        # If everything stays on this machine, the server must not even see a connection.
         stays = self.router.is_local_only(self.default_options)
         await self.router.warm_up(None if stays else self.server, model)
 
     def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
+        """As the SDK's `copy`. The copy shares the local model and the statistics."""
         extra = {
             "_inherited": self.default_options,
             "default_options": changes.pop("default_options", None),
@@ -253,13 +254,13 @@ class AsyncDisco(AsyncOpenAI):
     async def request(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
-        """Everything but the ordinary `chat.completions.create` comes through here.
+        """Answer or pass on every call except the ordinary `chat.completions.create`.
 
-        A chat completion that is wanted parsed, raw or streamed as bytes is answered by a session, too. What only
-        the server can do is passed on to it, unless the request must stay on this machine.
+        A session also answers chat completions that are requested parsed, raw or streamed as bytes. A request that
+        only the server can answer is passed on to it, unless the request must stay on this machine.
 
         Raises:
-            NoEndpointError: no server is configured, or the preset or the request keeps everything here.
+            NoEndpointError: no server is configured, or the preset or the request keeps everything on this machine.
         """
         if is_model_list(options) and not may_ask_server(self, options):
             response, parser = model_list(self), stream_cls
@@ -287,13 +288,13 @@ class AsyncDisco(AsyncOpenAI):
         )
 
     def local_models(self) -> list[Model]:
-        """The model on this machine, as the API lists models; empty where there is none."""
+        """Return the model on this machine, as the API lists models; empty if there is none."""
         name = self.router.local_model
         return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
 
     async def close(self) -> None:
         """Stop every answer in progress, free the model, close the connections. Idempotent."""
-        # Also where the application is being cancelled: nothing may be left running or open.
+        # Shielded: nothing may stay running or open, even if the application is being cancelled.
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
             if self._owns_router:
                 await self.router.aclose()

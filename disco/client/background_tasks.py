@@ -1,9 +1,9 @@
 """The parent of all background work of one client.
 
-A stream handed to an application must go on reading, pacing and migrating while the application is busy
-elsewhere, so its tasks cannot live inside the application's `await`s, and `AsyncOpenAI` (which we are) may
-be used without `async with`. So each client owns one task that owns one task group; every session runs
-in there, and closing the client ends them all. This is the only place that starts a task outside a group.
+A stream returned to an application must go on reading, pacing and migrating while the application does
+other work, so its tasks cannot live inside the application's `await`s. `AsyncOpenAI`, the base class, may also
+be used without `async with`. So each client owns one task that owns one task group. Every session runs in that
+group, and closing the client ends them all. No other place starts a task outside a group.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ __all__ = ["BackgroundTasks", "keep_interrupts_out"]
 
 
 class BackgroundTasks:
-    """Lazily started owner of a task group, one per event loop. Mutable: `_main`."""
+    """Owner of a task group, one per event loop, started at first use. Mutable: `_main`."""
 
     def __init__(self) -> None:
         self._main: _Main | None = None
 
     async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        """Run `function(*args)` in the background; it must not raise."""
+        """Run `function(*args)` in the background. The function must not raise."""
         main = self._main
-        # A client may outlive its event loop (several asyncio.run in a row); the old loop's tasks have
-        # ended with it, so a new loop simply gets a new group.
+        # A client may outlive its event loop (several asyncio.run in a row). The old loop's tasks ended with
+        # that loop, so a new loop gets a new group.
         if main is None or main.over or main.token != anyio.lowlevel.current_token():
             main = self._main = _Main()
             main.begin()
-        if not main.ready.is_set():  # waiting for what is there already would cost a turn of the loop
-            await main.ready.wait()  # whoever comes while it starts waits for the same one
+        if not main.ready.is_set():  # waiting on a set event would cost a turn of the loop
+            await main.ready.wait()  # concurrent callers wait for the same group
         keep_interrupts_out(function)
         main.group.start_soon(function, *args)
 
     async def aclose(self) -> None:
-        """Cancel everything that runs and wait until it has ended. Idempotent."""
+        """Cancel every background task and wait until all have ended. Idempotent."""
         main = self._main
         if main is None:
             return
@@ -57,7 +57,7 @@ class _Main:
     def __init__(self) -> None:
         self.token = anyio.lowlevel.current_token()
         self.ready, self.stop, self.stopped = anyio.Event(), anyio.Event(), anyio.Event()
-        self.over = False  # its group takes nothing more
+        self.over = False  # the group accepts no more tasks
         self.group: anyio.abc.TaskGroup
         self._task: Any = None
 
@@ -65,7 +65,7 @@ class _Main:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # not asyncio, so trio
-            import trio  # noqa: PLC0415 - only where it is what runs
+            import trio  # noqa: PLC0415 - only needed when trio runs
 
             trio.lowlevel.spawn_system_task(self._run)
         else:
@@ -85,12 +85,12 @@ class _Main:
 
 
 def keep_interrupts_out(function: Callable[..., object]) -> None:
-    """Have Ctrl-C reach the application's own task, not one that runs `function`.
+    """Make Ctrl-C reach the application's own task, not the task that runs `function`.
 
-    Trio raises KeyboardInterrupt in whatever task is running when the signal comes. Here it would end a
-    system task, which trio takes for a bug of its own.
+    Trio raises KeyboardInterrupt in the task that runs when the signal comes. Here that would end a
+    system task, and trio would report an internal error.
     """
     trio = sys.modules.get("trio")
-    # Under asyncio, too, trio is imported where it is installed: by the HTTP client.
+    # Under asyncio, trio is also imported if it is installed: the HTTP client does that.
     if trio is not None and trio.lowlevel.in_trio_run():
         trio.lowlevel.enable_ki_protection(function)

@@ -1,4 +1,4 @@
-"""What comes through the SDK's `request`: which of it a session answers, and in which HTTP response."""
+"""Calls that come through the SDK's `request`: which of them a session answers, and their HTTP responses."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ __all__ = ["may_ask_server", "model_list", "respond", "route_or_pass"]
 
 
 def may_ask_server(client: AsyncDisco, options: FinalRequestOptions) -> bool:
-    """Whether there is a server, and preset and request let this go there."""
+    """Return whether there is a server that the preset and the request allow."""
     own, _ = take_options(options.extra_json, client.default_options)
     return client.server is not None and not client.router.is_local_only(own)
 
 
 def model_list(client: AsyncDisco) -> httpx2.Response:
-    """What `GET /models` answers where no server may be asked."""
+    """Return the response to `GET /models` when no server may be asked."""
     data = [model.model_dump() for model in client.local_models()]
     asked = httpx2.Request("GET", client._prepare_url("/models"))  # noqa: SLF001 - our own client
     return httpx2.Response(200, request=asked, json={"object": "list", "data": data})
 
 
 def route_or_pass(client: AsyncDisco, options: FinalRequestOptions) -> Routed | None:
-    """What a session has to answer; None for a request to pass on.
+    """Return the request that a session has to answer; None for a request to pass on to the server.
 
     Takes disco's options out of `options`.
 
     Raises:
-        NoEndpointError: it is one to pass on, and there is no server, or none that it may go to.
+        NoEndpointError: the request has to be passed on, and no server is configured or allowed.
     """
     own, rest = take_options(options.extra_json, client.default_options)
     if client.router.local_model is not None and model_of(options, rest) == client.router.local_model:
-        own = own.model_copy(update={"local_only": True})  # asked for by its name
+        own = own.model_copy(update={"local_only": True})  # the local model was requested by name
     options.extra_json = rest
     routed = routed_request(options, own, rest)
     if routed is not None:
@@ -66,7 +66,7 @@ def route_or_pass(client: AsyncDisco, options: FinalRequestOptions) -> Routed | 
 async def respond(
     client: AsyncDisco, routed: Routed, options: FinalRequestOptions, *, stream: bool
 ) -> httpx2.Response:
-    """The HTTP response that a routed answer would have come in."""
+    """Return a routed answer as the HTTP response that a server would have sent."""
     from disco.client.chat.http_encoding import (  # noqa: PLC0415 - numpy loads with it
         RAW_RESPONSE_HEADER,
         EventStream,

@@ -1,4 +1,4 @@
-"""Runs a session on real endpoints: the thin asynchronous shell around `session.machine`."""
+"""Run a session on real endpoints: the asynchronous shell around `session.machine`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from disco.session.records.route_record import RouteRecord
 
 __all__ = ["LiveSession"]
 
-# A timer that rings so much later than it was set for: this process stood still (Ctrl-Z, a debugger, a frozen
-# container), and what its endpoints wrote meanwhile waits to be read.
+# A timer that fires this much too late means that this process was suspended (Ctrl-Z, a debugger, a frozen
+# container). What its endpoints wrote meanwhile still has to be read.
 STOOD_STILL_S = 0.5
-CLOSE_S = 5.0  # an attempt that cannot be closed for so long is given up, and charged as it stands
+CLOSE_S = 5.0  # an attempt that takes longer to close is given up, and charged for its usage so far
 MAX_BUFFERED_BYTES = 16 * 2**20
-# What a delta takes in memory besides its text: a vendor's chunk is a tree of models.
+# Memory that a delta takes besides its text. A vendor's chunk is a tree of models.
 _DELTA_BYTES, _CHUNK_BYTES = 256, 2560
 
 _log = logging.getLogger("disco")
@@ -46,16 +46,16 @@ _log = logging.getLogger("disco")
 class LiveSession:
     """One answer in progress.
 
-    `run` belongs into a background task; `read` and `cancel` are the reader's side. Mutable: everything
+    `run` must run in a background task. `read` and `cancel` are for the reader. Mutable: everything
     below the line in `__init__`.
 
     Args:
         session: the state machine, not started.
-        endpoints: by name, every endpoint the plan names.
-        request: what they are asked.
+        endpoints: every endpoint that the plan names, by name.
+        request: the request that the attempts get.
         on_done: called once, in the background task, when the answer is complete and charged.
-        max_buffered_bytes: what may wait for the reader, held for its pace or not read yet, before the writer is
-            made to wait. Memory, not text: a server's chunk takes some 2.5 KB, a device's token 250 bytes.
+        max_buffered_bytes: how much may wait for the reader, held for its pace or not read yet, before the writer
+            has to wait. Memory, not text: a server's chunk takes some 2.5 KB, a device's token 250 bytes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LiveSession:
     ) -> None:
         self.session = session
         self.error: Exception | None = None
-        self.written: Callable[[], RouteRecord] | None = None  # set by `on_done`: writes the record, once
+        self.written: Callable[[], RouteRecord] | None = None  # set by `on_done`; writes the record once
         self.done = False
         self._endpoints = endpoints
         self._request = request
@@ -78,30 +78,30 @@ class LiveSession:
         # ---
         self._out: list[Delta] = []
         self._out_bytes = 0
-        self._delta_bytes = _DELTA_BYTES  # of the newest, without its text
-        self._changed: anyio.Event | None = None  # set when there is something to read, or all is over
-        self._room: anyio.Event | None = None  # set when the reader made room
-        self._held: set[int] = set()  # attempts that wait for room
-        self._poke = anyio.Event()  # set when the timer must look at `wake_at` again
+        self._delta_bytes = _DELTA_BYTES  # of the newest delta, without its text
+        self._changed: anyio.Event | None = None  # set when text waits or the answer has ended
+        self._room: anyio.Event | None = None  # set when the reader has made room
+        self._held: set[int] = set()  # attempts that wait for room in the buffer
+        self._poke = anyio.Event()  # set when the timer must read `wake_at` again
         self._timer_at = float("inf")
         self._group: anyio.abc.TaskGroup | None = None
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._attempts: dict[int, Attempt] = {}
         self._cancel_requested = False
-        self._schedule: Callable[[Callable[[], None]], object] | None = None  # into the loop, from any thread
+        self._schedule: Callable[[Callable[[], None]], object] | None = None  # from any thread
 
     @property
     def record(self) -> RouteRecord | None:
-        """The route record, once the answer is complete; most applications never ask for it."""
+        """The route record, once the answer is complete. It is made at first access, as few need it."""
         return None if self.written is None else self.written()
 
     # ------------------------------------------------------------------ the reader's side
 
     async def read(self) -> list[Delta]:
-        """Everything released since the last call, at least one delta; empty at the end of the answer.
+        """Return everything released since the last call: at least one delta; empty at the end of the answer.
 
         Raises:
-            Exception: what ended the answer, once all text before it has been read.
+            Exception: the error that ended the answer, once all text before it has been read.
         """
         while not self._out:
             if self.done:
@@ -116,18 +116,18 @@ class LiveSession:
         return batch
 
     def cancel(self) -> None:
-        """The reader goes away. Idempotent; does not wait."""
+        """Cancel the answer: the reader no longer needs it. Idempotent; does not wait."""
         if not self.done and not self._cancel_requested:
             self._cancel_requested = True
             self._poke.set()
 
     def abandon(self) -> None:
-        """As `cancel`, but from any thread, a destructor's included: the reader was forgotten. Never raises."""
+        """Cancel the answer from any thread, or from a destructor, when its stream was dropped. Never raises."""
         if self.done:
             return
         self._cancel_requested = True
         if self._schedule is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and everything in it
+            with contextlib.suppress(RuntimeError):  # the loop has ended, with everything in it
                 self._schedule(self._wake_timer)
 
     def _wake_timer(self) -> None:
@@ -135,16 +135,16 @@ class LiveSession:
 
     @property
     def buffered_tokens(self) -> float:
-        """Tokens of the answer that are written and not read yet: held for their pace, or waiting for `read`."""
+        """Tokens of the answer that are written but not read: held for their pace, or waiting for `read`."""
         return self.session.transcript.playback.banked_tokens + sum(delta.tokens for delta in self._out)
 
     async def wait_done(self) -> None:
-        """Return once nothing of the answer runs any more."""
+        """Return once no task of the answer runs any more."""
         while not self.done:
             await self._change()
 
     async def _change(self) -> None:
-        # One event for all who wait: a stream may be closed by one task while another reads it.
+        # One event for all readers: one task may close a stream while another reads it.
         if self._changed is None:
             self._changed = anyio.Event()
         await self._changed.wait()
@@ -166,13 +166,13 @@ class LiveSession:
                 self._group = group
                 self._apply(self.session.start(anyio.current_time()))
                 await self._keep_time()
-        except Exception as error:  # noqa: BLE001 - a defect must not take the client's other answers with it
+        except Exception as error:  # noqa: BLE001 - a defect must not end the client's other answers
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             _log.error("An answer was given up: %s in disco itself.", type(error).__name__)
             ended_by = error
         finally:
-            if not self.done:  # whoever still reads must not wait for ever
+            if not self.done:  # a waiting reader must not wait for ever
                 self.session.cancelled(anyio.current_time())
                 self._close(ended_by)
 
@@ -188,7 +188,7 @@ class LiveSession:
                 await self._poke.wait()
             self._poke = anyio.Event()
             now = anyio.current_time()
-            # The timer may have been set before the session wanted to be woken sooner.
+            # The session may ask to be woken earlier than the timer was set for.
             if now - min(self._timer_at, session.wake_at) > STOOD_STILL_S:
                 self._apply(session.resumed(now))
             for number in self._held:
@@ -231,13 +231,14 @@ class LiveSession:
         if self._on_done is not None:
             try:
                 self._on_done(self.session)
-            except Exception as defect:  # noqa: BLE001 - the answer is complete, and stays so without its record
+            except Exception as defect:  # noqa: BLE001 - a missing record must not fail a complete answer
                 _log.error(
-                    "An answer's route record was not made: %s in disco itself.", type(defect).__name__
+                    "An answer's route record was not written: %s in disco itself.",
+                    type(defect).__name__,
                 )
 
     async def _pump(self, start: StartAttempt) -> None:
-        """Carry one attempt's events into the machine until it ends or is cancelled."""
+        """Pass one attempt's events to the session until the attempt ends or is cancelled."""
         session, now, number = self.session, _loop_clock(), start.attempt
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
         attempt: Attempt | None = None
@@ -253,8 +254,8 @@ class LiveSession:
                     self._delta_bytes = _DELTA_BYTES if event[-1].raw is None else _CHUNK_BYTES
                     self._apply(session.deltas(number, event, now()))
                     if not handed_on and self._out:
-                        # What came in the same packet is read without ever waiting: without this turn
-                        # of the loop the first token would reach the reader behind all of it.
+                        # Deltas of one packet are read without waiting. Without this turn of the loop, the reader
+                        # would get the first token only after all of them.
                         handed_on = True
                         await anyio.lowlevel.checkpoint()
                     if self._is_full:
@@ -263,7 +264,7 @@ class LiveSession:
                 self._apply(session.failed(number, _no_end(start.endpoint), now()))
         except EndpointFailure as failure:
             self._apply(session.failed(number, failure, anyio.current_time()))
-        except Exception as error:  # noqa: BLE001 - a broken endpoint must not take the answer with it
+        except Exception as error:  # noqa: BLE001 - a broken endpoint must not end the answer
             crash = EndpointFailure(FailureKind.CRASHED, error)
             self._apply(session.failed(number, crash, anyio.current_time()))
         finally:
@@ -271,7 +272,7 @@ class LiveSession:
             if attempt is not None:
                 with (
                     anyio.move_on_after(CLOSE_S, shield=True),
-                    contextlib.suppress(Exception),  # charged as it stands, like one that cannot be closed
+                    contextlib.suppress(Exception),  # charged for its usage so far, as after CLOSE_S
                 ):
                     await attempt.aclose()
                 usage, traffic, seam = attempt.usage, attempt.traffic, attempt.seam
@@ -284,7 +285,7 @@ class LiveSession:
         return endpoint.open(request, start.prefix)
 
     def _tell(self, number: int, event: Started | Parked | Ended, now: float) -> list[Effect]:
-        """Everything an attempt yields besides what it writes."""
+        """Pass an event other than deltas to the session."""
         if type(event) is Ended:
             return self.session.ended(number, event, now)
         if type(event) is Parked:
@@ -297,7 +298,7 @@ class LiveSession:
         return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
 
     async def _wait_for_room(self, number: int) -> None:
-        """Hold the writer until the reader has read. Its silence is not its own then: no clock runs out on it."""
+        """Hold the writer until the reader has made room. None of its clocks for silence runs out meanwhile."""
         self._held.add(number)
         try:
             while self._is_full:
@@ -309,9 +310,9 @@ class LiveSession:
 
 
 def _no_end(endpoint: str) -> EndpointFailure:
-    """The failure of an attempt that stops without a word."""
+    """Return the failure of an attempt that stopped without an end event."""
     error = IncompleteAnswerError(
-        f"Endpoint {endpoint!r} stopped without saying that its answer is complete: an attempt has to end with "
+        f"Endpoint {endpoint!r} stopped without reporting that its answer is complete. An attempt has to end with "
         "Ended, or raise EndpointFailure."
     )
     return EndpointFailure(FailureKind.INCOMPLETE, error)
@@ -322,7 +323,7 @@ def _bytes(delta: Delta) -> int:
 
 
 def _loop_clock() -> Callable[[], float]:
-    """`anyio.current_time`, without finding out for every token anew which event loop is running."""
+    """Return the clock of the running event loop: `anyio.current_time`, without a look-up at every token."""
     try:
         return asyncio.get_running_loop().time
     except RuntimeError:  # trio
@@ -330,7 +331,7 @@ def _loop_clock() -> Callable[[], float]:
 
 
 def _scheduler() -> Callable[[Callable[[], None]], object]:
-    """How any thread has a callback run soon in the event loop that is running now."""
+    """Return a function that schedules a callback in the running event loop, from any thread."""
     native: Any = anyio.lowlevel.current_token().native_token
     schedule = getattr(native, "call_soon_threadsafe", None)  # asyncio's loop; else trio's token
     return native.run_sync_soon if schedule is None else schedule  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""From a request to a session that is ready to start: the one place where an answer is prepared."""
+"""From a request to a session that is ready to start: the only place that prepares an answer."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = ["PlannedAnswer", "PlanningView", "prepare"]
 
-CONNECT_S = 1.5  # to connect, while another endpoint may serve; one lost packet is sent again after 1 s
+CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningView:
-    """All that preparing an answer looks at besides the request.
+    """What preparing an answer needs besides the request.
 
     Attributes:
-        candidates: every endpoint, as it stands now.
-        served: by endpoint name, the request features it serves; see `eligible`.
-        known: names of endpoints of which it is known how soon they write.
-        offline: names of endpoints that this machine has no route to.
+        candidates: every endpoint, in its present state.
+        served: by endpoint name, the request features that the endpoint serves; see `eligible`.
+        known: names of the endpoints whose TTFT is known.
+        offline: names of the endpoints that this machine has no route to.
         dispatcher: plans under the preset.
-        watch: who rests, and whom the session tells how attempts go.
-        reservation: the way to the budgets; None where there are none.
-        lengths: of answers.
+        watch: which endpoints cool down; the session reports the course of its attempts to it.
+        reservation: the request's access to the budgets; None if there are none.
+        lengths: the distribution of answer lengths.
         now: on the session's clock.
     """
 
@@ -50,11 +50,11 @@ class PlanningView:
 
 @dataclass(frozen=True, slots=True)
 class PlannedAnswer:
-    """What starts an answer.
+    """A request with its plan and its session.
 
     Attributes:
         request: what its attempts are asked.
-        plan: which of them start when.
+        plan: which attempts start, and when.
         session: not started.
     """
 
@@ -75,8 +75,8 @@ def prepare(
     """Plan a request within its budget, and make its session.
 
     Raises:
-        NoEndpointError: no configured endpoint may serve it (a ContextLengthError where only that is why).
-        BudgetExceededError: a budget leaves nothing for the only endpoints that may serve it.
+        NoEndpointError: no configured endpoint may serve the request (ContextLengthError if it is only too long).
+        BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
     resting, probing = view.watch.look(view.now, view.offline)
@@ -116,7 +116,7 @@ def prepare(
 
 
 def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace | None:
-    """Pacing is for people who read: not for programs that wait for tool calls or a JSON document."""
+    """Return the reading pace. None for programs, which read no text: they wait for tool calls or a JSON document."""
     wanted = preset.playback.pace_tps if options.pace_tps is None else options.pace_tps
     is_read = features.stream and features.needs.isdisjoint({"tools", "json_schema"})
     if wanted == "off" or not is_read:
@@ -125,7 +125,7 @@ def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace |
 
 
 def with_short_connect(request: Request, plan: Plan) -> Request:
-    """While another endpoint may serve, a server that is not there is not waited for."""
+    """Shorten the connect timeout if another endpoint may serve, so that an absent server costs little time."""
     others = len(plan.starts) + len(plan.fallbacks) - len(plan.deprioritised) > 1
     limit = request.timeouts.connect_s
     if not others or (limit is not None and limit <= CONNECT_S):

@@ -1,8 +1,8 @@
-"""What every endpoint would refuse in a request, refused here: wrong types, and numbers out of range.
+"""Refuse requests that every endpoint would refuse: wrong types, and numbers out of range.
 
-A request may be answered by any endpoint. So its shape is checked once, before any of them is asked, with the words and
-codes of the API. What only some endpoints refuse (a temperature above 2, say) is theirs to judge. Fields that
-are not named here are passed on as they are.
+Any endpoint may answer a request, so its shape is checked once, before an endpoint is asked. The messages and error
+codes are the API's. A value that only some endpoints refuse (a temperature above 2, say) is left to them. Fields
+that are not named here are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from disco.errors import NoEndpointError
 __all__ = ["check_chat", "check_responses"]
 
 Check = Callable[[str, Any], None]
-"""Refuses the value of a field, given the field's name. Never called with None, which counts as not given."""
+"""Refuses the value of a field, given the field's name. Never called with None, which counts as "not given"."""
 
 
 def _refused(param: str, wanted: str) -> NoEndpointError:
@@ -89,10 +89,10 @@ def _in_range(kind: str, name: str, value: float, least: float, most: float) -> 
         side, sign, bound = "below min", ">=", least
     elif value > most:
         side, sign, bound = "above max", "<=", most
-    else:  # also what is no number at all (NaN), which no JSON can hold
+    else:  # also NaN, which JSON cannot represent
         return
-    # An integer of a million digits is not repeated.
-    given = f"{value}" if abs(value) < 1e15 else "one that is far from it"
+    # The message does not repeat a number of a million digits.
+    given = f"{value}" if abs(value) < 1e15 else "a number far beyond it"
     raise NoEndpointError(
         f"Invalid {name!r}: {kind} {side}imum value. Expected a value {sign} {bound:g}, but got {given} instead.",
         code=f"{kind}_{side.replace(' ', '_')}_value",
@@ -114,7 +114,7 @@ def _stream_options(name: str, value: Any) -> None:
 
 
 def _response_format(name: str, value: Any) -> None:
-    if isinstance(value, type):  # a class, as the SDK's own `parse` takes it
+    if isinstance(value, type):  # a class, as for the SDK's own `parse`
         return
     _object(name, value)
     _check_fields(value, {"type": _string, "json_schema": _object}, f"{name}.")
@@ -188,7 +188,7 @@ def _input(name: str, value: Any) -> None:
         raise _refused(name, "a string or an array of objects")
     _objects(name, value)
     for number, item in enumerate(value):
-        if item.get("type", "message") in _CHAT_ITEMS:  # of the others, the server knows the fields
+        if item.get("type", "message") in _CHAT_ITEMS:  # the server checks items of other types
             _check_fields(item, _ITEM, f"{name}[{number}].")
         else:
             _check_fields(item, {"type": _string}, f"{name}[{number}].")
@@ -214,7 +214,7 @@ _ITEM: Mapping[str, Check] = {
     "arguments": _string,
     "output": _content,
 }
-# Of both APIs.
+# Fields of both APIs.
 _COMMON: Mapping[str, Check] = {
     "metadata": _object,
     "model": _string,
@@ -283,7 +283,7 @@ def check_chat(body: Mapping[str, Any]) -> None:
 
 
 def check_responses(body: Mapping[str, Any]) -> None:
-    """The same for a `/responses` body."""
+    """Refuse a `/responses` body that no endpoint could answer. Raises as `check_chat`."""
     _check_fields(body, _RESPONSES)
 
 

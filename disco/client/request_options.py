@@ -1,4 +1,4 @@
-"""What an application may say per request, in `extra_body={"disco": {...}}`, and for a client in `default_options`."""
+"""Options of a request, in `extra_body={"disco": {...}}`, and of a client, in `default_options`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ __all__ = ["NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "ta
 
 
 class RequestOptions(BaseModel):
-    """Options of one request; what is not given, or None, is as in the client's preset.
+    """Options of one request. An option that is not given, or is None, is as in the client's preset.
 
     Attributes:
-        preset: its name, or the path of a preset file, for this request only. `policy` is its former name.
-        local_only: True keeps the prompt on this machine, whatever fails.
-        pace_tps: reading pace in tokens/s, above 0, or "off" to hand text on as it comes.
-        migrate: False forbids moving this answer in mid-sentence (failover stays).
-        deadline_s: the whole answer is complete so many seconds after the request, or the request fails with an
-            `AnswerTimeoutError` that keeps what was written; above 0. Takes the place of `timeouts.total_s`.
+        preset: the name of a preset, or the path of a preset file, for this request only. `policy` is its former
+            name.
+        local_only: True keeps the prompt on this machine, even if that fails the request.
+        pace_tps: reading pace in tokens/s, above 0, or "off" to release text as it comes.
+        migrate: False forbids migration of this answer. Failover stays allowed.
+        deadline_s: seconds after the request by which the whole answer must be complete. Later, the request fails
+            with an `AnswerTimeoutError` that holds the text so far. Above 0. Replaces `timeouts.total_s`.
         budget_class: "background" spends nothing of the budget: the side that is not constrained answers alone,
-            unless it fails; "standard" is what the preset says; "urgent" starts both sides at once, whatever share
-            the preset's budget gives it. An absolute budget (`[limits]`) holds for it, too: it may take what is kept
-            for need there, down to the last of it, and no more.
+            unless it fails. "standard" is as in the preset. "urgent" starts both sides at once, whatever share
+            the preset's budget allows. An absolute budget (`[limits]`) still applies to an urgent request: it may
+            use the part that is kept in reserve, up to the limit.
     """
 
-    # Strict: "5" is no pace, and True is not 1.0.
+    # Strict: the text "5" is not a pace, and True is not 1.0.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     preset: str | None = None
@@ -51,11 +52,11 @@ class RequestOptions(BaseModel):
 Named = TypeVar("Named")
 
 NO_OPTIONS = RequestOptions()
-"""Nothing said: everything is as the client's preset has it."""
+"""No option given: everything is as in the client's preset."""
 
 
 def chosen_preset(preset: Named, policy: Named | None) -> Named:
-    """The preset of a client that is given `preset` or, under its former name, `policy`.
+    """Return the preset of a client that is given `preset` or, under its former name, `policy`.
 
     Raises:
         ConfigurationError: both are given.
@@ -63,17 +64,17 @@ def chosen_preset(preset: Named, policy: Named | None) -> Named:
     if policy is None:
         return preset
     if preset != "balanced":
-        raise ConfigurationError("preset and policy, its former name, are both given; give preset only.")
+        raise ConfigurationError("preset and policy, its former name, are both given. Give preset only.")
     return policy
 
 
 def merge_options(
     options: RequestOptions, given: object, *, where: str = 'extra_body["disco"]'
 ) -> RequestOptions:
-    """`options` with those `given` in their place; None there goes back to the client's preset.
+    """Return `options` with the values in `given` replaced; a None in `given` restores the client's preset.
 
     Args:
-        options: what holds where nothing is given.
+        options: the values that apply unless given.
         given: a mapping of options, checked here.
         where: where the caller wrote them, for the message.
 
@@ -99,19 +100,19 @@ def merge_options(
         return RequestOptions.model_validate({**options.model_dump(exclude_unset=True), **given})
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        says = first["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"{where}: option {first['loc'][0]!r}: {says}.") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{where}: option {first['loc'][0]!r}: {problem}.") from None
 
 
 def take_options(
     extra_body: object, defaults: RequestOptions = NO_OPTIONS
 ) -> tuple[RequestOptions, dict[str, Any] | None]:
-    """Split `extra_body` into disco's part, validated, over `defaults`, and the rest, which goes to the server.
+    """Split `extra_body` into disco's options, validated and merged over `defaults`, and the rest, for the server.
 
     Raises:
         ConfigurationError: as `merge_options`.
     """
     if not isinstance(extra_body, Mapping) or "disco" not in extra_body:
-        return defaults, extra_body  # type: ignore[return-value] # what it is, the SDK checks
+        return defaults, extra_body  # type: ignore[return-value] # the SDK checks its type
     rest = {key: value for key, value in extra_body.items() if key != "disco"}
     return merge_options(defaults, extra_body["disco"]), rest or None

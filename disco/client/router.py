@@ -1,4 +1,4 @@
-"""The way from a request to its session: endpoints, presets, budgets and what is known, put together."""
+"""The way from a request to its session: it joins endpoints, presets, budgets and statistics."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Router:
         budget: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> None:
-        """See `AsyncDisco` for the arguments; `seed` fixes what little is random in dispatch."""
+        """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
         self._owns_local = not isinstance(local, Endpoint)
@@ -81,19 +81,19 @@ class Router:
         self._host = BackgroundTasks()
 
     def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
-        """The endpoints of the client whose own server this is, in the user's order.
+        """Return the endpoints of the client with this server of its own, in the user's order.
 
         Raises:
-            ConfigurationError: two of them have one name.
+            ConfigurationError: two endpoints have the same name.
         """
         members = [CatalogEntry(e) for e in (self.local, server) if e is not None]
-        if server is not None:  # what stands by stands behind a server
+        if server is not None:  # backups need a first server
             members.extend(self._standby)
         names = [member.name for member in members]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(
-                    f"Two endpoints are called {name!r}; give the local one another name."
+                    f"Two endpoints are called {name!r}. Give the local one another name."
                 )
         return tuple(members)
 
@@ -101,11 +101,11 @@ class Router:
         """Refuse a configuration under which no request could ever be served.
 
         Args:
-            server: the client's, if it has one.
-            defaults: the options of requests that say nothing else.
+            server: the client's server, if it has one.
+            defaults: the default options of requests.
 
         Raises:
-            ConfigurationError: it is one, or the preset in `defaults` is unknown.
+            ConfigurationError: no request could be served, or the preset in `defaults` is unknown.
         """
         if self.local is None and server is None:
             raise ConfigurationError(
@@ -118,11 +118,11 @@ class Router:
             chosen = "local_only = True" if defaults.local_only else f"The preset {preset.name!r}"
             if self.local is not None:
                 raise ConfigurationError(
-                    f"{chosen} has answers written on this machine, but the local model is on another one "
+                    f"{chosen} keeps answers on this machine, but the local model is on another one "
                     f"(reach={self.local.reach!r})."
                 )
             raise ConfigurationError(
-                f"{chosen} has answers written on this machine, but no local model is "
+                f"{chosen} keeps answers on this machine, but no local model is "
                 'configured: pass local="smollm2-135m", or the path of a GGUF file.'
             )
         if server is None and policy in ("server_only", "race"):
@@ -133,16 +133,16 @@ class Router:
 
     @property
     def local_model(self) -> str | None:
-        """What the model on this machine is called in a list of models; None where there is none.
+        """The name of the model on this machine in a list of models; None if there is none.
 
-        With a prefix, because the server may hold a model of the same name.
+        The name has a prefix, because the server may have a model of the same name.
         """
         if self.local is None or self.local.reach != "device":
             return None
         return f"local/{getattr(self.local, 'profile_name', self.local.name)}"
 
     def is_local_only(self, options: RequestOptions) -> bool:
-        """Whether a request with these options must stay on this machine."""
+        """Return whether a request with these options must stay on this machine."""
         return bool(options.local_only) or self._preset(options).limits.local_only
 
     async def open(
@@ -157,22 +157,22 @@ class Router:
         """Plan a request and start its session in the background.
 
         Args:
-            request: what is asked.
-            server: of the copy of the client that asks; None where it has none.
+            request: the request.
+            server: the server of this client or of this copy of it; None if it has none.
             stream: whether a reader gets the text as it is written.
-            options: disco's, of this request.
+            options: disco's options of this request.
             max_retries: how often the only endpoint left is tried again.
 
         Raises:
-            NoEndpointError: nothing configured may serve it (a ContextLengthError where only that is why).
+            NoEndpointError: no configured endpoint may serve the request (ContextLengthError if it is only too long).
             ConfigurationError: an unknown preset in the options, or a budget in USD and no price.
-            BudgetExceededError: a budget leaves nothing for the only endpoints that may serve it.
+            BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
         """
         created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
         if options.deadline_s is not None:
             request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
-        local_only = self.is_local_only(options) or model == self.local_model  # asked for by its name
+        local_only = self.is_local_only(options) or model == self.local_model  # requested by name
         features = features_of(request, stream=stream, local_only=local_only)
         members = self.members(server)
         endpoints = {m.name: m.endpoint for m in members}
@@ -241,13 +241,13 @@ class Router:
             if self.local is not None:
                 try:
                     await self.local.warm_up()
-                except Exception as raised:  # noqa: BLE001 - carried out of the group as itself
+                except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
                     error = raised
         if error is not None:
             raise error
 
     async def aclose(self) -> None:
-        """End all sessions and free the local model, unless it is the caller's. Idempotent."""
+        """End all sessions and free the local model, unless the caller owns it. Idempotent."""
         await self._host.aclose()
         for backup in self._backups:
             await backup.aclose()
@@ -265,12 +265,13 @@ class Router:
         candidates: Sequence[Candidate],
         offset_s: float,
     ) -> BudgetReservation | None:
-        """The request's way to its budgets; None where there are none.
+        """Return the request's access to its budgets; None if there are none.
 
-        The client's own hold for every request, whatever preset it names; that preset's come on top.
+        The client's own budgets apply to every request, whatever preset it names. Those of the request's preset
+        are added to them.
 
         Raises:
-            ConfigurationError: a budget is in money, and a server's price is not known.
+            ConfigurationError: a budget is in USD, and a server's price is not known.
         """
         limits = tuple(dict.fromkeys((*self.preset.limits.budgets, *preset.limits.budgets)))
         if not limits:
@@ -278,7 +279,7 @@ class Router:
         if not features.local_only and any(limit.unit == "usd" for limit in limits):
             for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in members):
                 raise ConfigurationError(
-                    f"server_usd needs the price of the server's model {model!r}, which is in no price table: pass "
+                    f"server_usd needs the price of the server's model {model!r}, which is in no price table. Pass "
                     "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
                 )
         choices = request.params.get("n")
@@ -308,10 +309,10 @@ class Router:
         known: Mapping[str, EndpointStatistics],
         model: str,
     ) -> Dispatcher:
-        """The one that plans under this preset, on the TTFT of the first endpoint that has one."""
+        """Return the dispatcher that plans under this preset, with the TTFT of the first endpoint that has one."""
         timed = next((m for m in members if known[m.name].ttft is not None), None)
         where = None if timed is None else (timed.name, timed.address)
-        key = (id(preset), where, model)  # presets are kept here, and two may have one name
+        key = (id(preset), where, model)  # by id: presets are kept here, and two may have the same name
         found = self._dispatchers.get(key)
         if found is None:
             statistics = None if timed is None else known[timed.name]
@@ -335,7 +336,7 @@ def _local_endpoint(
         if isolation != "thread":
             raise ConfigurationError(
                 f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
-                "object already: give isolation to it (LlamaCppEndpoint(isolation=...))."
+                "object already. Give isolation to that object: LlamaCppEndpoint(isolation=...)."
             )
         return local
     if isinstance(local, str) and is_address(local):
@@ -343,9 +344,10 @@ def _local_endpoint(
     if isinstance(local, LocalServer):
         if isolation != "thread":
             raise ConfigurationError(
-                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server."
+                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
+                "isolation out."
             )
         return local.endpoint()
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only where it is used
+    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
 
     return LlamaCppEndpoint(model=local, name="device", isolation=isolation)

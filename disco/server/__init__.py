@@ -1,4 +1,4 @@
-"""The local OpenAI-compatible HTTP server, `disco serve`: a thin shell around `AsyncDisco`. Extra: `server`."""
+"""The local OpenAI-compatible HTTP server, `disco serve`, built on `AsyncDisco`. Extra: `server`."""
 
 from disco.server.app import make_app
 from disco.server.prometheus import Metrics

@@ -1,4 +1,4 @@
-"""Who may ask: the key, the name the server was called by, and the page a browser is on."""
+"""Access checks of each request: the key, the host name in the request, and the web page that a browser shows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from disco.server.prometheus import Metrics
 
 __all__ = ["Guards", "check_exposure", "check_key", "check_origins", "is_loopback"]
 
-SHORTEST_KEY = 16  # characters, where others than this machine's users can guess at it
+SHORTEST_KEY = 16  # characters, if other machines can try keys
 _KEY = re.compile(r"[!-~]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 _MAKE_KEY = 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name can only mean this machine. Other names are not looked up."""
+    """Return whether an address or name always means this machine. Other names are not resolved."""
     name = host.strip("[]").lower().rstrip(".")
     try:
         return ipaddress.ip_address(name).is_loopback
@@ -34,10 +34,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_key(key: str | None) -> None:
-    """Refuse a key that cannot be one.
+    """Refuse a key that cannot be used.
 
     Raises:
-        ConfigurationError: it is empty, or has characters that no header can carry.
+        ConfigurationError: the key is empty, or has characters that no header can carry.
     """
     if key is not None and not _KEY.fullmatch(key):
         raise ConfigurationError(
@@ -47,46 +47,46 @@ def check_key(key: str | None) -> None:
 
 
 def check_exposure(host: str, key: str | None) -> None:
-    """Refuse to answer to a network without a key worth the name.
+    """Refuse to listen on a network without a strong key.
 
     Raises:
-        ConfigurationError: `host` is not loopback and there is no key, or a short one.
+        ConfigurationError: `host` is not loopback, and there is no key or only a short one.
     """
     if is_loopback(host) or (key is not None and len(key) >= SHORTEST_KEY):
         return
     lack = "no key is set" if key is None else f"the key has fewer than {SHORTEST_KEY} characters"
     raise ConfigurationError(
         f"The address {host!r} can be reached from other machines, but {lack}. Put a key into the environment variable "
-        f"DISCO_SERVER_KEY or a file named by --key-file ({_MAKE_KEY} makes one), or stay on 127.0.0.1."
+        f"DISCO_SERVER_KEY or a file named by --key-file ({_MAKE_KEY} makes one), or use 127.0.0.1."
     )
 
 
 def check_origins(origins: Collection[str]) -> frozenset[str]:
-    """The origins whose pages may ask, as browsers write them.
+    """Return the origins whose pages may send requests, in the form that browsers send.
 
     Raises:
-        ConfigurationError: one is no origin, or means all.
+        ConfigurationError: a text is not an origin, or means all origins.
     """
     for origin in origins:
         if not _ORIGIN.fullmatch(origin.lower()):
             raise ConfigurationError(
                 f"{origin!r} is no origin. Write scheme, host and port as the browser does, without a path, such as "
-                "http://localhost:3000; each page's origin is named by itself."
+                "http://localhost:3000. List every origin."
             )
     return frozenset(origin.lower() for origin in origins)
 
 
 class Guards:
-    """ASGI middleware: lets through whom it should, names every answer, and counts.
+    """ASGI middleware: refuses requests without access, gives every answer an id, and counts requests.
 
     Args:
-        app: what is guarded.
-        key: that every request has to bring (`Authorization: Bearer`), except for `/health`; None for none.
-        names: hosts that requests may name; None for any. On loopback, a web page that has its own name
-            resolve to 127.0.0.1 is caught by this.
+        app: the application to guard.
+        key: the key that every request except `/health` must have (`Authorization: Bearer`); None: no key needed.
+        names: hosts that requests may name; None: any host. On loopback, this stops a web page whose own name
+            resolves to 127.0.0.1 (DNS rebinding).
         origins: see `check_origins`.
-        label: the path as metrics and the log call it.
-        metrics: told of every request.
+        label: returns the path's name in metrics and in the log.
+        metrics: counts every request.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Guards:
         path = self._label(scope["path"])
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin")
-        status = 499  # the client left before there was one
+        status = 499  # reported if the client leaves before the response begins
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -125,7 +125,7 @@ class Guards:
 
         try:
             preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
-            # A browser asks without the key whether it may send it.
+            # A preflight has no key: the browser asks first whether it may send the key.
             self._check(headers, keyless=preflight or scope["path"] == "/health")
             if preflight:
                 await Reply(sending, path).begin(204, _preflight(headers))
@@ -140,22 +140,22 @@ class Guards:
 
     def _check(self, headers: dict[bytes, bytes], *, keyless: bool) -> None:
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # A proxy may go by the other of the two, and take part of this body for the next request (RFC 9112, 6.1).
-            message = "A request has either Content-Length or Transfer-Encoding, not both."
+            # A proxy may use the other header, and read part of this body as the next request (RFC 9112, 6.1).
+            message = "A request must have either Content-Length or Transfer-Encoding, not both."
             raise Refusal(400, message, code="unclear_length", headers={"connection": "close"})
         if self._names is not None:
             name = _host(headers.get(b"host", b"").decode("latin-1"))
             if not is_loopback(name) and name not in self._names:
-                message = "This server answers to loopback names only; call it 127.0.0.1 or localhost."
+                message = "This server answers to loopback names only. Use 127.0.0.1 or localhost."
                 raise Refusal(403, message, code="host_not_allowed")
         origin = headers.get(b"origin")
-        # A page of another origin; one that only wants a picture or a script here sends no Origin, but this.
+        # A page of another origin. A request of such a page for an image or a script has this header but no Origin.
         crosses = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
         if (crosses and origin is None) or (
             origin is not None and origin.decode("latin-1").lower() not in self._origins
         ):
             message = (
-                "Pages of this origin may not ask this server. Its owner can allow them (--allow-origin)."
+                "Pages of this origin may not use this server. Its owner can allow them (--allow-origin)."
             )
             raise Refusal(403, message, code="origin_not_allowed")
         if self._key is None or keyless:
@@ -164,7 +164,7 @@ class Guards:
         if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._key):
             raise Refusal(
                 401,
-                "Incorrect API key provided: this server takes the key its owner has set.",
+                "Incorrect API key provided: use the key that the owner of this server has set.",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
@@ -182,7 +182,7 @@ class Guards:
 
 
 def _preflight(headers: dict[bytes, bytes]) -> list[tuple[str, str]]:
-    """What a page of an allowed origin may send; its browser asks before it does."""
+    """Return the headers that tell the browser of an allowed page what the page may send."""
     wanted = headers.get(b"access-control-request-headers", b"authorization, content-type")
     allowed = [
         ("access-control-allow-methods", "GET, POST"),
@@ -195,7 +195,7 @@ def _preflight(headers: dict[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without the port."""
     name = header.lower()
     if name.startswith("["):
         return name.partition("]")[0] + "]"

@@ -1,4 +1,4 @@
-"""Admits requests: at most so many are answered at once, and none once the server closes."""
+"""Admission of requests: a limit on answers at the same time, and none once the server closes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["AnswerLimiter", "closing"]
 
 
 def closing() -> Refusal:
-    """The refusal of requests that come, or are still open, when the server closes."""
+    """Return the refusal of requests that arrive, or are still open, when the server closes."""
     return Refusal(
         503, "The server is shutting down.", kind=SERVER, code="shutting_down", headers={"retry-after": "1"}
     )
 
 
 class AnswerLimiter:
-    """Admits requests.
+    """Limits how many requests are answered at the same time.
 
-    Mutable: `_open`, the scopes of all requests; `busy`, how many of them are being answered; `closed`.
+    Mutable: `_open`, the scopes of all requests; `busy`, how many requests are being answered; `closed`.
     """
 
     def __init__(self, max_concurrent: int) -> None:
@@ -33,7 +33,7 @@ class AnswerLimiter:
 
     @contextmanager
     def receive(self) -> Iterator[anyio.CancelScope]:
-        """A scope for one request, from its first byte on, that `close` cancels.
+        """Yield a cancel scope for one request, from its first byte on. `close` cancels the scope.
 
         Raises:
             Refusal: the server is closing.
@@ -49,7 +49,7 @@ class AnswerLimiter:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """A place for one answer. Its request has been read: a body that never ends takes no place.
+        """Hold a place for one answer. Its request has been read, so a body that never ends takes no place.
 
         Raises:
             Refusal: no place is free.
@@ -69,7 +69,7 @@ class AnswerLimiter:
             self.busy -= 1
 
     def close(self) -> None:
-        """Break off every request and take no more. Idempotent."""
+        """Cancel every request and admit no more. Idempotent."""
         self.closed = True
         for work in list(self._open):
             work.cancel()

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: a thin shell around a client."""
+"""The server as an ASGI application around a client."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def make_app(
     allow_hosts: Collection[str] = (),
     metrics: Metrics | None = None,
 ) -> Starlette:
-    """The application to hand to an ASGI server.
+    """Return the application for an ASGI server.
 
-    `app.state.limiter` is what is being answered; its `close()` breaks that off.
+    `app.state.limiter` holds the requests being answered; its `close()` cancels them.
 
     Args:
-        client: answers; stays yours to close.
-        key: what requests have to bring as `Authorization: Bearer`; None lets in all of this machine's users.
-        host: the address it is going to listen on. On loopback, requests must name a loopback host.
-        max_body_bytes: the longest body that is read.
-        max_concurrent: answers at once; further ones are asked to come back later.
-        allow_origins: web pages that may ask, such as "http://localhost:3000".
-        allow_hosts: further names that requests may use on loopback, for a proxy that passes its own on.
-        metrics: what `/metrics` shows; the client's `on_route` has to be its `answer`. None: no `/metrics`.
+        client: gives the answers; the caller closes it.
+        key: the key that requests must have as `Authorization: Bearer`; None lets in all users of this machine.
+        host: the address that the server will listen on. On loopback, requests must name a loopback host.
+        max_body_bytes: the longest body that is read, in bytes.
+        max_concurrent: the most answers at the same time; further requests are refused with "try again".
+        allow_origins: origins of web pages that may send requests, such as "http://localhost:3000".
+        allow_hosts: further host names that requests may use on loopback, for a proxy that keeps its own name.
+        metrics: what `/metrics` shows; its `answer` must be the client's `on_route`. None: no `/metrics`.
 
     Raises:
-        ConfigurationError: `host` can be reached from other machines and there is no good key, or an argument is
-            none.
+        ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
+            invalid.
     """
     check_key(key)
     check_exposure(host, key)
@@ -111,11 +111,11 @@ class _Models:
         del receive
         name = scope["path_params"].get("name")
         if name == "":
-            raise HTTPException(404)  # "/v1/models/" is no path of the API
+            raise HTTPException(404)  # "/v1/models/" is not a path of the API
         reply = Reply(send, _label(scope["path"]))
         try:
             answer = await (self._all() if name is None else self._one(name))
-        except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
+        except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
             await reply.refuse(refusal_of(error))
         else:
             await reply.whole(200, json.dumps(answer).encode())
@@ -130,7 +130,7 @@ class _Models:
             if not isinstance(theirs.get("data"), list):
                 raise _garbled()
         except (openai.APIConnectionError, Refusal):
-            # The model on this machine is there without a server, which is what it is for.
+            # The model on this machine also works without a server.
             if not mine:
                 raise
             theirs = {"object": "list", "data": []}
@@ -147,7 +147,7 @@ class _Models:
             raise unknown
         try:
             raw = await self._client.models.with_raw_response.retrieve(name)
-        except ValueError:  # the SDK puts no dots into a path
+        except ValueError:  # the SDK refuses dots in a path
             raise unknown from None
         return _document(raw.content)
 
@@ -168,14 +168,14 @@ class _MetricsPage:
 
 
 async def _health(request: Request) -> Response:
-    """Says nothing but that it is there, so it needs no key."""
+    """Report that the server runs. The response contains no other data, so it needs no key."""
     del request
     await anyio.lowlevel.checkpoint()
     return Response(b'{"status":"ok"}', media_type=JSON)
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
-    """What the API says to a path it does not know, or a method it does not take there."""
+    """Return the API's error for an unknown path or a method that the path does not accept."""
     assert isinstance(error, HTTPException)
     where = f"{request.method} {request.url.path[:80]}"
     if error.status_code == 405:
@@ -188,17 +188,17 @@ async def _no_such(request: Request, error: Exception) -> Response:
 
 
 def _label(path: str) -> str:
-    """The path as metrics and the log know it: what clients make up must not become a label each."""
+    """Return the path's name in metrics and in the log: paths made up by clients must not become labels."""
     if path in _LABELS:
         return path
     return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
 
 
 def _document(data: bytes) -> dict[str, Any]:
-    """The JSON object that the server behind answered.
+    """Parse the JSON object that the server behind disco answered.
 
     Raises:
-        Refusal: the answer is none.
+        Refusal: the answer is not a JSON object.
     """
     try:
         document = json.loads(data)
@@ -210,5 +210,5 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _garbled() -> Refusal:
-    message = "The server behind disco answered with something that is not what the API answers."
+    message = "The server behind disco sent an answer that does not follow the API."
     return Refusal(502, message, kind=SERVER, code="bad_response")

@@ -1,4 +1,4 @@
-"""What goes back over the wire for one request."""
+"""The HTTP response to one request."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ EVENTS = "text/event-stream"
 
 
 class Reply:
-    """Status, headers and body of one answer, sent as they come. Mutable: `started`, `_events` and `_last`.
+    """Sends status, headers and body of one response piece by piece. Mutable: `started`, `_events` and `_last`.
 
     Args:
-        send: of the ASGI server.
-        path: the path as the log names it, not as the client wrote it.
+        send: the ASGI server's function.
+        path: the path's name in the log, not the path that the client wrote.
     """
 
     def __init__(self, send: Send, path: str) -> None:
         self._send = send
         self._path = path
         self.started = False
-        self._events = False  # it is an event stream, which can carry an error
+        self._events = False  # whether this is an event stream, which can carry an error
         self._last = b""
 
     async def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """Status line and headers."""
+        """Send the status line and the headers."""
         wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._events = any(n == b"content-type" and v.startswith(EVENTS.encode()) for n, v in wire)
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": wire})
 
     async def piece(self, data: bytes) -> None:
-        """Some of the body."""
+        """Send a piece of the body."""
         self._last = data
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """The rest of the body."""
+        """Send the rest of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def whole(
         self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), *, kind: str = JSON
     ) -> None:
-        """All of it at once."""
+        """Send a whole response."""
         fixed = [("content-type", kind), ("content-length", str(len(body)))]
         await self.begin(status, [*fixed, *headers])
         await self.end(body)
 
     async def refuse(self, refusal: Refusal, *, named: bool = False) -> None:
-        """The error, as a response or, where one has begun, as its last event. The log says so, too.
+        """Send and log the error: as a response or, after the response has begun, as its last event.
 
-        A body that cannot carry an error stays unfinished, which the client's HTTP library notices.
+        A body that cannot carry an error stays incomplete, which the client's HTTP library detects.
 
         Args:
-            refusal: what to say.
-            named: the way the Responses API's streams say it.
+            refusal: the error.
+            named: True for the format of the Responses API's streams.
         """
         level = logging.WARNING if refusal.status >= 500 else logging.INFO
         when = "in mid-answer, " if self.started else ""

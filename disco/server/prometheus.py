@@ -1,4 +1,4 @@
-"""Prometheus metrics, fed by the route record of every finished answer: numbers and endpoint names only."""
+"""Prometheus metrics from the route records of finished answers: numbers and endpoint names only."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _WAIT_S: Final = (
     60.0,
 )
 _TOKEN_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
-# A server may give any reason; a label must not grow with what it says.
+# A server may give any finish reason. Unknown ones share one label, so that the number of labels stays small.
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call", "cancelled"})
 
 Timeline = Sequence[tuple[float, int]]
 
 
 class Metrics:
-    """Counts what one server does, in a registry of its own.
+    """Counts the requests and answers of one server, in a registry of its own.
 
     Pass `answer` as `on_route` to the client, and the object to `make_app`. Mutable: the metrics themselves.
     """
@@ -62,7 +62,7 @@ class Metrics:
         self._in_flight = Gauge("disco_http_requests_in_flight", "Requests being answered", registry=registry)
         self._answers = Counter(
             "disco_answers",
-            "Routed answers, by who spoke first",
+            "Routed answers, by the endpoint that wrote first",
             ["winner", "finish_reason"],
             registry=registry,
         )
@@ -85,7 +85,7 @@ class Metrics:
         )
         self._tokens = Counter(
             "disco_tokens",
-            "Tokens charged, by why they were processed",
+            "Tokens charged, by the purpose they were processed for",
             ["endpoint", "phase", "kind"],
             registry=registry,
         )
@@ -109,16 +109,16 @@ class Metrics:
         )
 
     def watch(self, busy: Callable[[], int]) -> None:
-        """Take the number of requests in flight from `busy` whenever somebody asks."""
+        """Read the number of requests in flight from `busy` whenever the metrics are read."""
         self._in_flight.set_function(busy)
 
     def request(self, path: str, status: int, took_s: float) -> None:
-        """Count a finished HTTP request; `path` is the route's, not what the client wrote."""
+        """Count a finished HTTP request; `path` is the route's name, not what the client wrote."""
         self._requests.labels(path, str(status)).inc()
         self._request_s.labels(path).observe(took_s)
 
     def answer(self, route: RouteRecord) -> None:
-        """Take in the route record of a finished answer."""
+        """Count a finished answer by its route record."""
         reason = route.finish_reason or "failed"
         if reason not in _REASONS and reason != "failed":
             reason = "other"
@@ -147,11 +147,11 @@ class Metrics:
             self._failovers.labels(by.endpoint).inc()
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 def _per_token_s(timeline: Timeline) -> float | None:
-    """Mean seconds between tokens after the first delta; None where there is no "between"."""
+    """Return the mean seconds between tokens after the first delta; None for fewer than two deltas."""
     tokens = sum(count for _, count in timeline[1:])
     return None if tokens < 1 else max(0.0, timeline[-1][0] - timeline[0][0]) / tokens

@@ -1,4 +1,4 @@
-"""From a request for an answer to the client, and its bytes back as they come."""
+"""Pass a request for an answer to the client, and send the answer's bytes back as they come."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from disco.server.request_body import CHAT, RESPONSES, Gone, ParsedBody, parse, 
 __all__ = ["Relay"]
 
 CLOSE_S = 5.0
-LAST_WORD_S = 1.0  # for telling a client that may not read any more why it ends
-# Of what the server behind said; an answer made here has only the first.
+LAST_WORD_S = 1.0  # time to send the reason to a client that may no longer read
+# Headers passed on from the server behind disco. An answer made here has only the first.
 _PASSED = frozenset({"content-type", "x-request-id", "openai-processing-ms", "openai-version"})
 _LIMITS = "x-ratelimit-"
 _SHORTEST_SECRET = 8  # a shorter "key" (local servers take anything) would blank out ordinary words
 
 
 class Relay:
-    """The ASGI application of one path of the API that is asked for answers.
+    """The ASGI application of one API path that returns answers.
 
     Args:
-        client: who answers, or asks the server.
-        path: of the API, below `/v1`.
+        client: gives the answer, or asks the server.
+        path: the API path, below `/v1`.
         limiter: admits requests.
-        max_body_bytes: the longest body that is read.
+        max_body_bytes: the longest body that is read, in bytes.
     """
 
     def __init__(self, client: AsyncDisco, path: str, *, limiter: AnswerLimiter, max_body_bytes: int) -> None:
@@ -54,17 +54,17 @@ class Relay:
                     await reply.refuse(closing(), named=self._path == RESPONSES)
         except Gone:
             pass
-        except Exception as error:  # noqa: BLE001 - told to the client; nothing above could do better
+        except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
             await reply.refuse(refusal_of(error), named=self._path == RESPONSES)
 
     async def _while_connected(self, asked: ParsedBody, receive: Receive, reply: Reply) -> None:
-        """Answer; a client that closes the connection cancels the work."""
+        """Answer a request. If the client closes the connection, the work is cancelled."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
             try:
                 await self._answer(asked, reply)
-            except Exception as error:  # noqa: BLE001 - carried out of the group as itself
+            except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
                 failed = error
             tasks.cancel_scope.cancel()
         if failed is not None:
@@ -74,13 +74,13 @@ class Relay:
         if self._client.server is None and self._path not in (CHAT, RESPONSES):
             raise Refusal(
                 400,
-                f"/v1{self._path} needs a server behind disco, and none is configured: set OPENAI_API_KEY (and "
+                f"/v1{self._path} needs a server behind disco, but none is configured. Set OPENAI_API_KEY (and "
                 "OPENAI_BASE_URL) for `disco serve`. The local model answers /v1/chat/completions and /v1/responses.",
                 code="no_eligible_endpoint",
             )
         disco = asked.disco
         if self._client.router.is_local_only(self._client.default_options) and isinstance(disco, Mapping):
-            # What the owner keeps on this machine, no caller's choice of a preset sends away.
+            # If the owner keeps all requests on this machine, a caller's choice of preset must not change that.
             disco = {**disco, "local_only": True}
         options: Any = {} if disco is None else {"extra_json": {"disco": disco}}
         response: httpx2.Response = await self._client.post(
@@ -92,16 +92,16 @@ class Relay:
             await reply.begin(response.status_code, [*_headers(response), ("content-length", str(len(body)))])
             await reply.end(body)
             return
-        # What came compressed is handed on as text: this client may not know the coding.
+        # A compressed answer is passed on uncompressed: the HTTP client may not support the encoding.
         coded = "content-encoding" in response.headers
         pieces: Any = response.aiter_bytes() if coded else response.aiter_raw()
         if isinstance(response.stream, EventStream):
-            pieces = aiter(response.stream)  # made here: it needs nothing of what an HTTP body is put through
+            pieces = aiter(response.stream)  # made here, so without the decoding of HTTP bodies
         try:
             await reply.begin(response.status_code, _headers(response))
             async for piece in pieces:
                 await reply.piece(_without(secrets, piece))
-        except BaseException:  # read to the end, it has closed itself
+        except BaseException:  # after its end, the response has closed itself
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await pieces.aclose()
                 await response.aclose()
@@ -109,13 +109,13 @@ class Relay:
         await reply.end()
 
     def _secrets(self) -> list[bytes]:
-        """The owner's, which are not for callers."""
+        """Return the owner's secrets, which callers must not see."""
         own = self._client.api_key, self._client.base_url.password
         return [secret.encode() for secret in own if len(secret) >= _SHORTEST_SECRET]
 
 
 def _without(secrets: Iterable[bytes], data: bytes) -> bytes:
-    """What a server said, which may quote what it was sent."""
+    """Return a server's text without the owner's secrets: a server may quote the request it got."""
     for secret in secrets:
         data = data.replace(secret, b"[key]")
     return data

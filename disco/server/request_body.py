@@ -1,4 +1,4 @@
-"""From the bytes of a request to what the client is asked."""
+"""From the bytes of a request to the call of the client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from disco.server.api_errors import Refusal
 
 __all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "read_body"]
 
-SILENCE_S = 30.0  # a client that sends nothing for so long in the middle of a body is given up
-WHOLE_S = 300.0  # a body that has not come whole after so long is given up: 32 MiB at 1 Mbit/s
-DRAIN_S = 5.0  # how long a body that is too long is read on, so that the refusal is seen and not a reset
+SILENCE_S = 30.0  # a body is given up if no byte of it comes for so long
+WHOLE_S = 300.0  # a body is given up if it is not complete after so long: 32 MiB at 1 Mbit/s
+DRAIN_S = 5.0  # how long the rest of a body that is too long is read, so that the client sees the refusal, not a reset
 CHAT, RESPONSES = "/chat/completions", "/responses"
 
 
@@ -32,9 +32,9 @@ class ParsedBody:
     """A request's body.
 
     Attributes:
-        body: what the API knows.
-        disco: what only disco knows, the field "disco" of the body; None where it was not there.
-        stream: the answer is wanted as events.
+        body: the API's fields.
+        disco: the field "disco" of the body, with disco's options; None if the body has none.
+        stream: whether the answer is requested as events.
     """
 
     body: dict[str, Any] = field(repr=False)
@@ -43,11 +43,11 @@ class ParsedBody:
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body of a request.
+    """Return the whole body of a request.
 
     Raises:
         Refusal: the body is longer than `max_bytes`, or does not come in time.
-        Gone: the client left.
+        Gone: the client closed the connection.
     """
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     too_long = announced.isdigit() and int(announced) > max_bytes
@@ -67,7 +67,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
             too_long = size > max_bytes
             more = message.get("more_body", False)
     if patience.cancelled_caught:
-        late = f"The body stopped coming for {SILENCE_S:g} s, or was not whole after {WHOLE_S:g} s."
+        late = f"No byte of the body came for {SILENCE_S:g} s, or it was not complete after {WHOLE_S:g} s."
         raise Refusal(408, late, code="body_timeout", headers={"connection": "close"})
     if too_long:
         with anyio.move_on_after(DRAIN_S):
@@ -79,20 +79,20 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
 
 def parse(path: str, data: bytes) -> ParsedBody:
-    """Read a body and check what no endpoint can do without.
+    """Parse a body and check the fields that every endpoint needs.
 
     Args:
-        path: of the API, such as "/responses".
+        path: the API path, such as "/responses".
         data: the body's bytes.
 
     Raises:
-        Refusal: it is not a JSON object, or lacks what the path needs.
+        Refusal: the body is not a JSON object, or lacks a field that the path needs.
         NoEndpointError: a field has a wrong type or is out of range.
     """
     try:
         body = json.loads(data, parse_constant=_no_constant)
         if b"\\ud" in data or b"\\uD" in data:
-            # Half of a surrogate pair is JSON, but no text.
+            # Half of a surrogate pair is valid JSON, but not valid text.
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise Refusal(400, "We could not parse the JSON body of your request.", code="invalid_json") from None
@@ -126,13 +126,15 @@ def _require_messages(messages: object) -> None:
 
 
 def _check_preset(preset: object) -> None:
-    """Only shipped presets by name: a path would let whoever may ask read files of this machine."""
+    """Allow shipped presets by name only: with a path, a caller could read files of this machine."""
     presets = available_presets()
     if isinstance(preset, str) and preset not in presets:
         name = preset[:80]
-        message = f"No preset is called {name!r}. {nearest(name, presets)} Paths are for the server's owner."
+        message = (
+            f"No preset is called {name!r}. {nearest(name, presets)} Only the server's owner may give paths."
+        )
         raise Refusal(400, message, param="disco", code="invalid_disco_option")
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
+    raise ValueError(name)  # Python accepts NaN and Infinity, JSON does not

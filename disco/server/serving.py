@@ -1,4 +1,4 @@
-"""`serve`: the application on a socket, from the first request to an orderly end."""
+"""`serve`: run the application on a socket, from the first request to an orderly end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from disco.server.prometheus import Metrics
 __all__ = ["PORT", "serve"]
 
 PORT: Final = 8642
-KEEP_ALIVE_S: Final = (
-    75  # longer than clients keep idle connections, so that the one who closes is the client
-)
-LAST_S: Final = 5.0  # what breaking off answers may take
+KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections, so that the client closes first
+LAST_S: Final = 5.0  # time that cancelling answers may take
 BACKLOG: Final = 2048
 _TICK_S: Final = 0.1
 
@@ -47,26 +45,26 @@ async def serve(
     metrics: Metrics | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Warm the client up and answer until SIGINT or SIGTERM. Runs under asyncio.
+    """Warm up the client and answer requests until SIGINT or SIGTERM. Runs under asyncio.
 
-    Cancelling it breaks off the answers in progress, as a second signal does.
+    Cancelling the call cancels the answers in progress, as a second signal does.
 
     Args:
-        client: who answers; stays the caller's to close.
-        host: address or name to listen on; see `make_app` for who may ask then.
-        port: to listen on; 0 picks a free one.
+        client: gives the answers; the caller closes it.
+        host: address or name to listen on; see `make_app` for the access rules that follow from it.
+        port: port to listen on; 0 picks a free one.
         key: see `make_app`, also for the next four, and for `metrics`.
-        allow_origins: web pages that may ask.
-        allow_hosts: further names of this server's.
-        max_body_bytes: the longest body that is read.
-        max_concurrent: answers at once.
-        grace_s: how long answers in progress may go on after the signal before they are broken off. A second
-            signal breaks them off at once.
+        allow_origins: origins of web pages that may send requests.
+        allow_hosts: further names of this server.
+        max_body_bytes: the longest body that is read, in bytes.
+        max_concurrent: the most answers at the same time.
+        grace_s: seconds after the signal for which answers in progress may go on before they are cancelled. A second
+            signal cancels them at once.
         metrics: what `/metrics` shows.
-        on_ready: called with the base URL once it answers.
+        on_ready: called with the base URL once the server answers.
 
     Raises:
-        ConfigurationError: the address is not to be had, or settings contradict each other.
+        ConfigurationError: the address cannot be used, or settings contradict each other.
         DiscoError: the local model cannot be loaded.
     """
     app = make_app(
@@ -86,7 +84,7 @@ async def serve(
 
     with ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _listen(host, port)]
-        for each in sockets:  # what the name really meant
+        for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
         _refuse_itself(client, host, port)
@@ -114,7 +112,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, with an end of ours. Mutable: `_hurry`, and what the base class has."""
+    """Uvicorn's server with a different shutdown. Mutable: `_hurry`, and the base class's fields."""
 
     def __init__(
         self, config: uvicorn.Config, limiter: AnswerLimiter, grace_s: float, on_ready: Callable[[], None]
@@ -130,7 +128,7 @@ class _Server(uvicorn.Server):
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # The base class raises the signal again at the end, which would keep the client from being closed.
+        # The base class would raise the signal again at the end, so that the client would not be closed.
         del sig, frame
         self.force_exit = self._hurry
         self._hurry = self.should_exit
@@ -143,7 +141,7 @@ class _Server(uvicorn.Server):
             tasks.cancel_scope.cancel()
 
     async def break_off(self, sockets: list[socket.socket]) -> None:
-        """End at once, and tell those who are being answered."""
+        """End at once, with an error to every client that is being answered."""
         self._hurry = True
         if self.started:
             await self.shutdown(sockets)
@@ -153,8 +151,8 @@ class _Server(uvicorn.Server):
         while True:
             if self._hurry or anyio.current_time() >= until:
                 self._limiter.close()
-            # The base class tells them once, and misses one that was just being accepted: it would wait for that
-            # one's keep-alive to run out.
+            # The base class closes idle connections once, and misses one that is just being accepted. It would
+            # then wait for that connection's keep-alive time.
             for connection in list(self.server_state.connections):
                 if not connection.transport.is_closing():
                     connection.shutdown()
@@ -162,10 +160,10 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for every address `host` means, all on one port.
+    """Return a listening socket for every address that `host` means, all on one port.
 
     Raises:
-        ConfigurationError: one of them is not to be had; the message says what to do.
+        ConfigurationError: an address cannot be used; the message says what to do.
     """
     opened: list[socket.socket] = []
     try:
@@ -174,12 +172,14 @@ def _listen(host: str, port: int) -> list[socket.socket]:
                 host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
         except socket.gaierror as error:
-            raise ConfigurationError(f"The host {host!r} is not known; 127.0.0.1 is this machine.") from error
+            raise ConfigurationError(
+                f"The host {host!r} is not known. Use 127.0.0.1 for this machine."
+            ) from error
         for family, kind, protocol, _, address in dict.fromkeys(found):
             one = socket.socket(family, kind, protocol)
             opened.append(one)
             _settings(one, family)
-            # A port that was picked for the first address is everybody's.
+            # A port picked for the first address is used for all addresses.
             chosen = opened[0].getsockname()[1] if port == 0 and len(opened) > 1 else port
             one.bind((address[0], chosen, *address[2:]))
             one.listen(BACKLOG)
@@ -193,7 +193,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _settings(one: socket.socket, family: int) -> None:
-    if sys.platform == "win32":  # there, reuse would let another program take the port over
+    if sys.platform == "win32":  # with reuse, another program could take over the port
         one.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     elif os.name == "posix":
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -206,31 +206,33 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"Port {port} on {host} is in use. Choose another with --port, or let 0 pick a free one."
     if error.errno == errno.EACCES:
-        return f"Port {port} may not be listened on by this user. Choose one above 1023 with --port."
+        return f"This user may not listen on port {port}. Choose one above 1023 with --port."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine. Choose another with --host; 127.0.0.1 is always one."
-    return f"{host}, port {port}, cannot be listened on: {error.strerror or error}."
+        return (
+            f"{host} is not an address of this machine. Choose another with --host; 127.0.0.1 always works."
+        )
+    return f"Cannot listen on {host}, port {port}: {error.strerror or error}."
 
 
 def _refuse_itself(client: AsyncDisco, host: str, port: int) -> None:
-    """Answers that ask for themselves would go round for ever.
+    """Refuse to be its own server: each request would be sent to itself without end.
 
     Raises:
-        ConfigurationError: the server behind this one is this one.
+        ConfigurationError: the server behind disco is this server.
     """
     behind = client.base_url
     if client.server is None or behind.port != port:
         return
     if behind.host == host or (is_loopback(behind.host) and is_loopback(host)):
         raise ConfigurationError(
-            f"The server behind disco, {behind.host}:{behind.port}, is this one. Set OPENAI_BASE_URL to the API "
-            "that is to be asked, or unset it."
+            f"The server behind disco, {behind.host}:{behind.port}, is this server itself. Set OPENAI_BASE_URL to the "
+            "API to use, or unset it."
         )
 
 
 def _shown(host: str) -> str:
-    """The host as one would type it into a URL."""
+    """Return the host in the form for a URL."""
     name = host.strip("[]")
-    if name in ("", "0.0.0.0", "::"):  # noqa: S104 - recognised, not listened on
+    if name in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not listened on
         return "127.0.0.1"
     return f"[{name}]" if ":" in name else name

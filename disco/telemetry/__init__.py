@@ -1,4 +1,4 @@
-"""What an application's logs, traces and metrics are told about answers: numbers and names, never text."""
+"""Logs, traces and metrics of answers: numbers and names, never text."""
 
 from typing import TYPE_CHECKING
 
@@ -8,5 +8,5 @@ from disco.telemetry.reporter import AnswerReport, OnRoute, Reporter
 
 __all__ = ["AnswerReport", "OnRoute", "Reporter", "RequestFacts"]
 
-if not TYPE_CHECKING:  # a type checker finds the former names
+if not TYPE_CHECKING:  # type checkers find the former names
     __getattr__ = former_names("telemetry")

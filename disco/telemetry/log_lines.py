@@ -1,7 +1,8 @@
-"""The lines in the log: one for each answer, one for each failure, and, for debugging, how an answer came about.
+"""The lines in the log: one for each answer, one for each failure, and, at DEBUG, how an answer came about.
 
-`disco` and what hangs below it is silent until the application sets up logging. Every line carries its figures
-as fields of their own (`extra`), for formatters that write JSON. No prompt, answer, key or vendor message is in one.
+The logger `disco` and its children are silent until the application sets up logging. Every line also carries its
+figures as separate fields (`extra`), for formatters that write JSON. No line contains a prompt, answer, key or
+vendor message.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LOG.addHandler(logging.NullHandler())
 _ROUTE = logging.getLogger("disco.route")
 _PROBE = logging.getLogger("disco.probe")
 
-# Nothing is wrong with an endpoint that does not serve such a request; its caller is told.
+# Failures that are not the endpoint's fault: it does not serve such a request, and the caller gets an error.
 _NO_FAULT_OF_THE_ENDPOINT = frozenset(
     {
         FailureKind.BAD_REQUEST,
@@ -34,12 +35,12 @@ _NO_FAULT_OF_THE_ENDPOINT = frozenset(
 
 
 def is_logged() -> bool:
-    """Whether anybody wants the line of an answer."""
+    """Return whether the line of an answer is logged."""
     return _ROUTE.isEnabledFor(logging.INFO)
 
 
 def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None:
-    """DEBUG: what dispatch decided."""
+    """DEBUG: the plan that dispatch decided on."""
     if not _ROUTE.isEnabledFor(logging.DEBUG):
         return
     starts = ", ".join(f"{start.endpoint} after {start.after_s:.3g} s" for start in plan.starts)
@@ -49,7 +50,7 @@ def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None
         prompt_tokens,
         starts,
         moves or "nowhere",
-        ", ".join(plan.fallbacks) or "nobody",
+        ", ".join(plan.fallbacks) or "no endpoint",
         extra=_fields(
             {
                 "preset": preset,
@@ -64,11 +65,11 @@ def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None
 
 
 def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
-    """INFO: the answer. DEBUG, before it: its attempts and its moves.
+    """INFO: the answer. DEBUG, before it: its attempts and its migrations.
 
     Args:
-        route: its record.
-        row: its `facts`.
+        route: the route record of the answer.
+        row: the `facts` of the answer.
     """
     if _ROUTE.isEnabledFor(logging.DEBUG):
         for attempt in route.attempts:
@@ -78,7 +79,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
     _ROUTE.info(
         "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d; %.3g USD",
         row["outcome"],
-        row.get("winner", "nobody"),
+        row.get("winner", "no endpoint"),
         row["output_tokens"],
         _s(route.pace.ttft_released_s),
         row["duration_s"],
@@ -90,11 +91,11 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
 
 
 def log_failure(endpoint: str, failure: FailureKind) -> None:
-    """WARNING: an attempt failed, which the answer does not show where another endpoint took over.
+    """WARNING: an attempt failed. The answer does not show that if another endpoint took over.
 
     Args:
         endpoint: the name of the endpoint.
-        failure: what went wrong. Requests that the endpoint rightly does not serve are left out.
+        failure: the kind of failure. Requests that the endpoint rightly does not serve are not logged.
     """
     if failure not in _NO_FAULT_OF_THE_ENDPOINT:
         _ROUTE.warning(
@@ -106,7 +107,7 @@ def log_failure(endpoint: str, failure: FailureKind) -> None:
 
 
 def log_probe(model: str | None, method: str) -> None:
-    """DEBUG: how the server is known to continue half-written answers."""
+    """DEBUG: the known method by which the server continues half-written answers."""
     _PROBE.debug(
         "server continues half-written answers by: %s",
         method,
@@ -115,7 +116,7 @@ def log_probe(model: str | None, method: str) -> None:
 
 
 def log_callback(name: str, error: Exception) -> None:
-    """ERROR: somebody who was told about an answer raised. Its message may hold anything and stays out."""
+    """ERROR: an observer of answers raised. The error's message may contain anything and is not logged."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -164,7 +165,7 @@ def _log_move(transfer: MigrationRecord) -> None:
 
 
 def _fields(row: Mapping[str, Fact]) -> dict[str, Fact]:
-    """With a prefix: a log record has fields of its own ("name", "module", ...) that must not be overwritten."""
+    """Prefix the fields: a log record has fields of its own ("name", "module", ...) that must not be overwritten."""
     return {f"disco_{name}": value for name, value in row.items()}
 
 

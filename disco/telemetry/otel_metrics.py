@@ -1,4 +1,4 @@
-"""An answer as metrics, recorded when it is over."""
+"""An answer as metrics, recorded when the answer has ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["MOST_GAPS", "Instruments", "gaps_s"]
 # The conventions' own buckets.
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS: Final = tuple(4**power for power in range(14))
-MOST_GAPS: Final = 32  # times between chunks that are recorded of one answer: each costs microseconds
+MOST_GAPS: Final = 32  # most times between chunks recorded per answer; each takes microseconds
 
 Timeline = Sequence[tuple[float, int]]
 
 
 class Instruments:
-    """disco's metrics of one meter provider."""
+    """disco's metrics from one meter provider."""
 
     def __init__(self, meter: Meter) -> None:
         def seconds(name: str, description: str) -> Histogram:
@@ -50,10 +50,10 @@ class Instruments:
             description="Tokens charged, per attempt.",
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
-        self._cost = meter.create_counter("disco.cost", unit="{USD}", description="What was charged.")
+        self._cost = meter.create_counter("disco.cost", unit="{USD}", description="Cost charged.")
         self._attempts = meter.create_counter("disco.attempts", unit="{attempt}", description="Attempts.")
         self._migrations = meter.create_counter(
-            "disco.migrations", unit="{move}", description="Moves in mid-answer, taken or given up."
+            "disco.migrations", unit="{move}", description="Migrations, switched or given up."
         )
         self._failovers = meter.create_counter(
             "disco.failovers",
@@ -62,12 +62,12 @@ class Instruments:
         )
 
     def record(self, asked: RequestFacts, route: RouteRecord, row: Mapping[str, Fact]) -> None:
-        """Take in one answer.
+        """Record one answer.
 
         Args:
-            asked: what was asked for.
-            route: the record of the answer.
-            row: its facts.
+            asked: the facts of the request.
+            route: the route record of the answer.
+            row: the `facts` of the answer.
         """
         common = request_attributes(asked)
         ended = {**common, "disco.outcome": row["outcome"]}
@@ -114,7 +114,7 @@ class Instruments:
 
 
 def gaps_s(line: Timeline, most: int = MOST_GAPS) -> Iterator[float]:
-    """Seconds between one chunk and the next; of a long answer `most` of them, spread evenly over it."""
+    """Yield the seconds between chunks. For a long answer, only `most` of them, evenly spread over the answer."""
     gaps = len(line) - 1
     for number in range(min(gaps, most)):
         at = number if gaps <= most else number * gaps // most

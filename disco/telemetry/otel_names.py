@@ -1,4 +1,4 @@
-"""Attributes that spans and metrics share, by the GenAI semantic conventions."""
+"""Attributes that spans and metrics share, after the GenAI semantic conventions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PROVIDER = "gen_ai.provider.name"
 
 
 def request_attributes(asked: RequestFacts) -> dict[str, Fact]:
-    """Of an answer as a whole. It may have several providers, so its provider is disco."""
+    """Return the attributes of a whole answer. It may have several providers, so its provider is disco."""
     return {_OPERATION: "chat", _PROVIDER: "disco", REQUEST_MODEL: asked.model}
 
 
 def endpoint_attributes(asked: RequestFacts, place: str) -> dict[str, Fact]:
-    """Of what one endpoint did: its provider, its model and, of a server, its address.
+    """Return the attributes of one endpoint's work: its provider, its model and, for a server, its address.
 
-    The provider of a server is "openai", whose API it speaks; who it is, the address says.
+    The provider of a server is "openai", whose API it speaks. The address tells which server it is.
     """
     if place == "device":
         return {_OPERATION: "chat", _PROVIDER: "local", REQUEST_MODEL: asked.local_model or asked.model}

@@ -1,7 +1,7 @@
-"""OpenTelemetry, where the application has set it up; loaded only then.
+"""OpenTelemetry. Loaded only if the application has set it up.
 
-Names and units are those of the GenAI semantic conventions, version 1.41.1: the last release that holds them. What
-the conventions have no name for is called `disco.*`. docs/observability.md lists all of it.
+Names and units are those of the GenAI semantic conventions, version 1.41.1, the last release that contains them.
+Names outside the conventions begin with `disco.`. docs/observability.md lists all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
 
 
 def start(asked: RequestFacts) -> Traced | None:
-    """Start an answer's span as a child of the current one; None where the application has set no provider."""
+    """Start an answer's span as a child of the current one; None if the application has set no provider."""
     tracer = _tracer(trace.get_tracer_provider())
     instruments = _instruments(metrics.get_meter_provider())
     return None if tracer is None and instruments is None else Traced(tracer, instruments, asked)
@@ -44,7 +44,7 @@ class Traced:
         self._span = None if tracer is None else start_span(tracer, asked)
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the span the current one: an instrumented HTTP client's spans become its children."""
+        """Make the span the current one, so that the spans of an instrumented HTTP client become its children."""
         if self._span is None:
             return nullcontext()
         return trace.use_span(
@@ -52,14 +52,14 @@ class Traced:
         )
 
     def finish(self, route: RouteRecord, row: Mapping[str, Fact]) -> None:
-        """End the span, with one below it for each attempt, and record the metrics."""
+        """End the span, add a child span for each attempt, and record the metrics."""
         if self._tracer is not None and self._span is not None:
             finish_span(self._tracer, self._span, self._asked, route, row)
         if self._instruments is not None:
             self._instruments.record(self._asked, route, row)
 
 
-# Cached for the provider that is asked for every time: it may be set after the first answer.
+# Cached by provider. The provider is looked up every time, because it may be set after the first answer.
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +71,7 @@ def _tracer(provider: trace.TracerProvider) -> trace.Tracer | None:
 
 @lru_cache(maxsize=1)
 def _instruments(provider: metrics.MeterProvider) -> Instruments | None:
-    # The API's own provider, which stands there until one is set, has no public name.
+    # The API's own placeholder, in use until a provider is set, has no public name.
     if type(provider).__module__.startswith("opentelemetry.metrics"):
         return None
     return Instruments(provider.get_meter(_SCOPE, schema_url=_SCHEMA))

@@ -1,4 +1,4 @@
-"""An answer as spans: one for it, from its beginning, and below that one for each attempt, made when all is over."""
+"""An answer as spans: one for the answer, from its start, and a child for each attempt, made when the answer ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from disco.telemetry.record_facts import Fact, RequestFacts, outcome
 __all__ = ["finish_span", "start_span"]
 
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
-# Facts with a name in the conventions; all others are called disco.*.
+# Facts with a name in the conventions. The names of all others begin with disco.
 _CONVENTIONAL = {
     "error_type": ERROR_TYPE,
     "input_tokens": "gen_ai.usage.input_tokens",
@@ -45,7 +45,7 @@ def start_span(tracer: Tracer, asked: RequestFacts) -> Span:
 def finish_span(
     tracer: Tracer, span: Span, asked: RequestFacts, route: RouteRecord, row: Mapping[str, Fact]
 ) -> None:
-    """Write down what happened, make the spans of the attempts, and end the span."""
+    """Set the attributes, make the spans of the attempts, and end the span."""
     if span.is_recording():
         below = trace.set_span_in_context(span)
         for attempt in route.attempts:
@@ -65,7 +65,7 @@ def finish_span(
         for at_s, name, attributes in sorted(_events(route), key=lambda event: event[0]):
             span.add_event(name, attributes, timestamp=_ns(asked, at_s))
         if outcome(route) == "failed":
-            # Without a description: what a server says about a failure may quote the prompt or the key.
+            # Without a description: a server's text about a failure may quote the prompt or the key.
             span.set_status(Status(StatusCode.ERROR))
     span.end(end_time=_ns(asked, route.duration_s))
 
@@ -88,8 +88,8 @@ def _of_answer(
 
 
 def _of_attempt(asked: RequestFacts, attempt: AttemptRecord) -> dict[str, Fact]:
-    # No gen_ai.operation.name and no gen_ai.usage.*: the answer is one operation, and whoever adds up
-    # the tokens of all spans must not find its tokens twice.
+    # No gen_ai.operation.name and no gen_ai.usage.*: the answer is one operation, and a sum over all spans must
+    # not count its tokens twice.
     peer = endpoint_attributes(asked, attempt.place)
     attributes: dict[str, Fact] = {
         **{name: value for name, value in peer.items() if name != "gen_ai.operation.name"},
@@ -145,5 +145,5 @@ def _events(route: RouteRecord) -> Iterator[Event]:
 
 
 def _ns(asked: RequestFacts, at_s: float) -> int:
-    """Unix time in nanoseconds of a moment given in seconds since the request."""
+    """Return the Unix time in nanoseconds of a moment given in seconds since the request."""
     return int((asked.created_s + at_s) * 1e9)

@@ -1,4 +1,4 @@
-"""What logs and spans say about a finished answer, taken from its route record: numbers and names only."""
+"""Facts about a finished answer for logs and spans, from its route record: numbers and names only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Fact = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What is known of a request before it is answered.
+    """What is known about a request before it is answered.
 
     Attributes:
         model: the server's model, as the application named it.
-        stream: the answer is given piece by piece.
-        params: the request's parameters; only sampling numbers are taken from them.
-        created_s: when it came, Unix time in seconds.
-        local_model: what the model on this machine is called; None where there is none.
-        address: host and port of the server; None where there is none.
+        stream: whether the answer is streamed.
+        params: the request's parameters; only sampling numbers are used.
+        created_s: when the request came, Unix time in seconds.
+        local_model: the name of the model on this machine; None if there is none.
+        address: host and port of the server; None if there is none.
     """
 
     model: str
@@ -35,14 +35,14 @@ class RequestFacts:
 
 
 def outcome(route: RouteRecord) -> str:
-    """What became of it: "finished", "cancelled" (nobody wanted the rest) or "failed"."""
+    """Return how the answer ended: "finished", "cancelled" (the reader stopped reading) or "failed"."""
     if route.finish_reason is None:
         return "failed"
     return "cancelled" if route.finish_reason == "cancelled" else "finished"
 
 
 def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> dict[str, Fact]:
-    """An answer in one flat row; what did not happen is left out."""
+    """Return the facts of an answer in one flat row; facts that do not apply are left out."""
     usage = billed(route)
     row: dict[str, Fact | None] = {
         "model": asked.model,
@@ -72,7 +72,7 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
 
 
 def billed(route: RouteRecord) -> tuple[int, int]:
-    """Prompt and answer tokens as the answer's own `usage` has them: the prompt once, its tokens once."""
+    """Return prompt and answer tokens as in the answer's own `usage`: the prompt once, the answer's tokens once."""
     prompt, answer = route.prompt_tokens, route.answer_tokens
     if route.segments:
         first = route.attempts[route.segments[0].attempt]

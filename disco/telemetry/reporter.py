@@ -1,4 +1,4 @@
-"""Tells everybody who wants to know about an answer, and lets nobody harm it."""
+"""Reports answers to logs, OpenTelemetry and callbacks. An error in one of them does not affect the answer."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 __all__ = ["AnswerReport", "OnRoute", "Reporter"]
 
 OnRoute = Callable[[RouteRecord], object] | Sequence[Callable[[RouteRecord], object]]
-"""Who is called with every route record: one, or several in this order."""
+"""A callable that gets every route record, or several, called in this order."""
 
 T = TypeVar("T")
 
 
 class Reporter:
-    """Of one client and its copies.
+    """Reports the answers of one client and its copies.
 
     Args:
         on_route: called with the route record of every finished answer.
 
     Raises:
-        ConfigurationError: one of them cannot be called, or only awaited.
+        ConfigurationError: a callback cannot be called, or is a coroutine function.
     """
 
     def __init__(self, on_route: OnRoute | None = None) -> None:
         self.callbacks = _callbacks(on_route)
 
     def begin(self, asked: RequestFacts) -> AnswerReport:
-        """An answer begins. Starts its span where the application has set up OpenTelemetry."""
+        """Begin the report of an answer. Starts its span if the application has set up OpenTelemetry."""
         traced = None
-        # Who has set it up has imported it; where nobody has, nothing is imported and nothing is done.
+        # An application that has set up OpenTelemetry has imported it. Otherwise nothing is imported.
         if "opentelemetry" in sys.modules:
             traced = _guarded("OpenTelemetry", _start, asked)
         return AnswerReport(asked, self.callbacks, traced)
 
 
 class AnswerReport:
-    """One answer's. Its span is that of the context in which it is worked on."""
+    """The report of one answer. Its span is a child of the span that is current at the request."""
 
     __slots__ = ("_asked", "_callbacks", "_traced")
 
@@ -59,16 +59,16 @@ class AnswerReport:
         self._traced = traced
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the answer's span the current one, for tasks that are started within."""
+        """Make the answer's span the current one, for tasks that are started within."""
         return _NOTHING if self._traced is None else self._traced.current()
 
     @property
     def listens(self) -> bool:
-        """Whether anybody wants to know of the end."""
+        """Whether the end of the answer is reported at all."""
         return self._traced is not None or bool(self._callbacks) or is_logged()
 
     def finish(self, route: RouteRecord, error: Exception | None) -> None:
-        """The answer is complete and charged, or failed with `error`. Never raises."""
+        """Report that the answer is complete and charged, or has failed with `error`. Never raises."""
         if self._traced is not None or is_logged():
             row = facts(route, self._asked, error)
             _guarded("Logging", log_answer, route, row)
@@ -82,7 +82,7 @@ _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def _start(asked: RequestFacts) -> Traced | None:
-    from disco.telemetry.otel_setup import start  # noqa: PLC0415 - only where OpenTelemetry is
+    from disco.telemetry.otel_setup import start  # noqa: PLC0415 - only with OpenTelemetry
 
     return start(asked)
 
@@ -90,7 +90,7 @@ def _start(asked: RequestFacts) -> Traced | None:
 def _guarded(name: str, function: Callable[..., T], *arguments: object) -> T | None:
     try:
         return function(*arguments)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the answer stays as it is
+    except Exception as error:  # noqa: BLE001 - no error here may affect the answer
         log_callback(name, error)
         return None
 
@@ -106,11 +106,11 @@ def _callbacks(given: OnRoute | None) -> tuple[Callable[[RouteRecord], object], 
                 f"got {type(callback).__name__}."
             )
         if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
-            getattr(callback, "__call__", None)  # noqa: B004 - an object's own method, not whether it has one
+            getattr(callback, "__call__", None)  # noqa: B004 - reads the method, no test for callability
         ):
             raise ConfigurationError(
-                f"on_route callback {_name(callback)} is a coroutine function, which nobody would await: make it an "
-                "ordinary function, and let it hand the record to a queue or a task of yours."
+                f"on_route callback {_name(callback)} is a coroutine function, which is never awaited. Make it an "
+                "ordinary function that passes the record to a queue or a task of yours."
             )
     return callbacks
 

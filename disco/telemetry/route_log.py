@@ -1,4 +1,4 @@
-"""Route records into a file, one line of JSON per answer, for bills, for questions and for `disco replay`."""
+"""Write route records to a file, one line of JSON per answer, for bills, for analysis and for `disco replay`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RouteLog"]
 
 log = logging.getLogger("disco")
 
-# Who asked what, how often and when is nobody else's business, even without the words.
+# Readable by the owner only: even without text, the records tell who asked which endpoint how often and when.
 _MODE = 0o600
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -27,23 +27,24 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | g
 class RouteLog:
     """Appends every route record it is called with to a file: `AsyncDisco(on_route=RouteLog("routes.jsonl"))`.
 
-    Numbers and endpoint names only; prompts and answers never. Each record is one line, handed to the operating
-    system in one piece as soon as its answer is complete, so any number of clients, threads and processes may write
-    to the same file, and nothing is lost when the program dies. Lines stand in the order in which answers were
-    completed.
+    The records contain numbers and endpoint names only, never prompts or answers. Each record is one line. It is
+    passed to the operating system in one piece as soon as its answer is complete. So any number of clients, threads
+    and processes may write to the same file, and a crash of the program loses no record. Lines are in the order in
+    which answers were completed.
 
-    A record that cannot be written (the disk is full) is given up with one warning in the log "disco": an answer
-    never fails because of it. After `close()`, which `with` calls too, the next record opens the file again.
+    A record that cannot be written (the disk is full) is dropped, with one warning in the log "disco". An answer
+    never fails because of that. After `close()`, which `with` also calls, the next record opens the file again.
 
     Mutable: `_file`, `_broken` (the last line has no end), `_warned`, `failed`.
 
     Args:
-        path: a file to append to; made, with the folders above it, where there is none. Readable by its owner only.
-        timelines: with the time of every piece of text, which the replay of token times needs: some 15 bytes a token.
+        path: a file to append to. It is created if it does not exist, with its folders; only its owner can read it.
+        timelines: whether to include the time of every piece of text, some 15 bytes a token. The replay of token
+            times needs that.
 
     Attributes:
         path: the file.
-        failed: records that could not be written.
+        failed: number of records that could not be written.
 
     Raises:
         ConfigurationError: the path is a folder or cannot be written to.
@@ -66,18 +67,18 @@ class RouteLog:
             with self._lock:
                 if self._file is None:
                     self._file = os.open(self.path, _FLAGS, _MODE)
-                # Of a disk that was full, one broken line is left, not two records run into one.
+                # After a full disk, one broken line is left, and the next record starts on a new line.
                 line = b"\n" + line if self._broken else line
                 written = os.write(self._file, line)
                 self._broken = written != len(line)
                 if self._broken:
                     raise OSError(errno.ENOSPC, "the disk is full")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the answer is complete and stays so
+        except Exception as error:  # noqa: BLE001 - no error here may affect the answer
             self.failed += 1
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "Route records cannot be written to %s (%s); this is said once.",
+                    "Route records cannot be written to %s (%s). This warning is given only once.",
                     self.path,
                     getattr(error, "strerror", None) or type(error).__name__,
                 )
@@ -98,7 +99,7 @@ class RouteLog:
         self.close()
 
     def _check(self) -> None:
-        """Say now what would otherwise only be found out after the first answer."""
+        """Check now that the file can be written, before the first answer."""
         if self.path.is_dir():
             raise ConfigurationError(
                 f"{self.path} is a folder; route records need a file, such as routes.jsonl"
@@ -109,7 +110,7 @@ class RouteLog:
             raise ConfigurationError(
                 f"the folder {self.path.parent} for route records cannot be made: {error.strerror or error}"
             ) from error
-        # A file that is not there yet is not made before there is something to write.
+        # A missing file is created only when there is something to write.
         place = self.path if self.path.exists() else self.path.parent
         if not os.access(place, os.W_OK):
             raise ConfigurationError(

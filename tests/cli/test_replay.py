@@ -227,7 +227,7 @@ MISTAKES = [
     ("--chunk-rows 0", "--chunk-rows must be at least 1"),
     ("--json no/such/folder/x.json", "there is no folder"),
     ("--html no/such/folder/x.html", "there is no folder"),
-    ("--json x.out --html x.out", "--html x.out: --json writes that file, too"),
+    ("--json x.out --html x.out", "--html x.out: --json writes this file too"),
     ("--format burst", "Did you mean 'burstgpt'"),
     # What does not apply is named, not ignored.
     ("--chunk-rows 9 --events", "--events does not apply to a trace file in chunks"),
@@ -262,7 +262,7 @@ def test_a_mistake_is_one_clear_line(path, options, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("replay nowhere", "a trace is a file, and for `disco replay` also `synthetic` or `disco`"),
+        ("replay nowhere", "A trace is a file; for `disco replay` also `synthetic` or `disco`"),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
@@ -271,7 +271,7 @@ def test_a_mistake_is_one_clear_line(path, options, message, capsys):
         ("replay synthetic --chunk-rows 5", "--chunk-rows does not apply"),
         (
             "chat --model gpt-4o",
-            "--model names the server's model, and without OPENAI_API_KEY there is no server",
+            "--model names the server's model, but without OPENAI_API_KEY there is no server",
         ),
         ("serve --local none --isolation process", "--isolation is for a local model"),
     ],
@@ -320,7 +320,7 @@ def test_no_output_replaces_what_is_read(arguments, tmp_path, capsys, monkeypatc
     (tmp_path / "in.toml").write_text("precious")
     (tmp_path / "link.toml").symlink_to("in.toml")
     typed = arguments.replace("IN", "in.toml").replace("VIA", "link.toml").split()
-    assert "this file is read, and would be lost" in refused(capsys, *typed)
+    assert "the command reads this file and would overwrite it" in refused(capsys, *typed)
     assert (tmp_path / "in.toml").read_text() == "precious"
 
 

@@ -191,9 +191,9 @@ def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message):
 def test_backups_without_a_first_server_or_of_another_kind_are_refused(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     backup = Backup(base_url="http://b/v1", api_key="k", model="m")
-    with pytest.raises(ConfigurationError, match="behind a first server"):
+    with pytest.raises(ConfigurationError, match="need a first server"):
         AsyncDisco(local=device(), backups=[backup])
-    with pytest.raises(ConfigurationError, match=r"holds a str; write disco\.Backup"):
+    with pytest.raises(ConfigurationError, match=r"contains a str\. Write disco\.Backup"):
         AsyncDisco(api_key=KEY, backups=["http://b/v1"])
 
 

@@ -108,8 +108,9 @@ async def test_the_caller_hears_what_to_do_about_it():
 
 
 def test_templates_render_as_llama_cpp_renders_them():
-    from disco.endpoints.chat_template import ChatTemplate
     from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    from disco.endpoints.chat_template import ChatTemplate
 
     template = (
         "{{ bos_token }}{%- for m in messages if m.role != 'system' %}\n"

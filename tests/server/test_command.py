@@ -202,7 +202,7 @@ def test_a_port_in_use_is_named(refused):
     [
         (("--host", "0.0.0.0"), {}, "DISCO_SERVER_KEY"),
         (("--host", "no-such-host.invalid"), {"DISCO_SERVER_KEY": KEY}, "not known"),
-        (("--host", "192.0.2.1"), {"DISCO_SERVER_KEY": KEY}, "no address of this machine"),
+        (("--host", "192.0.2.1"), {"DISCO_SERVER_KEY": KEY}, "is not an address of this machine"),
         (("--key-file", "no-such-file"), {}, "cannot be read"),
         ((), {"DISCO_SERVER_KEY": ""}, "empty"),
         (("--allow-origin", "*"), {}, "no origin"),
@@ -213,7 +213,7 @@ def test_a_port_in_use_is_named(refused):
         (
             ("--port", "8699", "--policy", "server-only.toml"),
             {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"},
-            "is this one",
+            "is this server itself",
         ),
     ],
     ids=lambda value: str(value)[:40],

@@ -1,1 +1,1 @@
-"""`disco demo`: real endpoints, made to fail before the user's eyes."""
+"""`disco demo`: real endpoints that fail while the user watches."""

@@ -1,6 +1,6 @@
-"""`disco demo --chaos`: the processes behind an answer are killed while it is written, and it goes on.
+"""`disco demo --chaos`: kill the processes behind an answer while it is written, and show that it goes on.
 
-The kills are real (`kill -9`), of a real server's process and of the process that runs the local model.
+The kills are real (`kill -9`): a real server's process and the process that runs the local model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SCENES = (
     ),
     Scene(
         "The model's process is killed in mid-answer, and the server carries on",
-        "The device writes alone, in a process of its own: what kills it (here kill -9; in life a GGML abort, or "
-        "the system when memory is short) does not kill the application.",
+        "The device writes alone, in a process of its own. What kills that process (here kill -9; in practice a GGML "
+        "abort, or the system when memory is short) does not kill the application.",
         "Tell me about the brass instruments.",
         "device_only",
         MAINS,
@@ -38,7 +38,7 @@ SCENES = (
         kills="device",
     ),
     Scene(
-        "The next question finds everything in place again",
+        "The next question is answered as before",
         "The model's process was started again by itself.",
         "Tell me about the ships in bottles.",
         "device_only",
@@ -51,11 +51,11 @@ SCENES = (
 
 
 async def run_chaos(screen: Screen) -> int:
-    """Play every scene; 0 when every answer survived without a gap or a repeat.
+    """Play every scene; return 0 if every answer survived without a gap or a repeat.
 
-    Never kills a server of the user's: it starts its own, whatever the environment names.
+    Never kills the user's own server: the demonstration starts one of its own, whatever the environment names.
     """
-    screen.line("disco: one answer, whoever dies", style="bold")
+    screen.line("disco: one answer, whichever process dies", style="bold")
     survived = True
     async with AsyncExitStack() as stack:
         device = DemoDevice(isolation="process")

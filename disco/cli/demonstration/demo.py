@@ -1,6 +1,6 @@
-"""`disco demo`: a real local model and a real server give one answer together, before your eyes.
+"""`disco demo`: a real local model and a real server give one answer together.
 
-The stage, `disco/cli/demonstration/scene.py`, says what is real here: everything but the distance.
+`disco/cli/demonstration/scene.py` says what is real here: everything except the distance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCENES = (
     Scene(
         "The server wins the race, and the answer moves to the device",
         "Both start. The device must first load its model and read the instructions; the server has them "
-        "cached. The server is the dear one here, so the device takes over in mid-sentence.",
+        "cached. The server is the more expensive side here, so the device takes over in mid-sentence.",
         "Tell me about the great lamp of the old lighthouse.",
         "race",
         MAINS,
@@ -46,7 +46,7 @@ SCENES = (
     ),
     Scene(
         "The device wins the race and keeps the answer",
-        "The server is having a slow moment. The device has the instructions in its cache by now.",
+        "The server is slow at the moment. The device has the instructions in its cache by now.",
         "Tell me about the ships in bottles.",
         "race",
         MAINS,
@@ -55,8 +55,8 @@ SCENES = (
     ),
     Scene(
         "The device wins the race, and the answer moves to the server",
-        "The battery is almost empty: now the device's work is the dear one. It still speaks first, and "
-        "hands over as soon as enough text is banked to hide the server's delay.",
+        "The battery is almost empty, so the device is the more expensive side now. It still writes first. The "
+        "answer moves as soon as enough text is banked to hide the server's delay.",
         "Tell me about the letters that were never sent.",
         "race",
         BATTERY,
@@ -87,7 +87,7 @@ class Row:
 
 
 async def run_demo(screen: Screen) -> int:
-    """Play every scene and print the table; 0 when everything that was to be shown was shown."""
+    """Play every scene and print the table; return 0 if every scene went as planned."""
     screen.line("disco: one answer from two models", style="bold")
     rows: list[Row] = []
     shown = True
@@ -100,7 +100,8 @@ async def run_demo(screen: Screen) -> int:
         for number, scene in enumerate(SCENES, 1):
             if scene.kills is not None and remote.process is None:
                 screen.line(
-                    f"\n{number}. {scene.title}: skipped, your own server is not killed.", style="bold"
+                    f"\n{number}. {scene.title}: skipped, because your own server is not killed.",
+                    style="bold",
                 )
                 continue
             record = await play(number, scene, screen, device, profile, remote)
@@ -115,7 +116,7 @@ async def run_demo(screen: Screen) -> int:
 
 
 async def _baselines(screen: Screen, device: DemoDevice, profile: DeviceProfile, remote: Remote) -> list[Row]:
-    """The same questions with one endpoint only, under the same conditions."""
+    """Ask the same questions with one endpoint only, under the same conditions."""
     rows = []
     for number, scene in enumerate(SCENES, 1):
         for policy in ("server_only", "device_only"):

@@ -1,4 +1,4 @@
-"""A real OpenAI-compatible server on this machine, in a process of its own, to play with and to kill.
+"""A real OpenAI-compatible server on this machine, in a process of its own, for demonstrations that kill it.
 
 It is `python -m llama_cpp.server` on a free loopback port. Needs the extra `disco-llm[demo]`.
 """
@@ -25,8 +25,8 @@ __all__ = ["DemoServer", "DemoServerError", "free_port"]
 Progress = Callable[[float, str], None]
 """Called with the seconds waited so far and a short phrase that says for what."""
 
-# The child reads a pipe that nobody writes to: it ends when the parent is gone, however that came about
-# (Ctrl-C, SIGKILL, a crash), on every system, and with it the child.
+# The child reads a pipe that is never written to. When the parent ends in any way (Ctrl-C, SIGKILL, a crash), the
+# pipe ends, on every system, and the child exits.
 _CHILD = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
@@ -38,11 +38,11 @@ _LOG_LINES = 15
 
 
 class DemoServerError(DiscoError):
-    """The demonstration server did not come up; the message ends with the last lines of its log."""
+    """The demonstration server did not start; the message ends with the last lines of its log."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on at this moment."""
+    """Return a TCP port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -52,22 +52,22 @@ def free_port(host: str = "127.0.0.1") -> int:
 class DemoServer:
     """The server process: start it, wait for it, kill it, start it again on the same port.
 
-    A context manager; leaving it stops the process. All methods block; call them from a worker thread
-    where an event loop runs.
+    A context manager; leaving it stops the process. All methods block: call them from a worker thread
+    if an event loop runs.
 
     Args:
         model: a short name, the path of a GGUF file, or `hf:owner/repo/file.gguf`.
-        model_name: what requests call the model.
-        context_tokens: prompt and answer together.
-        threads: of llama.cpp, for prefill and for decoding. One leaves room for a device model beside it.
-        port: to listen on; 0 picks a free one.
-        api_key: the key it takes; it takes any when None.
-        timeout_s: how long it may take to come up.
-        progress: told now and then while waiting.
+        model_name: the model's name in requests.
+        context_tokens: the most tokens of prompt and answer together.
+        threads: threads of llama.cpp, for prefill and for decoding. One leaves room for a device model beside it.
+        port: port to listen on; 0 picks a free one.
+        api_key: the key that requests must have; None: any key.
+        timeout_s: how long the start may take, in seconds.
+        progress: called from time to time while waiting.
 
     Raises:
         ConfigurationError: the model's name is unknown, or a package is missing.
-        ModelFileError: its file is missing or not usable.
+        ModelFileError: the model's file is missing or not usable.
     """
 
     # Mutable: the process and its log file, None when there is none.
@@ -100,24 +100,24 @@ class DemoServer:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client takes as `base_url`."""
+        """The `base_url` for an OpenAI client."""
         return f"http://{self.host}:{self.port}/v1"
 
     @property
     def pid(self) -> int | None:
-        """Process id while it runs."""
+        """The process id while the process runs; else None."""
         return self._process.pid if self.running and self._process else None
 
     @property
     def running(self) -> bool:
-        """The process is alive (it may still be loading)."""
+        """Whether the process is alive (it may still be loading)."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process and return once it answers. Does nothing when it already runs.
+        """Start the process and return once it answers. Does nothing if the process already runs.
 
         Raises:
-            DemoServerError: it ended or did not answer in time; it is not running then.
+            DemoServerError: the process ended or did not answer in time; it is then not running.
         """
         if self.running:
             return
@@ -131,7 +131,7 @@ class DemoServer:
             "n_ctx": self.context_tokens,
             "n_threads": self.threads,
             "n_threads_batch": self.threads,
-            # A second request waits for the first instead of cutting it short.
+            # A second request waits for the first instead of interrupting it.
             "interrupt_requests": False,
         }
         if self._api_key is not None:
@@ -171,13 +171,13 @@ class DemoServer:
         with contextlib.closing(connection):
             try:
                 connection.request("GET", "/v1/models")
-                # With a key of its own it refuses us, which is an answer, too.
+                # A server with a key of its own refuses this request, which is also an answer.
                 return connection.getresponse().status in (http.client.OK, http.client.UNAUTHORIZED)
             except (OSError, http.client.HTTPException):
                 return False
 
     def log_tail(self) -> str:
-        """The last lines the process wrote. The server does not log prompts or answers."""
+        """Return the last lines that the process wrote. The server does not log prompts or answers."""
         if self._log is None:
             return ""
         end = self._log.seek(0, 2)
@@ -192,7 +192,7 @@ class DemoServer:
         self._release()
 
     def stop(self) -> None:
-        """End the process and free everything; gently first. Idempotent."""
+        """End the process, gently at first, and free its resources. Idempotent."""
         if self._process is not None and self.running:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""The stage of `disco demo`: a real device, a real server far away, and how one scene is played.
+"""The setting of `disco demo`: a real device, a real server far away, and how one scene is played.
 
-Nothing is staged but the distance: the server runs on this machine behind a proxy that delays it as a
-measured server profile says. Who wins, where the answer moves and what survives is decided live.
+Only the distance is simulated: the server runs on this machine behind a proxy that delays it as a
+measured server profile says. The race's winner, the migrations and the failovers are decided live.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 LOCAL = "smollm2-135m"
-SERVER_PROFILE = "gpt-4o-mini-2024"  # how far away the server feels
-PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the money means something
+SERVER_PROFILE = "gpt-4o-mini-2024"  # the delays of the simulated distance
+PRICE = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's, so that the costs are realistic
 SAMPLING: dict[str, Any] = {"max_tokens": 160, "temperature": 0.7, "seed": 3}
 KILL_AFTER = 25  # chunks
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way only
-TRIES = 3  # a busy machine may decide a race the other way; then the scene is played again
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM
+TRIES = 3  # on a busy machine, a race may end the other way; then the scene is repeated
 
 INSTRUCTIONS = (
     "You are the guide of a small museum by the sea. You tell visitors about ships in bottles, brass instruments, "
@@ -71,18 +71,18 @@ MAINS, BATTERY = 4e-12, 2e-8  # USD per 10⁶ FLOPs: a wall socket, an almost em
 
 @dataclass(frozen=True)
 class Scene:
-    """One thing to be shown.
+    """One scene of the demonstration.
 
     Attributes:
-        title, story: what the viewer is told.
+        title, story: the text for the viewer.
         prompt: the question asked.
         policy: `race` or `server_only`.
         exchange_rate: USD per 10⁶ FLOPs of the device's work: mains (low) or an almost empty battery (high).
         delay_quantile: how slow the server is, as a quantile of its profile's TTFT.
         expects: (winner, last writer) that make the scene a success.
-        cold: the device's model is not loaded yet.
-        pace_tps: reading pace while text is banked.
-        kills: whose process is killed in mid-answer; None: nobody's.
+        cold: whether the device's model is not loaded yet.
+        pace_tps: reading pace in tokens/s while text is banked.
+        kills: the side whose process is killed in mid-answer; None: no kill.
     """
 
     title: str
@@ -100,7 +100,7 @@ class Scene:
 
 @dataclass
 class Remote:
-    """The server of the demo. `process` and `shaper` are None when it is the user's own."""
+    """The server of the demo. `process` and `shaper` are None if it is the user's own server."""
 
     base_url: str
     api_key: str = field(repr=False)
@@ -111,10 +111,10 @@ class Remote:
 
 
 class DemoDevice:
-    """The local model. Mutable: `endpoint`, replaced by one that is not loaded where a scene starts cold.
+    """The local model. Mutable: `endpoint`, replaced by an endpoint that is not loaded when a scene starts cold.
 
     Args:
-        isolation: where it runs; a model in a process of its own can be killed.
+        isolation: where the model runs; a model in a process of its own can be killed.
     """
 
     def __init__(self, isolation: Literal["thread", "process"] = "thread") -> None:
@@ -138,12 +138,12 @@ class DemoDevice:
 
 @asynccontextmanager
 async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Remote]:
-    """The user's own server where the environment names one (unless `own` is False), else one started here."""
+    """Yield the user's own server if the environment names one (unless `own` is False), else one started here."""
     key = os.environ.get("OPENAI_API_KEY")
     if key and own:
         base_url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1")
         model = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
-        shown = httpx2.URL(base_url).copy_with(userinfo=b"", query=None)  # some write their key there
+        shown = httpx2.URL(base_url).copy_with(userinfo=b"", query=None)  # these parts may contain a key
         screen.line(f"Using your server at {shown}, model {model}.")
         yield Remote(base_url, key, model, "auto")
         return
@@ -157,8 +157,8 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
             f"It answers through a proxy that delays it like {SERVER_PROFILE} (measured TTFT quantiles).",
             style="dim",
         )
-        # Its chat route cannot continue a half-written answer, its plain completions route can; it runs
-        # the same file as the device, so the file's own chat template is the right one.
+        # The server's chat route cannot continue a half-written answer, but its plain completions route can. It runs
+        # the same file as the device, so the file's own chat template fits.
         continuation = Continuation(method="completions", template=str(process.model))
         yield Remote(shaper.base_url, "demo-key", LOCAL, continuation, process, shaper)
 
@@ -166,7 +166,7 @@ async def start_remote(screen: Screen, *, own: bool = True) -> AsyncIterator[Rem
 async def play(
     number: int, scene: Scene, screen: Screen, device: DemoDevice, profile: DeviceProfile, remote: Remote
 ) -> RouteRecord:
-    """Tell the scene's story and play it, again where it went another way than announced."""
+    """Print the scene's story and play the scene; repeat it if it did not go as announced."""
     screen.line(f"\n{number}. {scene.title}", style="bold")
     screen.line(scene.story, style="dim")
     for attempt in range(1, TRIES + 1):
@@ -183,14 +183,16 @@ async def play(
         explain(screen, record)
         if as_expected(scene, record) or attempt == TRIES:
             return record
-        screen.line("That went another way than announced (a busy machine decides races, too). Once more:")
+        screen.line(
+            "That went another way than announced (on a busy machine a race can end either way). Once more:"
+        )
     raise AssertionError
 
 
 async def _show(
     scene: Scene, screen: Screen, client: AsyncDisco, device: DemoDevice, remote: Remote
 ) -> RouteRecord:
-    """Ask, and print the answer as it comes, each word in its writer's colour."""
+    """Ask, and print the answer as it comes, each word in the colour of its writer."""
     stream = await client.chat.completions.create(
         model=remote.model,
         messages=messages(scene.prompt),
@@ -215,9 +217,9 @@ async def _show(
     return stream.route
 
 
-async def _kill(whose: Literal["server", "device"], device: DemoDevice, remote: Remote) -> None:
-    """`kill -9`: nothing of the process gets a chance to say goodbye."""
-    if whose == "device":
+async def _kill(side: Literal["server", "device"], device: DemoDevice, remote: Remote) -> None:
+    """Kill a process with `kill -9`, so that it cannot clean up."""
+    if side == "device":
         pid = device.endpoint.process_id
         assert pid is not None, "only a model in a process of its own can be killed"
         os.kill(pid, KILL)
@@ -226,9 +228,9 @@ async def _kill(whose: Literal["server", "device"], device: DemoDevice, remote: 
 
 
 def explain(screen: Screen, record: RouteRecord) -> None:
-    """What the route record says, in words."""
+    """Print what the route record says, in words."""
     pace = record.pace
-    parts = [f"{record.winner} spoke first after {pace.ttft_raw_s:.2f} s"]
+    parts = [f"{record.winner} wrote first after {pace.ttft_raw_s:.2f} s"]
     parts += [f"{t.endpoint} lost the race" for t in record.attempts if t.outcome == "lost"]
     parts += [f"{t.endpoint} lost, and kept its prefill" for t in record.attempts if t.outcome == "parked"]
     parts += [
@@ -238,7 +240,7 @@ def explain(screen: Screen, record: RouteRecord) -> None:
         if t.outcome == "switched" and t.took_s is not None
     ]
     parts += [
-        f"a move to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
+        f"a migration to {t.target} was given up ({t.outcome})" for t in record.migrations if t.took_s is None
     ]
     parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
     parts.append(f"{record.cost * 1e6:.1f} µ$")
@@ -249,13 +251,13 @@ def explain(screen: Screen, record: RouteRecord) -> None:
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:
-    """Whether the record shows what the scene announced."""
+    """Return whether the record shows what the scene announced."""
     last = record.segments[-1].endpoint if record.segments else None
     return (record.winner, last) == scene.expects and record.seamless
 
 
 def messages(prompt: str) -> list[Any]:
-    """The question, behind the guide's instructions."""
+    """Return the messages: the guide's instructions, then the question."""
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": prompt}]
 
 
@@ -272,7 +274,7 @@ def _preset(scene: Scene, policy: str | None = None) -> Preset:
 def make_client(
     scene: Scene, device: DemoDevice, profile: DeviceProfile, remote: Remote, policy: str | None = None
 ) -> AsyncDisco:
-    """A client as the scene wants it; `policy` is another one than the scene's, to compare with."""
+    """Make a client for the scene; `policy` replaces the scene's policy, for comparison."""
     return AsyncDisco(
         local=device.endpoint,
         preset=_preset(scene, policy),
@@ -286,7 +288,7 @@ def make_client(
 
 
 async def prepare(scene: Scene, remote: Remote) -> None:
-    """Set the distance, and let the server have the instructions cached, as a busy service has."""
+    """Set the delay, and make the server cache the instructions, as those of a busy service are cached."""
     if remote.shaper is None:
         return
     remote.shaper.delay = 0.0
@@ -296,7 +298,7 @@ async def prepare(scene: Scene, remote: Remote) -> None:
 
 
 async def read_instructions(client: AsyncDisco) -> None:
-    """The device answers an earlier question of the same visitor, so it holds the instructions."""
+    """Have the device answer an earlier question of the same visitor, so that it has the instructions cached."""
     await client.chat.completions.create(
         model="any",
         messages=messages("Hello."),

@@ -1,8 +1,8 @@
-"""A TCP proxy on loopback that makes a server on this machine feel far away.
+"""A TCP proxy on loopback that makes a server on this machine respond like a distant one.
 
-Each request waits before it is passed on, as it would in a busy server's queue; after that everything
-flows through untouched, chunk by chunk. A client that hangs up is hung up on the server at once, and a
-server that dies is seen by the client as a connection reset.
+Each request waits before it is passed on, as in a busy server's queue. After that, all bytes pass unchanged, chunk
+by chunk. If a client hangs up, the proxy hangs up on the server at once. If the server dies, the client sees a
+connection reset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 __all__ = ["Shaper", "shape"]
 
-_CHUNKS = 1024  # held per direction; a sender that is further ahead waits
+_CHUNKS = 1024  # chunks held per direction; a sender that is further ahead waits
 _LOST = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
@@ -34,13 +34,13 @@ Delay = _Sampler | float
 
 
 class Shaper:
-    """The proxy's settings, which may change while it runs, and its counters.
+    """The proxy's counters, and its settings, which may change while it runs.
 
     Attributes:
         delay: extra seconds before the first byte of each response.
-        jitter: extra seconds per chunk of a response; chunks stay in order, and late ones do not add up.
-        requests: how many it has passed on or is holding.
-        open_connections: clients connected now.
+        jitter: extra seconds per chunk of a response. Chunks stay in order, and delays of late chunks do not add up.
+        requests: number of requests passed on or held.
+        open_connections: number of clients connected now.
     """
 
     def __init__(self, port: int, delay: Delay, jitter: Delay, rng: np.random.Generator) -> None:
@@ -53,11 +53,11 @@ class Shaper:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client takes as `base_url`."""
+        """The `base_url` for an OpenAI client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def draw(self, delay: Delay) -> float:
-        """One value in seconds, never negative."""
+        """Draw one value in seconds, never negative."""
         return max(0.0, float(delay if isinstance(delay, int | float) else delay.sample(self._rng, 1)[0]))
 
 
@@ -68,11 +68,11 @@ async def shape(
     """Run the proxy in front of `127.0.0.1:upstream_port` for the length of the `async with` block.
 
     Args:
-        upstream_port: where the server listens; it need not be up yet.
+        upstream_port: the port that the server listens on; it need not be up yet.
         delay: see `Shaper`.
         jitter: see `Shaper`.
-        port: to listen on; 0 picks a free one.
-        seed: of the drawn delays.
+        port: port to listen on; 0 picks a free one.
+        seed: seed of the drawn delays.
 
     Yields:
         The running proxy.
@@ -93,7 +93,7 @@ async def shape(
         error: Exception | None = None
         try:
             yield shaper
-        except Exception as raised:  # noqa: BLE001 - leaves the group as itself, not in an ExceptionGroup
+        except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
             error = raised
         finally:
             group.cancel_scope.cancel()
@@ -104,7 +104,7 @@ async def shape(
 class _Connection:
     """One client's connection, which carries one request after another."""
 
-    # Mutable: everything below. A request begins with the first bytes after a response was flowing.
+    # Mutable: everything below. A request begins with the first bytes after bytes of a response.
 
     def __init__(self, shaper: Shaper, client: anyio.abc.SocketStream) -> None:
         self.shaper = shaper
@@ -112,7 +112,7 @@ class _Connection:
         self.responding = True  # the last bytes went to the client (or there were none)
         self.release_at = -math.inf  # when the current request may be passed on
         self.chunked = False  # the current response has no length of its own
-        self.tail = b""  # its last bytes
+        self.tail = b""  # the last bytes of the current response
         self.group: anyio.abc.TaskGroup
 
     async def run(self, upstream_port: int) -> None:
@@ -139,7 +139,7 @@ class _Connection:
         release_at: Callable[[bytes], float],
         gone: Callable[[], None] | None,
     ) -> None:
-        # Reading never waits for a delay: that is how a hang-up is noticed at once.
+        # Reading never waits for a delay, so that a hang-up is noticed at once.
         with put:
             try:
                 while True:
@@ -186,8 +186,8 @@ class _Connection:
         self.group.cancel_scope.cancel()
 
     def _server_gone(self) -> None:
-        # A closed idle connection is no event; an answer that was due or half sent is a dead server. An
-        # answer with a length needs no reset: the client counts.
+        # Closing an idle connection is normal. If an answer was due or half sent, the server has died. An answer
+        # with a content length needs no reset, because the client counts its bytes.
         if not self.responding or (self.chunked and not self.tail.endswith(b"0\r\n\r\n")):
             _reset_on_close(self.client)
         self.group.cancel_scope.cancel()

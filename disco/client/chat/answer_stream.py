@@ -1,4 +1,4 @@
-"""The stream an application iterates: the SDK's `AsyncStream`, fed by a session."""
+"""The stream that an application iterates: the SDK's `AsyncStream`, with text from a session."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CLOSE_S = 5.0
 class DiscoStream(AsyncStream[ChatCompletionChunk]):
     """An `openai.AsyncStream[ChatCompletionChunk]` whose answer may have several writers.
 
-    `route` is the route record, once the answer is complete; `writer` names the endpoint that
-    wrote the chunk handed out last. Leaving the iteration early must be followed by `close()` (or use
-    `async with`), as with the SDK's own stream; nothing runs on after it.
+    `route` is the route record, once the answer is complete. `writer` is the name of the endpoint that wrote the
+    chunk returned last. As with the SDK's own stream, a caller that leaves the iteration early must call `close()`
+    (or use `async with`). After that, no task of the answer runs any more.
     """
 
-    # Deliberately does not call the base class's __init__: there is no single HTTP response behind it.
+    # Does not call the base class's __init__, on purpose: no single HTTP response is behind this stream.
     def __init__(
         self, live: LiveSession, first: list[Delta], chunks: ChatChunks, *, include_usage: bool
     ) -> None:
@@ -48,36 +48,36 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
 
     @property
     def route(self) -> RouteRecord:
-        """The route record: who started, who won, where the answer moved, what it cost.
+        """The route record: which endpoints started, which won, where the answer migrated, what it cost.
 
         Raises:
             DiscoError: the answer is not complete yet.
         """
         if self._live.record is None:
             raise DiscoError(
-                "The route record is written when the answer is complete: read the stream to its end, or close it."
+                "The route record is written when the answer is complete. Read the stream to its end, or close it."
             )
         return self._live.record
 
     @property
     def writer(self) -> str | None:
-        """Name of the endpoint that wrote the last chunk with text."""
+        """The name of the endpoint that wrote the last chunk with text."""
         return self._live.session.transcript.writer_at(max(0, self._chars - 1))
 
     @property
     def buffered_tokens(self) -> int:
-        """How full the playback buffer is: tokens that are written and that the application has not been given yet.
+        """The fill of the playback buffer: tokens that are written but not yet returned to the application.
 
-        What is kept back for a steady pace, and what nobody has read so far; a chunk counts as one token at least.
+        Counts the text held back for a steady pace and the text not yet read. A chunk counts as at least one token.
         """
         unread = sum(delta.tokens for delta in self._reading.first) + len(self._waiting)
         return round(self._live.buffered_tokens) + unread
 
     @cached_property
     def response(self) -> httpx2.Response:  # type: ignore[override]
-        """A stand-in for the HTTP response of the plain SDK: an answer here may have several, or none.
+        """A stand-in for the plain SDK's HTTP response: an answer of disco may have several responses, or none.
 
-        Closing it stops the answer: the SDK's helpers around a stream close it in this way.
+        Closing it stops the answer: the SDK's helpers close a stream in this way.
         """
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
@@ -85,7 +85,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         response.is_closed = self._reading.is_over or self._live.done
         return response
 
-    # Plain methods, not a generator: one that is left early would have to be closed by its owner under trio.
+    # Plain methods, not a generator: under trio, the owner would have to close a generator that is left early.
     def __aiter__(self) -> Self:
         return self
 
@@ -97,9 +97,9 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         return self._hand_out(self._waiting.popleft())
 
     def _hand_out(self, item: Delta | ChatCompletionChunk) -> ChatCompletionChunk:
-        """The chunk that the application gets now, which is what `writer` is about.
+        """Return the chunk for an item. `writer` refers to this chunk.
 
-        It is made here: those of a whole batch at once would keep the garbage collector busy.
+        The chunk is made only here: making a whole batch at once would keep the garbage collector busy.
         """
         chunk = self._chunks.of(item) if type(item) is Delta else cast("ChatCompletionChunk", item)
         if chunk.choices:
@@ -107,12 +107,12 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         return chunk
 
     async def _next_batch(self) -> Sequence[Delta | ChatCompletionChunk]:
-        """All that waits to be read, at least one item; none at the end. For readers in other threads, too.
+        """Return all items that wait to be read, at least one; none at the end. Also for readers in other threads.
 
         Each item goes through `_hand_out`, in order.
 
         Raises:
-            Exception: what ended the answer, with `partial_text` and `route` on it.
+            Exception: the error that ended the answer, with `partial_text` and `route` on it.
         """
         reading = self._reading
         if reading.is_over:
@@ -137,21 +137,21 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             self.response.is_closed = True
 
     def __del__(self) -> None:
-        # Forgotten in the middle: nobody will read on, so nothing needs to write on.
+        # The application has dropped the stream before its end, so the answer has no reader any more.
         live = getattr(self, "_live", None)
         if live is not None:
             live.abandon()
 
     async def close(self) -> None:
-        """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
+        """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         await stop(self._live)
         self._close_response()
 
 
 class _Closes(httpx2.AsyncByteStream):
-    """The body of the stand-in: nothing to read, and closing it stops the answer.
+    """The body of the stand-in response: empty, and closing it stops the answer.
 
-    It does not hold the stream: in a circle, one that is dropped would run on until the garbage collector comes.
+    It has no reference to the stream. In a reference cycle, a dropped stream would go on until garbage collection.
     """
 
     def __init__(self, live: LiveSession) -> None:
@@ -167,13 +167,13 @@ class _Closes(httpx2.AsyncByteStream):
 
 
 class Reading:
-    """An answer as it is read, from the text on that was waited for before it was handed out.
+    """An answer as it is read, including the text that was awaited before the stream was returned.
 
     Mutable: `first`, `is_over`.
 
     Attributes:
-        first: what was read already and is not handed out yet.
-        is_over: nothing more comes: it was read to its end, or reading it has failed.
+        first: deltas that were read but not yet returned.
+        is_over: no more deltas come: the answer was read to its end, or reading it has failed.
     """
 
     def __init__(self, live: LiveSession, first: list[Delta]) -> None:
@@ -182,7 +182,7 @@ class Reading:
         self.is_over = False
 
     async def next(self) -> list[Delta]:
-        """What was released, at least one delta; empty at the end.
+        """Return the deltas released since the last call, at least one; empty at the end.
 
         Raises:
             Exception: as `read`.
@@ -197,7 +197,7 @@ class Reading:
         return batch
 
     async def rest(self) -> list[Delta]:
-        """All that comes until the end of the answer.
+        """Return all further deltas until the end of the answer.
 
         Raises:
             Exception: as `read`.
@@ -209,40 +209,40 @@ class Reading:
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether it was stopped, so that its end must not look like that of a complete answer."""
+        """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
         return self._live.session.finish_reason == "cancelled"
 
 
 async def read(live: LiveSession) -> list[Delta]:
-    """What was released of an answer, at least one delta; empty at its end. A read that is broken off ends it.
+    """Return an answer's released deltas, at least one; empty at its end. Cancelling the read stops the answer.
 
     Raises:
-        Exception: what ended the answer, with `partial_text` and `route` on it.
+        Exception: the error that ended the answer, with `partial_text` and `route` on it.
     """
     try:
         return await live.read()
     except Exception as error:
         attach_evidence(error, partial_text=live.session.transcript.text, route=live.record)
         raise
-    except BaseException:  # cancelled: as with the SDK's own stream; nothing is left running behind
+    except BaseException:  # cancelled: no task may go on, as with the SDK's own stream
         await stop(live)
         raise
 
 
 async def stop(live: LiveSession) -> None:
-    """End an answer wherever it is and return once nothing of it runs, at most a few seconds later."""
+    """Stop an answer at any stage and return once no task of it runs, at most a few seconds later."""
     live.cancel()
     with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
         await live.wait_done()
 
 
 def finish_reason(live: LiveSession) -> str:
-    """Why an answer ended, once it has."""
+    """Return why an answer ended, once it has ended."""
     return live.session.finish_reason or "stop"
 
 
 def answer_usage(live: LiveSession) -> CompletionUsage:
-    """One usage for one answer: its prompt once, its own tokens once; what losers used is in the route."""
+    """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer

@@ -1,4 +1,4 @@
-"""From deltas to the SDK's own types: one answer has one id, one model, one usage, whoever wrote it."""
+"""From deltas to the SDK's own types. An answer has one id, one model and one usage, even with several writers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatChunks", "RoutedChatCompletion", "assemble"]
 
-# What is made here is like one of these but for the fields that are given: the SDK's `construct` looks at every
-# field's type anew, which takes twenty times as long. They say which fields count as set, too.
+# Templates: an object made here is a copy of one of these with some fields replaced. The SDK's `construct` looks at
+# every field's type anew, which takes twenty times as long. A template also determines which fields count as set.
 _DELTA = ChoiceDelta.construct(content=None, role=None)
 _EMPTY, _ROLE = ChoiceDelta.construct(), ChoiceDelta.construct(role="assistant")
 _CHUNK_CHOICE = ChunkChoice.construct(index=0, delta=_EMPTY, finish_reason=None, logprobs=None)
@@ -36,12 +36,12 @@ _CHUNK = ChatCompletionChunk.construct(
 )
 _MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
 _CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
-# Most deltas hold nothing else; dumping those to merge them triples the time a chunk takes here.
+# Most deltas hold no other field. Dumping these deltas to merge them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
 
 
 class ChatChunks:
-    """Makes the chunks of one answer. Mutable: identity, taken from the first vendor chunk there is."""
+    """Makes the chunks of one answer. Mutable: the identity, taken from the first vendor chunk, if any."""
 
     def __init__(self, model: str) -> None:
         self.id = f"chatcmpl-{token_hex(16)}"
@@ -52,7 +52,7 @@ class ChatChunks:
         self._role_sent = False
 
     def of(self, delta: Delta) -> ChatCompletionChunk:
-        """The chunk for one delta: the vendor's own where there is one, else a new one."""
+        """Return the chunk for one delta: the vendor's own if there is one, else a new one."""
         raw: ChatCompletionChunk | None
         raw = delta.raw.made() if type(delta.raw) is TemplateChunk else delta.raw
         if raw is not None:
@@ -75,22 +75,22 @@ class ChatChunks:
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
 
     def are_of(self, raw: Any) -> bool:
-        """Whether `of` would hand out this vendor's chunk as it came, and learn nothing new from it."""
+        """Return whether `of` would return this vendor's chunk unchanged, and learn nothing new from it."""
         return type(raw) is TemplateChunk and not self._first and raw.template.id == self.id
 
     def last(self, finish_reason: str) -> ChatCompletionChunk:
-        """The chunk that says why the answer ended."""
+        """Return the chunk that says why the answer ended."""
         delta = _like(_EMPTY if self._role_sent else _ROLE)
         return self._envelope([_like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
 
     def text_frame(self) -> tuple[bytes, bytes]:
-        """What stands before and after the text, as a JSON string, in the event of a chunk with nothing else."""
+        """Return the bytes before and after the text's JSON string, in the event of a chunk with text only."""
         made = _like(_CHUNK_CHOICE, delta=ChoiceDelta.construct(content="\0"))
         head, tail = self._envelope([made]).model_dump_json(exclude_unset=True).split('"\\u0000"')
         return b"data: " + head.encode(), tail.encode() + b"\n\n"
 
     def usage(self, usage: CompletionUsage) -> ChatCompletionChunk:
-        """The chunk without choices that `stream_options.include_usage` asks for."""
+        """Return the chunk without choices that `stream_options.include_usage` asks for."""
         chunk = self._envelope([])
         chunk.usage = usage
         return chunk
@@ -108,7 +108,7 @@ class ChatChunks:
 
 
 def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
-    """The delta of a chunk with reasoning or calls, as servers write it."""
+    """Return the delta of a chunk with reasoning or calls, as servers write it."""
     fields: dict[str, Any] = {"role": role, "content": None} if role else {}
     if delta.text:
         fields["content"] = delta.text
@@ -130,7 +130,7 @@ def _call(call: ToolCallDelta) -> ChoiceDeltaToolCall:
 
 
 class _Later:
-    """A route record that is written when somebody asks for it. Equal to it, and pickled as it."""
+    """A route record that is made at first access. Equal to the record, and pickled as the record."""
 
     __slots__ = ("write",)
     __hash__ = None  # type: ignore[assignment]
@@ -153,13 +153,13 @@ def _itself(record: RouteRecord) -> RouteRecord:
 
 
 class RoutedChatCompletion(ChatCompletion):
-    """A `ChatCompletion` that knows its route; equal to and serialised like the plain one."""
+    """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
 
     _route: Any = None
 
     @property
     def route(self) -> RouteRecord:
-        """The route record of this answer: who started, who wrote, where it moved, what it cost."""
+        """The route record of this answer: which endpoints started, which wrote, where it migrated, what it cost."""
         record: RouteRecord = self._route.write() if type(self._route) is _Later else self._route
         return record
 
@@ -176,16 +176,16 @@ def assemble(
     usage: CompletionUsage,
     route: Callable[[], RouteRecord] | None,
 ) -> RoutedChatCompletion:
-    """The non-streaming answer made of the same deltas that a stream would have carried.
+    """Return the non-streaming answer, made of the deltas that a stream would have carried.
 
-    Every field that a vendor's chunk carries in its first choice (refusal, tool calls, reasoning and other
-    extra fields) is merged the way the API documents it: strings are joined, tool calls joined by index.
+    Every field that a vendor's chunk has in its first choice (refusal, tool calls, reasoning and other
+    extra fields) is merged as the API documents it: strings are joined, tool calls are joined by index.
 
     Args:
-        chunks: of this answer.
-        deltas: all of it.
-        finish_reason: the API's.
-        usage: of the answer.
+        chunks: the maker of this answer's chunks.
+        deltas: all deltas of the answer.
+        finish_reason: the finish reason, as the API names it.
+        usage: the usage of the answer.
         route: writes the route record, once.
     """
     message: dict[str, Any] = {"role": "assistant", "content": None}
@@ -194,7 +194,7 @@ def assemble(
     refusals: list[Any] = []
     for delta in deltas:
         if chunks.are_of(delta.raw):
-            texts.append(delta.text)  # the rest is as in the chunk before it, which has been merged
+            texts.append(delta.text)  # other fields are as in the chunk before, already merged
             continue
         chunk = chunks.of(delta)
         if not chunk.choices:
@@ -214,7 +214,7 @@ def assemble(
     found = None
     if logprobs or refusals:
         found = ChoiceLogprobs.construct(content=logprobs or None, refusal=refusals or None)
-    said = (
+    whole = (
         _like(_MESSAGE, content=message["content"])
         if message.keys() <= _TEXT_FIELDS
         else ChatCompletionMessage.model_validate(message)
@@ -222,14 +222,14 @@ def assemble(
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_like(_CHOICE, finish_reason=finish_reason, message=said, logprobs=found)],
+        choices=[_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found)],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
     answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
-    answer._request_id = None  # noqa: SLF001 - public in spite of its name; there may be several, or none
+    answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
 
 
@@ -247,7 +247,7 @@ def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
         elif isinstance(old, dict) and isinstance(value, dict):
             _merge(old, value)
         elif key == "name" and old == value:
-            pass  # some servers say in every piece which function it is
+            pass  # some servers repeat the function's name in every piece
         elif isinstance(old, str) and isinstance(value, str) and key not in {"id", "type"}:
             into[key] = old + value
         elif isinstance(old, list) and isinstance(value, list):

@@ -31,11 +31,11 @@ _NOT_GIVEN = (Omit, NotGiven)
 
 
 class DiscoCompletions(AsyncCompletions):
-    """The SDK's resource with a routed `create`; everything else of it is inherited."""
+    """The SDK's resource with a routed `create`; the rest is inherited."""
 
     _client: AsyncDisco
 
-    # The SDK's own overloads spell out forty parameters each; these say what comes back.
+    # The SDK's own overloads list forty parameters each; these give only the types returned.
     @overload  # type: ignore[override]
     async def create(
         self,
@@ -62,21 +62,21 @@ class DiscoCompletions(AsyncCompletions):
     ) -> DiscoStream | RoutedChatCompletion: ...
 
     async def create(self, **given: Any) -> Any:
-        """As `AsyncOpenAI.chat.completions.create`: same arguments, same types back.
+        """Create a completion as `AsyncOpenAI.chat.completions.create`: same arguments, same return types.
 
         Adds `extra_body={"disco": {...}}` (see `disco.client.request_options.RequestOptions`), and `.route` on the
         result: on a stream once it has ended, on a completion at once.
 
         Raises:
-            openai.OpenAIError: what the plain SDK would raise, and disco's own errors, which derive from it.
-                When text had been written, `partial_text` and `route` on the error keep it.
-            TypeError: an argument that the SDK does not know, or one that is missing.
+            openai.OpenAIError: the errors of the plain SDK, and disco's own, which derive from it.
+                The error's `partial_text` and `route` keep the text written before it.
+            TypeError: an argument is unknown to the SDK, or a required one is missing.
         """
         if not is_ordinary(given):
-            return await super().create(**given)  # goes on in `AsyncDisco.request`
+            return await super().create(**given)  # calls `AsyncDisco.request`
         for name in given.keys() - _arguments():
             raise TypeError(f"AsyncCompletions.create() got an unexpected keyword argument {name!r}")
-        validate_response_format(given.get("response_format"))  # a class is for `parse`
+        validate_response_format(given.get("response_format"))  # classes are only for `parse`
         headers: Mapping[str, str] | None = _value(given.get("extra_headers"))
         options, extra_body = take_options(_value(given.get("extra_body")), self._client.default_options)
         stream = bool(_value(given.pop("stream", None)))
@@ -96,11 +96,11 @@ class DiscoCompletions(AsyncCompletions):
         deltas = await Reading(live, []).rest()
         return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written)
 
-    if not TYPE_CHECKING:  # to type checkers it is the SDK's own, with all its parameters
+    if not TYPE_CHECKING:  # type checkers see the SDK's own, with all its parameters
 
         @wraps(AsyncCompletions.stream)
         def stream(self, **given: Any) -> Any:
-            """As the SDK's `stream`: the same events, made at a fraction of the cost."""
+            """As the SDK's `stream`: the same events, at a fraction of the CPU time."""
             return StreamManager(super().stream(**given))
 
     def _request(
@@ -126,7 +126,7 @@ class DiscoChat(AsyncChat):
 
 
 def is_ordinary(given: Mapping[str, Any]) -> bool:
-    """Whether a call wants a routed answer as typed objects, not an HTTP response or the server's own."""
+    """Return whether a call needs a routed answer as typed objects, not an HTTP response or the server's own."""
     headers = _value(given.get("extra_headers")) or {}
     if any(name.lower() == RAW_RESPONSE_HEADER.lower() for name in headers):
         return False
@@ -135,14 +135,14 @@ def is_ordinary(given: Mapping[str, Any]) -> bool:
 
 @cache
 def _arguments() -> frozenset[str]:
-    """What the SDK's own `create` takes."""
+    """Return the names of the arguments of the SDK's own `create`."""
     return frozenset(inspect.signature(AsyncCompletions.create).parameters)
 
 
 def _plain(value: Any) -> Any:
-    """Only dicts, lists and what JSON has, as the SDK makes them of its own models and of any iterable.
+    """Return a copy of only dicts, lists and JSON values. The SDK's models and iterables become such values.
 
-    A copy: an answer may be asked for again, when the application's own lists have long been changed.
+    A copy, because the answer may be requested again after the application has changed its own lists.
     """
     kind = type(value)
     if kind in _AS_IT_IS:
@@ -159,5 +159,5 @@ def _plain(value: Any) -> Any:
 
 
 def _value(given: Any) -> Any:
-    """The argument, with the SDK's two marks for "not given" as None."""
+    """Return the argument, with the SDK's two marks for "not given" replaced by None."""
     return None if isinstance(given, _NOT_GIVEN) else given

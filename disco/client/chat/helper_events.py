@@ -1,8 +1,8 @@
-"""The events of the SDK's `.stream()` helpers, made without taking the answer so far apart for every chunk.
+"""The events of the SDK's `.stream()` helpers, without taking the whole message apart for every chunk.
 
-The SDK dumps the whole message, adds the delta and builds the message anew, for every chunk. For a chunk of nothing
-but text all that comes of it is a longer `content`, and two events that say so. This does that directly, and leaves
-every other chunk to the SDK's own code: the objects are equal either way.
+For every chunk, the SDK dumps the whole message, adds the delta and builds the message anew. A chunk with text only
+makes `content` longer and causes two events. For such a chunk, this module does so directly. It leaves every other
+chunk to the SDK's own code. The resulting objects are equal either way.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["StreamManager", "StreamState", "SyncStreamManager"]
 
 
 class StreamState(ChatCompletionStreamState[Any]):
-    """The SDK's state of a streamed answer, with a short way for chunks of plain text.
+    """The SDK's state of a streamed answer, with a fast path for chunks of plain text.
 
-    Mutable: `_like`, the two events of the last such chunk, once the SDK's own code has built a message whole.
+    Mutable: `_like`, the two events of the last such chunk, set once the SDK's own code has built a whole message.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        # With a class to parse into, every chunk changes what was parsed so far, too.
+        # With a class to parse into, every chunk also changes the parsed result.
         self._may = isinstance(self._rich_response_format, Omit)
         self._like: tuple[Any, Any] | None = None
 
     def handle_chunk(self, chunk: ChatCompletionChunk) -> Any:
-        """As the SDK's: take a chunk in, and say what happened."""
+        """As the SDK's: take in a chunk and return its events."""
         like = self._like
         if like is not None and _is_plain(chunk, like[0].snapshot.choices[0].message):
             return self._longer(chunk, *like)
@@ -56,7 +56,7 @@ class StreamState(ChatCompletionStreamState[Any]):
         fields = choice.message.__dict__
         added = chunk.choices[0].delta.content
         content = fields["content"] + added
-        # Not by attribute: pydantic's assignment takes as long as all the rest. They are set already.
+        # Not by attribute: pydantic's assignment takes as long as all other steps. The fields are already set.
         choice.__dict__["message"] = remade(choice.message, {**fields, "content": content})
         answer.__dict__["usage"] = chunk.usage
         answer.__dict__["system_fingerprint"] = chunk.system_fingerprint
@@ -67,7 +67,7 @@ class StreamState(ChatCompletionStreamState[Any]):
 
 
 def _is_plain(chunk: Any, message: Any) -> bool:
-    """Whether a chunk does nothing to the message but make its text longer."""
+    """Return whether a chunk changes the message only by making its text longer."""
     choices = chunk.choices
     if len(choices) != 1 or chunk.moderation is not None:
         return False
@@ -89,7 +89,7 @@ def _is_plain(chunk: Any, message: Any) -> bool:
 
 
 def _is_settled(choice: Any) -> bool:
-    """Whether the SDK has built this choice's message whole, of nothing that the next message must not share."""
+    """Return whether the SDK has built this choice's message whole, of parts that the next message may share."""
     message = choice.message
     fields, extra = vars(message), message.model_extra or {}
     return (
@@ -103,7 +103,7 @@ def _is_settled(choice: Any) -> bool:
 
 
 class StreamManager(AsyncChatCompletionStreamManager[Any]):
-    """The SDK's manager of a `.stream()`, whose stream keeps a `StreamState`."""
+    """The SDK's manager of a `.stream()`, whose stream has a `StreamState`."""
 
     def __init__(self, manager: AsyncChatCompletionStreamManager[Any]) -> None:
         self._manager = manager
@@ -143,7 +143,7 @@ class SyncStreamManager(ChatCompletionStreamManager[Any]):
 
 
 def _quicken(stream: Any) -> None:
-    state = stream._state  # noqa: SLF001 - the SDK offers no way to give it one
+    state = stream._state  # noqa: SLF001 - the SDK has no public way to set it
     if type(state) is ChatCompletionStreamState:
         stream._state = StreamState(  # noqa: SLF001
             input_tools=state._input_tools,  # noqa: SLF001

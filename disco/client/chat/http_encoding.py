@@ -1,8 +1,8 @@
 """A routed answer as the API would send it over HTTP: one JSON document, or server-sent events.
 
-Everything of the SDK that wants a response (`parse`, `with_raw_response`, `with_streaming_response`, the Responses
-API) gets one made here, and so does the local HTTP server. The ordinary `create` hands out typed objects without
-this detour.
+All of the SDK that needs an HTTP response (`parse`, `with_raw_response`, `with_streaming_response`, the Responses
+API) gets a response made here, and so does the local HTTP server. The ordinary `create` returns typed objects
+directly.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
     "stop",
 ]
 
-# An answer with one of these is more than one text; the server gives it whole and untouched.
+# An answer with one of these parameters is more than one text. Such a request goes to the server unchanged.
 NOT_ROUTED = ("n", "audio", "modalities")
-# Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers want an HTTP response.
+# Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers need an HTTP response.
 RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
 _TEXT = DeltaKind.TEXT
 
 
 def is_routed(body: Mapping[str, Any]) -> bool:
-    """Whether a chat request is answered by a session; otherwise it is the server's, untouched."""
+    """Return whether a session answers a chat request; otherwise the request goes to the server unchanged."""
     for name in NOT_ROUTED:
         value = body.get(name)
         if value is not None and not (name == "n" and value == 1) and value != ["text"]:
@@ -56,7 +56,7 @@ def chat_request(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, object] | None = None,
 ) -> Request:
-    """The request that a `/chat/completions` body asks for; `stream` and `stream_options` are left out.
+    """Return the request of a `/chat/completions` body; `stream` and `stream_options` are left out.
 
     Raises:
         TypeError: `messages` or `model` is missing.
@@ -79,22 +79,22 @@ def chat_request(
 
 
 class Encoder(Protocol):
-    """One API's way of writing an answer down. Stateful: one encoder, one answer."""
+    """The wire format of an answer in one API. Stateful: one encoder per answer."""
 
     def batch(self, deltas: Sequence[Delta]) -> bytes:
-        """The events for what was just released; the first call also writes what comes before."""
+        """Return the events for deltas just released; the first call also returns the events before the text."""
         ...
 
     def end(self, live: LiveSession) -> bytes:
-        """The events behind the last text of a complete answer."""
+        """Return the events after the last text of a complete answer."""
         ...
 
     def objects(self, deltas: Sequence[Delta]) -> list[Any]:
-        """As `batch`: what the SDK would make of those events, each to go through `made` when it is wanted."""
+        """As `batch`: what the SDK would make of those events. Each item goes through `made` before use."""
         ...
 
     def made(self, item: Any) -> Any:
-        """The object for an item of `objects`: a model, or what is in the event's JSON."""
+        """Return the object for an item of `objects`: a model, or the content of the event's JSON."""
         ...
 
     def last_objects(self, live: LiveSession) -> list[Any]:
@@ -102,15 +102,15 @@ class Encoder(Protocol):
         ...
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
-        """The whole answer as one JSON document, for those who did not want a stream."""
+        """Return the whole answer as one JSON document, for a request without a stream."""
         ...
 
 
 async def document(live: LiveSession, encoder: Encoder) -> bytes:
-    """Wait for the whole answer and write it down.
+    """Wait for the whole answer and return it as a JSON document.
 
     Raises:
-        Exception: what ended the answer, with `partial_text` and `route` on it.
+        Exception: the error that ended the answer, with `partial_text` and `route` on it.
     """
     return encoder.document(await Reading(live, []).rest(), live)
 
@@ -125,7 +125,7 @@ class EventStream(httpx2.AsyncByteStream):
 
     @classmethod
     async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
-        """Wait for the first text: an error that comes before it is raised here, not inside the stream."""
+        """Wait for the first text. An error before it is raised here, not inside the stream."""
         first = await read(live)
         return cls(live, encoder, first)
 
@@ -140,10 +140,10 @@ class EventStream(httpx2.AsyncByteStream):
             self.live.cancel()
 
     async def next_objects(self) -> list[Any]:
-        """All that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
+        """Return all that waits to be read, as the SDK would parse it: at least one chunk or event; none at the end.
 
-        Each goes through `made`, in order.
-        Instead of the bytes, for readers that want objects: most of the SDK's cost is in making them of bytes.
+        Each item goes through `made`, in order. For readers that need objects: most of the SDK's time is spent on
+        making objects from bytes, which this avoids.
         """
         encoder, reading = self._encoder, self._reading
         made: list[Any] = []
@@ -159,7 +159,7 @@ class EventStream(httpx2.AsyncByteStream):
         return self._encoder.made(item)
 
     def __del__(self) -> None:
-        # Forgotten before it was read: see `DiscoStream`.
+        # The stream was dropped before it was read; see `DiscoStream`.
         self.live.abandon()
 
     async def aclose(self) -> None:
@@ -168,7 +168,7 @@ class EventStream(httpx2.AsyncByteStream):
 
 
 class ChatEncoder:
-    """`chat.completion` and `chat.completion.chunk`."""
+    """Encodes an answer as `chat.completion` or `chat.completion.chunk`."""
 
     # Mutable: _frame, the constant parts around a text; known after the first chunk, which sets the identity.
     def __init__(self, model: str, *, include_usage: bool) -> None:
@@ -177,7 +177,7 @@ class ChatEncoder:
         self._frame: tuple[bytes, bytes] | None = None
 
     def batch(self, deltas: Sequence[Delta]) -> bytes:
-        """A `data:` line for each delta."""
+        """Return a `data:` line for each delta."""
         chunks, out = self._chunks, []
         for delta in deltas:
             if self._frame and delta.raw is None and delta.kind is _TEXT and delta.logprobs is None:
@@ -192,27 +192,27 @@ class ChatEncoder:
         return b"".join(out)
 
     def end(self, live: LiveSession) -> bytes:
-        """The finish reason, the usage where it was asked for, and `[DONE]`."""
+        """Return the finish reason, the usage if requested, and `[DONE]`."""
         return b"".join([*map(_event, self.last_objects(live)), b"data: [DONE]\n\n"])
 
     def objects(self, deltas: Sequence[Delta]) -> list[Any]:
-        """The deltas: all their chunks at once would keep the garbage collector busy."""
+        """Return the deltas: making all their chunks at once would keep the garbage collector busy."""
         return list(deltas)
 
     def made(self, item: Any) -> ChatCompletionChunk:
-        """The chunk of a delta."""
+        """Return the chunk of a delta."""
         chunk: ChatCompletionChunk = self._chunks.of(item) if type(item) is Delta else item
         return chunk
 
     def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
-        """The chunk with the finish reason, and the one with the usage where it was asked for."""
+        """Return the chunk with the finish reason, and the chunk with the usage if requested."""
         last = [self._chunks.last(finish_reason(live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(live)))
         return last
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
-        """The `chat.completion`."""
+        """Return the `chat.completion`."""
         answer = assemble(self._chunks, deltas, finish_reason(live), answer_usage(live), live.written)
         return answer.model_dump_json(exclude_unset=True).encode()
 

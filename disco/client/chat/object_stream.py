@@ -1,4 +1,4 @@
-"""Routed streams for those who asked for an HTTP response and parse it: objects all the way, no bytes between."""
+"""Routed streams for callers that parse an HTTP response: they get objects directly, not made from bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class ParsedStream(AsyncStream[T]):
-    """What `parse()` gives of a routed response: the chunks or events that its bytes say.
+    """What `parse()` returns for a routed response: the chunks or events that its bytes encode.
 
-    One whose bytes are being read already is parsed by the SDK, as always. Mutable: `_waiting`, fetched and not
-    handed out.
+    If the bytes of the response are already being read, the SDK parses them as usual. Mutable: `_waiting`, the
+    items fetched but not yet returned.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -84,7 +84,7 @@ class ParsedSyncStream(Stream[T]):
 
 
 def _as_parsed(stream: Any, data: object) -> Any:
-    """What the SDK makes of an event's JSON."""
+    """Return what the SDK makes of an event's JSON."""
     return stream._client._process_response_data(  # noqa: SLF001 - as its own streams do it
         data=data,
         cast_to=stream._cast_to,  # noqa: SLF001
@@ -93,7 +93,7 @@ def _as_parsed(stream: Any, data: object) -> Any:
 
 
 def quick_stream_class(stream_cls: Any) -> Any:
-    """The class to parse a routed answer with instead of the SDK's; `stream_cls` itself where that is another."""
+    """Return the class that parses a routed answer in place of `stream_cls`; `stream_cls` itself if there is none."""
     return _QUICK.get(stream_cls, stream_cls)
 
 

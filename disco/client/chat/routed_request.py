@@ -1,4 +1,4 @@
-"""Which calls a session answers, and under which clocks: from the SDK's request options to a routed request."""
+"""From the SDK's request options to a routed request: which calls a session answers, and with which clocks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CHAT, RESPONSES = "/chat/completions", "/responses"
 
 
 def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
-    """The four clocks under the SDK's `timeout`, which bounds the silence on the line: it sets those for silence.
+    """Return the four clocks for the SDK's `timeout`. It limits silence on the line, so it sets the clocks for silence.
 
     Args:
         timeout: seconds, an `httpx2.Timeout`, None for no limit, or one of the SDK's marks for "not given".
-        base: what holds where nothing is given; its clock for the whole answer holds in any case.
+        base: the clocks if no timeout is given; its clock for the whole answer applies in any case.
     """
     if isinstance(timeout, (openai.NotGiven, openai.Omit)):
         return base
@@ -43,20 +43,20 @@ def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
 def hide(
     error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
 ) -> None:
-    """Take the key, and quotations of the request, out of an error of a request that was passed on."""
+    """Remove the key, and quotations of the request, from an error of a request that was passed on."""
     from disco.endpoints.openai_api.error_mapping import redact  # noqa: PLC0415 - rarely needed
 
     redact(error, (client.api_key,), (options.json_data, options.extra_json))
 
 
 def model_of(options: FinalRequestOptions, extra: Mapping[str, Any] | None) -> object:
-    """The model that a request names, wherever the API has it."""
+    """Return the model that a request names, wherever the API puts it."""
     asked = {**options.json_data, **(extra or {})} if isinstance(options.json_data, Mapping) else extra or {}
     return asked.get("model")
 
 
 def is_model_list(options: FinalRequestOptions) -> bool:
-    """Whether this is `client.models.list()`."""
+    """Return whether this is the request of `client.models.list()`."""
     return options.method.lower() == "get" and options.url == "/models"
 
 
@@ -65,9 +65,9 @@ class Routed:
     """A request that a session answers.
 
     Attributes:
-        url: the way of the API it came by.
-        body: as it came, without disco's options.
-        chat: the same as a chat request.
+        url: the path of the API on which the request came.
+        body: the body of the request, without disco's options.
+        chat: the body as a chat request.
         own: disco's options.
     """
 
@@ -77,7 +77,7 @@ class Routed:
     own: RequestOptions
 
     def encoder(self) -> Encoder:
-        """Writes the answer down in the way it was asked for."""
+        """Return the encoder for the API on which the request came."""
         if self.url == RESPONSES:
             from disco.client.responses.responses_reply import ResponsesEncoder  # noqa: PLC0415 - numpy loads with it
 
@@ -91,7 +91,7 @@ class Routed:
 def routed_request(
     options: FinalRequestOptions, own: RequestOptions, extra: Mapping[str, Any] | None
 ) -> Routed | None:
-    """What a session has to answer; None for a request to pass on.
+    """Return the request that a session has to answer; None for a request to pass on.
 
     Raises:
         NoEndpointError: a field of a `/responses` body has a wrong type or is out of range.
@@ -104,6 +104,6 @@ def routed_request(
 
     body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
     if options.url == RESPONSES:
-        check_responses(body)  # under the names that the caller wrote; a chat has others
+        check_responses(body)  # before the translation, which changes field names
     chat = body if options.url == CHAT else chat_body(body)
     return Routed(options.url, body, chat, own) if chat is not None and is_routed(chat) else None

@@ -1,1 +1,1 @@
-"""The endpoints of one client: what they are made from, what they cost, what is known of them."""
+"""The endpoints of one client: how they are made, their prices, and what is known about them."""

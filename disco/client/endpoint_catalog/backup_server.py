@@ -18,12 +18,12 @@ __all__ = ["BackupServer", "backup_servers"]
 
 
 class BackupServer(OpenAIEndpoint):
-    """The endpoint of a `Backup`. It gets neither the headers nor the query that were meant for the first server."""
+    """The endpoint of a `Backup`. The first server's headers and query parameters are not sent to it."""
 
     def __init__(self, backup: Backup, name: str) -> None:
         continuation = backup.continuation
         if isinstance(continuation, str):
-            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
+            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
         self.model = backup.model
         self.price = backup.price
         self._own = PlainClient(
@@ -32,7 +32,7 @@ class BackupServer(OpenAIEndpoint):
         super().__init__(client=self._own, name=name, continuation=continuation)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        del model  # the request's is the first server's
+        del model  # the request names a model of the first server
         return super().capabilities(self.model)
 
     def open(
@@ -56,36 +56,36 @@ class BackupServer(OpenAIEndpoint):
 
 
 def backup_servers(backups: Sequence[Backup], *, taken: Sequence[str]) -> tuple[BackupServer, ...]:
-    """Make the endpoints.
+    """Make the endpoints of the backups.
 
     Args:
-        backups: in the order in which those that cost the same are asked.
+        backups: the backups; those of equal price are asked in this order.
         taken: names that other endpoints have.
 
     Raises:
-        ConfigurationError: something is missing, or two endpoints have one name.
+        ConfigurationError: a value is missing, or two endpoints have the same name.
     """
     servers: list[BackupServer] = []
     names = set(taken)
     for number, backup in enumerate(backups, 1):
         if not isinstance(backup, Backup):
             raise ConfigurationError(
-                f"backups holds a {type(backup).__name__}; write "
+                f"backups contains a {type(backup).__name__}. Write "
                 "disco.Backup(base_url=..., api_key=..., model=...) for each server."
             )
         name = f"backup-{number}" if backup.name is None else backup.name
         for what, remedy in (
-            ("base_url", "where its API begins"),
-            ("api_key", "any text where the server checks none"),
-            ("model", "the model it is asked for"),
+            ("base_url", "the address of its API"),
+            ("api_key", "any text if the server checks none"),
+            ("model", "the model to request from it"),
         ):
             if not getattr(backup, what):
                 raise ConfigurationError(f"The backup {name!r} has no {what}: pass {what}=... ({remedy}).")
         if not name or name in names:
             raise ConfigurationError(
-                f"Two endpoints are called {name!r}; give the backup another name=..."
+                f"Two endpoints are called {name!r}. Give the backup another name=..."
                 if name
-                else "A backup's name is empty; leave name out, or give it one."
+                else "A backup's name is empty. Leave name out, or give the backup a name."
             )
         names.add(name)
         servers.append(BackupServer(backup, name))

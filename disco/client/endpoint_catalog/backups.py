@@ -1,4 +1,4 @@
-"""Further servers behind the first: they answer where it does not."""
+"""Further servers, which answer when the first server does not."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Backup"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """A server behind the first one: it serves what neither the first nor the device can, at the time.
+    """A server behind the first one. It serves requests that neither the first server nor the device can serve now.
 
     Attributes:
-        base_url: where its API begins. Not in repr: some write a password into it.
-        api_key: its key, any text where the server checks none. Not in repr.
-        model: what it is asked for, whatever the request calls the first server's model.
+        base_url: the address of its API. Not in repr, because it may contain a password.
+        api_key: its key; any text if the server checks none. Not in repr.
+        model: the model to request from it, whatever the request calls the first server's model.
         price: USD per million (input, output) tokens; None: the price table's.
         continuation: how it continues half-written answers, as for the client; "auto" is probed by `warm_up()`.
-        name: what route records call it; by default "backup-1", "backup-2", ... in their order.
-        http_client: for its connections (proxies, certificates); None: one of its own. Closed with the client.
+        name: its name in route records; by default "backup-1", "backup-2", ... in their order.
+        http_client: for its connections (proxies, certificates); None: it makes its own. Closed with the client.
     """
 
     base_url: str = field(repr=False)

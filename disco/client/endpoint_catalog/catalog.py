@@ -1,4 +1,4 @@
-"""The endpoints of one client: in which order, what each costs, and how fast it is as far as is known."""
+"""The endpoints of one client: their order, their costs, and their speed as far as it is known."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from disco.telemetry.log_lines import LOG
 
 __all__ = ["CatalogEntry", "EndpointCatalog", "price_of"]
 
-LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths before there are any of the user's own
-SERVER = "gpt-4o-mini-2024"  # a server's TTFT before any was seen
+LENGTHS = "lengths-azure-conv-2023"  # prompt and answer lengths until the client has seen its own
+SERVER = "gpt-4o-mini-2024"  # a server's TTFT until one was measured
 SEEN = 5  # starts of a server after which its TTFT counts as known
-UNPRICED = "gpt-4o-mini"  # what a model that is in no price table is taken to cost, with a warning
+UNPRICED = "gpt-4o-mini"  # its price is assumed for a model that is in no price table, with a warning
 
-# A device that was never measured: slow enough that it is not trusted with a hand-over it cannot make in time.
+# A device that was never measured: slow enough that no migration is planned that it could not make in time.
 UNMEASURED = DeviceProfile(
     name="unmeasured",
     source="assumed until `disco profile` or a few answers have measured it",
@@ -48,7 +48,7 @@ UNMEASURED = DeviceProfile(
 
 
 def price_of(price: tuple[float, float] | None) -> Price | None:
-    """USD per million (input, output) tokens as a price; None where it is not given."""
+    """Return USD per million (input, output) tokens as a price; None if it is not given."""
     return None if price is None else Price(usd_per_mtok_in=price[0], usd_per_mtok_out=price[1])
 
 
@@ -57,11 +57,11 @@ class CatalogEntry:
     """One endpoint of a client.
 
     Attributes:
-        endpoint: it.
-        model: what it is asked for in place of the request's model; None: that.
-        price: of its model, where it is not looked up.
-        standby: it serves only where no other endpoint of its place may.
-        profile: of a device, its own; None: the client's.
+        endpoint: the endpoint.
+        model: the model to request from it instead of the request's model; None: the request's model.
+        price: the price of its model; None: the client's price, else the price table's.
+        standby: it serves only if no other endpoint of its place may.
+        profile: a device's own profile; None: the client's.
     """
 
     endpoint: Endpoint
@@ -72,36 +72,36 @@ class CatalogEntry:
 
     @property
     def name(self) -> str:
-        """What plans and records call it."""
+        """The endpoint's name in plans and records."""
         return self.endpoint.name
 
     @property
     def is_device(self) -> bool:
-        """Whether it is measured and charged as a device."""
+        """Whether the endpoint is measured and charged as a device."""
         return self.endpoint.place == "device"
 
     @property
     def is_owned(self) -> bool:
-        """Whether its work costs its user energy and no money: it runs on a machine of theirs."""
+        """Whether the endpoint runs on the user's own machine: its work costs energy, not money."""
         return self.endpoint.reach != "any"
 
     @property
     def address(self) -> Hashable:
-        """Where it is now: a name may come to stand for another server."""
+        """The endpoint's present address: a name may later stand for another server."""
         return getattr(self.endpoint, "address", None)
 
     def asked_for(self, model: str) -> str:
-        """The model that it is asked for in a request for `model`."""
+        """Return the model to request from this endpoint for a request that names `model`."""
         return self.model or model
 
 
 class EndpointCatalog:
-    """Profiles and prices of one client's endpoints, and what it has learnt.
+    """Profiles and prices of one client's endpoints, and the statistics of its answers.
 
-    Mutable: `statistics`, `unpriced`, `_rates` (what was priced so far).
+    Mutable: `statistics`, `unpriced`, `_rates` (the rates computed so far).
 
     Attributes:
-        statistics: what was seen so far.
+        statistics: the statistics of the answers so far.
         server: the profile that servers start from.
         unpriced: models whose price is not known.
     """
@@ -120,7 +120,7 @@ class EndpointCatalog:
             if isinstance(server_profile, ServerProfile)
             else load_server(server_profile or SERVER)
         )
-        self._knows_server = server_profile is not None  # its user knows how soon it writes
+        self._knows_server = server_profile is not None  # the user has given its TTFT
         self._device = _device_profile(device_profile, local)
         self._price = price_of(price)
         self._prices: PriceTable = load_prices()
@@ -130,7 +130,7 @@ class EndpointCatalog:
         self.statistics = Statistics(prompts=prior.prompt(weight=50.0), prior=prior)
 
     def known(self, member: CatalogEntry, model: str) -> EndpointStatistics:
-        """What is known of an endpoint under a model's name; from its profile where nothing was seen."""
+        """Return what is known about an endpoint under a model's name; from its profile if nothing was measured."""
         key = (member.name, member.address, None if member.is_device else member.asked_for(model))
         known = self.statistics.endpoints.get(key)
         if known is None:
@@ -152,13 +152,13 @@ class EndpointCatalog:
         )
 
     def rates(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
-        """What a token costs there, under a preset's exchange rate; the same object for all its requests."""
+        """Return the cost of a token at an endpoint, at the preset's exchange rate. One object for all requests."""
         exchange_rate = preset.cost.exchange_rate if member.is_owned else None
         key = (
             member.name,
             member.address,
             exchange_rate,
-            _told(member.endpoint) if member.is_owned else member.asked_for(model),
+            _reported_flops(member.endpoint) if member.is_owned else member.asked_for(model),
         )
         rates = self._rates.get(key)
         if rates is None:
@@ -176,31 +176,31 @@ class EndpointCatalog:
             self.unpriced.add(asked)
             price = self._prices.models[UNPRICED]
             LOG.warning(
-                "No price is known for the server's model; costs are counted at %s's until you pass "
+                "No price is known for the server's model. Costs are counted at the price of %s until you pass "
                 "price=(usd_per_million_in, usd_per_million_out).",
                 UNPRICED,
             )
         return server_rates(price)
 
     def _with_flops(self, member: CatalogEntry) -> DeviceProfile:
-        """Its profile, with the FLOPs of a token where it says none: what the endpoint tells, else assumed."""
+        """Return the device's profile with FLOPs per token: the profile's, else the endpoint's, else assumed ones."""
         profile = member.profile or self._device
         if profile.flops is not None and profile is not UNMEASURED:
             return profile
-        told, is_assumed = _told(member.endpoint)
+        reported, is_assumed = _reported_flops(member.endpoint)
         if is_assumed:
             LOG.warning(
-                "How much energy endpoint %r needs is assumed: its server does not say how many weights its model "
+                "The energy of endpoint %r is assumed, because its server does not report how many weights its model "
                 "has. Pass LocalServer(parameters=...), or a device_profile.",
                 member.name,
             )
-        flops = UNMEASURED.flops if told is None else _same_for_all(told)
+        flops = UNMEASURED.flops if reported is None else _same_for_all(reported)
         return profile.model_copy(update={"flops": flops})
 
     def candidate(
         self, rank: int, member: CatalogEntry, model: str, preset: Preset, able: Capabilities
     ) -> Candidate:
-        """The endpoint as dispatch and session see it for one request; `able` is what it can do now."""
+        """Return the endpoint as dispatch and session see it for one request; `able` is what it can do now."""
         return self.known(member, model).candidate(
             member.name,
             member.endpoint.reach,
@@ -211,13 +211,13 @@ class EndpointCatalog:
         )
 
     def knows(self, statistics: EndpointStatistics) -> bool:
-        """Whether there is data on how soon an endpoint writes: seen here, or given by the user."""
+        """Return whether there is data on an endpoint's TTFT: measured here, or given by the user."""
         ttft = statistics.ttft
         return ttft is None or self._knows_server or ttft.count + ttft.censored_count >= SEEN
 
 
-def _told(endpoint: Endpoint) -> tuple[float | None, bool]:
-    """FLOPs of a token, where the endpoint itself knows them; whether it will never know."""
+def _reported_flops(endpoint: Endpoint) -> tuple[float | None, bool]:
+    """Return the FLOPs of a token, if the endpoint knows them, and whether it can never know them."""
     return getattr(endpoint, "flops_per_token", None), getattr(endpoint, "assumes_energy", False)
 
 
@@ -228,7 +228,7 @@ def _same_for_all(flops: float) -> FlopsPerToken:
 def _device_profile(
     chosen: str | os.PathLike[str] | DeviceProfile | None, local: Endpoint | None
 ) -> DeviceProfile:
-    """The profile asked for, else the one `disco profile` saved for this model, else cautious figures."""
+    """Return the chosen profile, else the one `disco profile` saved for this model, else cautious figures."""
     if chosen is not None:
         return chosen if isinstance(chosen, DeviceProfile) else load_device(chosen)
     name = getattr(local, "profile_name", None)

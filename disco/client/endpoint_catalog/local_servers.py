@@ -1,4 +1,4 @@
-"""Servers that people run on their own machines, as the local side."""
+"""Servers on the user's own machines, as the local side."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ _EXAMPLE = 'local="http://localhost:11434/v1#qwen3:4b"'
 class LocalServer:
     """An OpenAI-compatible server on this machine, as the local side: Ollama, LM Studio, llama-server, vLLM, ...
 
-    `AsyncDisco(local="http://localhost:11434/v1#qwen3:4b")` is short for one with this `base_url` and `model`.
+    `AsyncDisco(local="http://localhost:11434/v1#qwen3:4b")` is short for a server with this `base_url` and `model`.
 
     Attributes:
-        base_url: where its API begins, mostly `http://localhost:PORT/v1`.
-        model: what it is asked for, whatever a request calls the other server's model; None: the only one it has.
-        api_key: its key, where it checks one. Not in repr.
-        reach: "device": it runs on this machine, so what must stay here may go to it; its address must be this
-            machine's. "own": on another machine of yours. "any": it passes prompts on to others.
+        base_url: the address of its API, mostly `http://localhost:PORT/v1`.
+        model: the model to request from it, whatever a request calls the other server's model; None: its only model.
+        api_key: its key, if it checks one. Not in repr.
+        reach: "device": the server runs on this machine, so it may serve requests that must stay here; its address
+            must be this machine's. "own": it runs on another machine of the user's. "any": it passes prompts on to
+            other machines.
         continuation: how it continues half-written answers, as for the client; "auto" is probed by `warm_up()`.
-        context_tokens: prompt and answer together; None: what the server tells. Ollama cuts off what is longer
-            without a word.
-        parameters: how many weights the model has, for its energy; None: what the server tells, else it is assumed.
-        at_once: answers that it writes at the same time; None: what the server tells, else 1. The others wait here.
-        max_queue: requests that may wait; the next goes elsewhere, or is refused.
-        name: what route records call it; None: "device", or "local" where it is not this machine.
+        context_tokens: the most tokens of prompt and answer together; None: the number that the server reports.
+            Ollama cuts off longer prompts without an error.
+        parameters: how many weights the model has, for its energy; None: the number that the server reports, else
+            an assumed one.
+        at_once: answers that it writes at the same time; None: the number that the server reports, else 1. Further
+            requests wait in this client.
+        max_queue: requests that may wait. Further ones go to another endpoint, or are refused.
+        name: its name in route records; None: "device", or "local" if it is not on this machine.
         http_client: for its connections (proxies, certificates), not with reach="device". Closed with the client.
 
     Raises:
-        ConfigurationError: the address is none, or not one of this machine's; a number is out of range.
+        ConfigurationError: the address is invalid, or not one of this machine's; a number is out of range.
     """
 
     base_url: str
@@ -62,18 +65,18 @@ class LocalServer:
     def __post_init__(self) -> None:
         host = _host(self.base_url)
         if self.reach not in _REACHES:
-            raise ConfigurationError(f'reach is "device", "own" or "any", not {self.reach!r}.')
+            raise ConfigurationError(f'reach must be "device", "own" or "any", not {self.reach!r}.')
         if self.reach == "device" and not _is_loopback(host):
             raise ConfigurationError(
                 f"{host} is not this machine, so prompts would leave it. If it is another machine of yours, write "
-                f'disco.LocalServer(base_url=..., reach="own"): then it serves what need not stay here.'
+                f'disco.LocalServer(base_url=..., reach="own"). It then serves requests that may leave this machine.'
             )
         if self.reach == "device" and self.http_client is not None:
             raise ConfigurationError(
-                'A server with reach="device" is connected to directly. Leave http_client out, or say reach="own".'
+                'A server with reach="device" is connected to directly. Leave http_client out, or set reach="own".'
             )
         if self.model is not None and not self.model.strip():
-            raise ConfigurationError("The model's name is empty: leave it out for the server's only model.")
+            raise ConfigurationError("The model's name is empty. Leave it out for the server's only model.")
         numbers = {
             "context_tokens": self.context_tokens,
             "parameters": self.parameters,
@@ -86,7 +89,7 @@ class LocalServer:
         self._refuse_cloud_model()
 
     def _refuse_cloud_model(self) -> None:
-        # As in `endpoints/local_server/server_info.py`, which also finds those whose names do not tell.
+        # As in `endpoints/local_server/server_info.py`, which also finds cloud models with other names.
         tag = (self.model or "").lower().rpartition(":")[2]
         if (
             self.reach == "device"
@@ -95,29 +98,31 @@ class LocalServer:
         ):
             raise ConfigurationError(
                 f"{self.model!r} is one of Ollama's cloud models: prompts would leave this machine. Use a model that "
-                'is here, or say reach="any" to allow it.'
+                'runs here, or set reach="any" to allow it.'
             )
 
     @classmethod
     def at(cls, address: str) -> LocalServer:
-        """The server that `"http://localhost:11434/v1#qwen3:4b"` means; the part behind `#` is the model.
+        """Return the server that `"http://localhost:11434/v1#qwen3:4b"` means; the part behind `#` is the model.
 
         Raises:
-            ConfigurationError: it is no such address; the message says what is missing.
+            ConfigurationError: the text is not such an address; the message says what is missing.
         """
         base_url, _, model = address.partition("#")
         if "://" not in base_url:
-            raise ConfigurationError(f'{address!r} is no whole address: write local="http://{address}".')
+            raise ConfigurationError(
+                f'{address!r} is not a complete address. Write local="http://{address}".'
+            )
         return cls(base_url=base_url, model=model or None)
 
     def endpoint(self) -> LocalServerEndpoint:
-        """Make the endpoint; nothing is sent."""
+        """Make the endpoint; no request is sent."""
         from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - the HTTP client loads with it
         from disco.endpoints.local_server import LocalServerEndpoint  # noqa: PLC0415 - as above
 
         continuation = self.continuation
         if isinstance(continuation, str):
-            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by it
+            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
         return LocalServerEndpoint(
             base_url=self.base_url,
             model=self.model,
@@ -134,25 +139,25 @@ class LocalServer:
 
 
 def is_address(local: str) -> bool:
-    """Whether `local=` is the address of a server, with or without its scheme, and no model's name or path."""
+    """Return whether `local=` is the address of a server, with or without scheme, not a model's name or path."""
     if "://" in local:
         return True
     host, colon, rest = local.partition(":")
     port = rest.partition("#")[0].partition("/")[0]
-    return bool(colon) and port.isdigit() and len(host) > 1  # a drive letter is no host
+    return bool(colon) and port.isdigit() and len(host) > 1  # a drive letter is not a host
 
 
 def _host(base_url: str) -> str:
-    """The host of a well-formed base_url.
+    """Return the host of a well-formed base_url.
 
     Raises:
-        ConfigurationError: something is missing from it, or too much.
+        ConfigurationError: a part of the address is missing, or is not allowed.
     """
     try:
         parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigurationError(f"base_url is no address ({error}). Example: {_EXAMPLE}.") from None
+        raise ConfigurationError(f"base_url is not an address ({error}). Example: {_EXAMPLE}.") from None
     if parts.scheme not in ("http", "https"):
         raise ConfigurationError(f"base_url must begin with http:// or https://. Example: {_EXAMPLE}.")
     if not host:
@@ -160,18 +165,18 @@ def _host(base_url: str) -> str:
     if parts.username or parts.password:
         raise ConfigurationError("base_url holds a password. Leave it out, and pass the key as api_key.")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"base_url ends where the API begins, without ? and #. Example: {_EXAMPLE}.")
+        raise ConfigurationError(f"base_url must not contain ? or #. Example: {_EXAMPLE}.")
     origin = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
     if path in ("", "/api"):
         raise ConfigurationError(
-            f"base_url is {base_url!r}, where no OpenAI API begins. It is mostly at {origin}/v1: "
+            f"base_url is {base_url!r}, where no OpenAI API begins. The usual address is {origin}/v1: "
             f'write "{origin}/v1".'
         )
     if path.endswith(("/chat/completions", "/completions", "/models")):
         begins = path.removesuffix("/completions").removesuffix("/chat").removesuffix("/models")
-        raise ConfigurationError(f'base_url ends where the API begins: write "{origin}{begins}".')
-    del port  # only checked
+        raise ConfigurationError(f'base_url must end where the API begins: write "{origin}{begins}".')
+    del port  # read only to check it
     return host
 
 

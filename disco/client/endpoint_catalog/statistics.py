@@ -1,8 +1,8 @@
-"""What a client learns of its endpoints: from profiles at first, then from what it sees.
+"""What a client learns about its endpoints: from profiles at first, then from its own measurements.
 
-Observations stay honest (design rule 8): a cancelled loser's first token is censored ("took longer than"),
-failures are not latencies, waiting for a turn is no prefill, and a start that had to load the model does not count as
-a warm one.
+The observations are not biased (design rule 8). A cancelled loser's first token is censored ("took longer than").
+A failure is not a latency. Waiting in a queue is not prefill. A start that had to load the model is not a warm
+start.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = ["EndpointStatistics", "Statistics", "make_room"]
 
-NEW_WEIGHT = 0.3  # of the newest answer in the running means below
-FEWEST_TOKENS = 8  # shorter answers say little about a rate
-REFIT_EVERY = 16  # answers between two plannings
-MOST_ANSWERS = 1000  # whose lengths are remembered
-MOST_MODELS = 256  # of which something is remembered
-# Ends that are the model's own; any other one has cut the answer short.
+NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
+FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
+REFIT_EVERY = 16  # answers between two fits of the policies
+MOST_ANSWERS = 1000  # answers whose lengths are kept
+MOST_MODELS = 256  # models whose statistics are kept
+# Finish reasons of an answer that ended by itself; any other reason means that it was cut short.
 _WHOLE = frozenset({"stop", "tool_calls", "function_call"})
 
 
 def make_room(known: dict[Any, Any]) -> None:
-    """Forget the oldest entry where there are too many: callers of `disco serve` may make up any model's name."""
+    """Forget the oldest entry if there are too many: callers of `disco serve` may make up any model's name."""
     if len(known) >= MOST_MODELS:
         del known[next(iter(known))]
 
@@ -42,11 +42,11 @@ class EndpointStatistics:
     """Running estimates of one endpoint under one model; all fields are mutable.
 
     Attributes:
-        ttft: its TTFT where that does not follow from the prompt's length (a server's); else None.
+        ttft: its TTFT if that does not depend on the prompt's length (a server's); else None.
         line: its TTFT as a line in the prompt's length (a device's); else None.
         decode_tps: generated tokens/s.
-        load_s: time to load a model that is not ready.
-        turn_s: how long an answer keeps it busy where one waits for another; 0 before any was seen.
+        load_s: time to load a model that is not ready, in seconds.
+        turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
     """
 
     ttft: Rolling | None = None
@@ -65,12 +65,12 @@ class EndpointStatistics:
         standby: bool = False,
         rank: int = 0,
     ) -> Candidate:
-        """The endpoint as dispatch and session see it for the next request."""
+        """Return the endpoint as dispatch and session see it for the next request."""
         prefill_tps, overhead_s = float("inf"), 0.0
         if self.line is not None:
             prefill_tps, overhead_s = 1.0 / self.line.k_s_per_token, self.line.c_s
         elif self.ttft is not None:
-            # A hand-over that is late is abandoned, so its time is planned from the slow side.
+            # A migration that is late is abandoned, so its time is planned from a high quantile.
             overhead_s = float(self.ttft.snapshot().quantile(0.9))
         return Candidate(
             name=name,
@@ -91,7 +91,7 @@ class EndpointStatistics:
         )
 
     def learn(self, state: AttemptState) -> None:
-        """Take in one attempt of a finished answer."""
+        """Learn from one attempt of a finished answer."""
         if state.began_at is not None and state.ended_at is not None:
             busy_s = max(0.0, state.ended_at - state.began_at)
             self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
@@ -117,14 +117,14 @@ class EndpointStatistics:
 
 @dataclass(slots=True)
 class Statistics:
-    """Everything learnt by one client, shared by the copies `with_options` makes. All fields are mutable.
+    """All statistics of one client, shared with its copies (`with_options`). All fields are mutable.
 
     Attributes:
         prompts: prompt lengths, for the budget.
-        prior: where answer lengths start from.
-        endpoints: by whatever tells endpoints and their models apart.
-        answers: lengths of the answers seen, tokens, with whether they ended by themselves.
-        seen: answers so far.
+        prior: the lengths profile that answer lengths start from.
+        endpoints: statistics by a key that identifies an endpoint and its model.
+        answers: lengths of the answers seen, in tokens, and whether each ended by itself.
+        seen: number of answers so far.
     """
 
     prompts: Lengths
@@ -135,9 +135,9 @@ class Statistics:
     _lengths: AnswerLengths | None = None
 
     def learn(self, session: Session, endpoints: Mapping[str, EndpointStatistics]) -> bool:
-        """Take in a finished session; True when enough is new for a preset to be planned again.
+        """Learn from a finished session. Return True if there is enough new data to plan a preset again.
 
-        `endpoints` are those its candidates were made from, by endpoint name.
+        `endpoints` holds, by endpoint name, the statistics that its candidates were made from.
         """
         for state in session.attempts:
             endpoints[state.candidate.name].learn(state)
@@ -151,7 +151,7 @@ class Statistics:
         return is_due
 
     def answer_lengths(self) -> AnswerLengths:
-        """The survival function of answer lengths: the prior until there are answers enough of its own."""
+        """Return the survival function of answer lengths; the prior's until the client has seen enough answers."""
         if self._lengths is None:
             if len(self.answers) >= 2 * REFIT_EVERY and any(whole for _, whole in self.answers):
                 self._lengths = AnswerLengths.from_samples(

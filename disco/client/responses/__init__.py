@@ -1,1 +1,1 @@
-"""The Responses API: its requests as chat requests, and answers as its items and events."""
+"""The Responses API: from its requests to chat requests, and from answers to its items and events."""

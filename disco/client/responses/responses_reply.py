@@ -1,4 +1,4 @@
-"""A routed answer as the Responses API writes it: items, parts, and an event for every step."""
+"""A routed answer in the format of the Responses API: items, parts, and an event for every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from disco.events import Delta, DeltaKind
 __all__ = ["ResponsesEncoder"]
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# What of the request the API repeats in its answer, with the value it gives where nothing was said.
+# Fields of the request that the API repeats in its answer, with the API's default for fields not given.
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -44,7 +44,7 @@ class ResponsesEncoder:
     """
 
     def __init__(self, body: Mapping[str, Any], model: str) -> None:
-        """Take the request's body, parts of which the answer repeats."""
+        """Take the request's body; the answer repeats parts of it."""
         self._base = {
             "id": f"{RESPONSE_ID}{uuid.uuid4().hex}",
             "object": "response",
@@ -58,25 +58,25 @@ class ResponsesEncoder:
         }
         # --- mutable
         self._items: list[dict[str, Any]] = []
-        self._kind: str | None = None  # of the item being written, the last one
-        self._text: list[str] = []  # its text, arguments or thoughts so far
-        self._call: int | None = None  # the index of the call being written, as the model counts
+        self._kind: str | None = None  # kind of the last item, which is being written
+        self._text: list[str] = []  # the last item's text, arguments or reasoning so far
+        self._call: int | None = None  # the model's index of the call being written
         self._number = 0
         self._out: list[dict[str, Any]] = []
         self._text_delta: ResponseTextDeltaEvent | None = (
-            None  # one of this item's, which the next ones are like
+            None  # an event of this item, the template for the next ones
         )
 
     def batch(self, deltas: Sequence[Delta]) -> bytes:
-        """The events for these deltas."""
+        """Return the events for these deltas."""
         return b"".join(map(_line, self._steps(deltas)))
 
     def end(self, live: LiveSession) -> bytes:
-        """The last item's end and the whole response."""
+        """Return the end of the last item and the whole response."""
         return b"".join(map(_line, self._last_steps(live)))
 
     def objects(self, deltas: Sequence[Delta]) -> list[Any]:
-        """As `batch`: models for pieces of text, which are nearly all there is, and else what is in the JSON."""
+        """As `batch`: models for pieces of text, which are most of the events, and dicts for the others."""
         made: list[Any] = []
         for delta in deltas:
             if self._kind == "message" and delta.kind is _TEXT and delta.text and delta.logprobs is None:
@@ -87,11 +87,11 @@ class ResponsesEncoder:
         return made
 
     def made(self, item: Any) -> Any:
-        """The item; it has been made."""
+        """Return the item, which is already made."""
         return item
 
     def last_objects(self, live: LiveSession) -> list[Any]:
-        """As `end`: what is in the JSON."""
+        """As `end`: the content of the events' JSON."""
         return self._last_steps(live)
 
     def _steps(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class ResponsesEncoder:
         self._close()
         reason = finish_reason(live)
         status = "incomplete" if reason in _INCOMPLETE else "completed"
-        if not self._items:  # an empty answer is an answer
+        if not self._items:  # an empty answer still has one item
             self._open("message", {"role": "assistant", "content": []})
             self._close()
         if status == "incomplete":
@@ -127,7 +127,7 @@ class ResponsesEncoder:
         return self._flush()
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
-        """The `response`."""
+        """Return the `response` object."""
         self.batch(deltas)
         self.end(live)
         status = "incomplete" if self._base["incomplete_details"] else "completed"
@@ -174,7 +174,7 @@ class ResponsesEncoder:
         self._emit("response.output_item.added", output_index=len(self._items) - 1, item=dict(item))
 
     def _close(self) -> None:
-        """End the item being written, if there is one."""
+        """End the item that is being written, if there is one."""
         kind, self._kind = self._kind, None
         if kind is None:
             return
@@ -211,7 +211,7 @@ class ResponsesEncoder:
         return out
 
     def _text_model(self, text: str) -> ResponseTextDeltaEvent:
-        """The event for a piece of the message that is being written."""
+        """Return the event for a piece of the message that is being written."""
         like, number = self._text_delta, self._number
         self._number += 1
         if like is None or like.item_id != self._items[-1]["id"]:

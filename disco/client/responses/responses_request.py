@@ -1,7 +1,7 @@
-"""The Responses API's requests as chat requests: text, images, function tools and structured output.
+"""From requests of the Responses API to chat requests: text, images, function tools and structured output.
 
-What has no counterpart in a chat (a stored conversation, a tool that runs at the vendor's, files) is not translated:
-such a request goes to the server untouched.
+A request that has no counterpart in a chat (a stored conversation, a tool that runs at the vendor's, files) is not
+translated. It goes to the server unchanged.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from disco.errors import NoEndpointError
 __all__ = ["RESPONSE_ID", "chat_body"]
 
 RESPONSE_ID = "resp_disco_"
-"""Begins the id of every response made here, so that a later reference to it is recognised."""
+"""The start of the id of every response made here, so that a later reference to the response is recognised."""
 
-# Parameters that mean the same in a chat, under the same name.
+# Parameters with the same name and meaning in a chat.
 _SAME = frozenset(
     """
     metadata model parallel_tool_calls prompt_cache_key prompt_cache_retention safety_identifier service_tier stream
     temperature top_logprobs top_p user
     """.split()  # noqa: SIM905 - a line each otherwise
 )
-# Values of other parameters that ask for nothing a chat cannot do.
+# Values of other parameters that do not ask for anything a chat lacks.
 _HARMLESS: Mapping[str, Sequence[object]] = {
-    "store": (None, False, True),  # nothing is kept here; what is kept nowhere cannot be referred to later
+    "store": (None, False, True),  # disco stores no responses, so later references are refused
     "truncation": (None, "disabled"),
     "background": (None, False),
     "include": (None, [], ["message.output_text.logprobs"], ["reasoning.encrypted_content"]),
@@ -38,19 +38,19 @@ _PARTS = {"input_text": "text", "output_text": "text", "text": "text"}
 
 
 class _NotAChat(Exception):
-    """Only the server can do this."""
+    """The request has no counterpart in a chat: only the server can answer it."""
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `/chat/completions` body that asks for the same; None when there is none.
+    """Return the equivalent `/chat/completions` body; None if there is none.
 
     Raises:
-        NoEndpointError: the request goes on from a response that disco made and has not kept.
+        NoEndpointError: the request refers to an earlier response that disco made and did not store.
     """
     earlier = body.get("previous_response_id")
     if isinstance(earlier, str) and earlier.startswith(RESPONSE_ID):
         raise NoEndpointError(
-            "previous_response_id names a response that disco made, and disco keeps no conversations. Pass the "
+            "previous_response_id names a response that disco made, but disco stores no conversations. Pass the "
             "earlier items in input (response.output can be appended to it as it is)."
         )
     try:
@@ -105,13 +105,13 @@ def _messages(instructions: object, given: object) -> list[dict[str, Any]]:
             output = item.get("output")
             text = output if isinstance(output, str) else _content(output)
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
-        elif kind != "reasoning":  # what it thought is not sent back in a chat either
+        elif kind != "reasoning":  # a chat does not send reasoning back either
             raise _NotAChat
     return messages
 
 
 def _add_call(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Calls of one turn belong to one message of the assistant's."""
+    """Add a tool call. Calls of one turn belong to one message of the assistant."""
     function = {"name": item.get("name"), "arguments": item.get("arguments")}
     call = {"id": item.get("call_id"), "type": "function", "function": function}
     last = messages[-1] if messages else None

@@ -1,9 +1,9 @@
 """An event loop in a thread of its own, for callers that have none: scripts, threads, notebooks.
 
 The loop is reached through anyio's `BlockingPortal`. It is not started with `anyio.from_thread.start_blocking_portal`
-(nor with `BlockingPortalProvider`, which calls it): that is a context manager, which waits for its thread whenever it
-is left. A client that was never closed is left by the garbage collector or by the interpreter's exit. There a wait
-can be one for a lock that the waiting thread itself holds.
+(nor with `BlockingPortalProvider`, which calls it): that is a context manager, and its exit always waits for the
+thread. If a client was never closed, the garbage collector or the interpreter's shutdown would run that exit. The
+wait could then deadlock on a lock that the waiting thread itself holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """Starts with the first call, ends with `close`, the owner's end, or the process's. Safe from any thread.
+    """Starts with the first call. Ends with `close`, with its owner or with the process. Safe from any thread.
 
     Mutable: `_loop`, under `_lock`.
     """
@@ -35,7 +35,7 @@ class Portal:
         self._loop: _Loop | None = None
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Await `function(*args)` in the loop; an interrupted wait (Ctrl-C) cancels it there too."""
+        """Await `function(*args)` in the loop. Interrupting the wait (Ctrl-C) cancels the call in the loop too."""
         future = self._open().start_task_soon(function, *args)
         try:
             return future.result()
@@ -49,7 +49,7 @@ class Portal:
         return self._loop is not None
 
     def close(self) -> None:
-        """End the loop and everything in it; the next `run` starts a new one. Idempotent."""
+        """End the loop and all its tasks; the next `run` starts a new loop. Idempotent."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -66,18 +66,18 @@ class Portal:
 
 
 class _Loop:
-    """A running event loop, its thread, and the way into it."""
+    """A running event loop, its thread, and its portal."""
 
     def __init__(self) -> None:
         opened: Future[tuple[BlockingPortal, Callable[[], object]]] = Future()
-        # A daemon: a program that forgets to close its client must still be able to end.
+        # A daemon thread: a program must be able to exit without closing its client.
         self.thread = threading.Thread(target=anyio.run, args=(_main, opened), name="disco-loop", daemon=True)
         self.thread.start()
         self.portal, self._stop_soon = opened.result()
 
     def stop(self) -> None:
-        """Cancel everything in the loop and have it end; does not wait. From any thread, the loop's own too."""
-        with contextlib.suppress(RuntimeError):  # it has ended already
+        """Cancel all tasks in the loop and end it. Does not wait. Callable from any thread, also the loop's own."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
             self._stop_soon()
 
 

@@ -41,8 +41,8 @@ _UNSET: Any = openai.not_given
 class Disco(OpenAI):
     """`AsyncDisco` for code without an event loop: an `openai.OpenAI` in every respect.
 
-    Answers are made in a background thread that starts with the first request; any number of threads may call
-    at once, inside notebooks too. Close it (or use `with`) to stop them and free the local model.
+    Answers are made in a background thread that starts with the first request. Any number of threads may call
+    at once, also inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, backups, budget,
@@ -50,7 +50,7 @@ class Disco(OpenAI):
         on_route: as for `AsyncDisco`; called in the background thread.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
-        http_client: as for `OpenAI`; routed requests go through it, too.
+        http_client: as for `OpenAI`; routed requests also go through it.
 
     Raises:
         openai.OpenAIError: as `AsyncDisco`.
@@ -83,7 +83,7 @@ class Disco(OpenAI):
         http_client: httpx2.Client | None = None,
         _routed: AsyncDisco | None = None,
         _portal: Portal | None = None,
-        **more: Any,  # what the SDK's own `copy` hands over: credentials of other kinds
+        **more: Any,  # other kinds of credentials, passed by the SDK's own `copy`
     ) -> None:
         sdk: dict[str, Any] = {
             "base_url": base_url,
@@ -115,7 +115,7 @@ class Disco(OpenAI):
             http_client=None if http_client is None else _in_threads(http_client),
             **sdk,
         )
-        # With no server there is no key; the SDK's constructor insists on one.
+        # Without a server there is no key, but the SDK's constructor requires one.
         key = self.routed.api_key if api_key is None else api_key
         super().__init__(api_key=key, http_client=http_client, **sdk)
         if self.routed.websocket_base_url == NOWHERE:
@@ -136,7 +136,7 @@ class Disco(OpenAI):
         self._portal.run(self.routed.warm_up, model)
 
     def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`; the copy shares the local model and everything learnt so far."""
+        """As the SDK's `copy`. The copy shares the local model and the statistics."""
         extra = changes.pop("_extra_kwargs", {})
         translated = dict(changes)
         if callable(changes.get("api_key")):
@@ -187,7 +187,7 @@ class Disco(OpenAI):
 
 
 class DiscoSyncCompletions(Completions):
-    """The SDK's resource with a routed `create`; everything else of it is inherited."""
+    """The SDK's resource with a routed `create`; the rest is inherited."""
 
     _client: Disco
 
@@ -217,11 +217,11 @@ class DiscoSyncCompletions(Completions):
     ) -> DiscoSyncStream | RoutedChatCompletion: ...
 
     def create(self, **given: Any) -> Any:
-        """As `OpenAI.chat.completions.create`, and as `AsyncDisco`'s in what it adds and raises."""
+        """As `OpenAI.chat.completions.create`, with the additions and errors of `AsyncDisco`'s."""
         from disco.client.chat.completions import is_ordinary  # noqa: PLC0415 - numpy loads with it
 
         if not is_ordinary(given):
-            return super().create(**given)  # goes on in `Disco.request`
+            return super().create(**given)  # calls `Disco.request`
         completions = self._client.routed.chat.completions
         portal = self._client._portal  # noqa: SLF001 - our own client
         answer = portal.run(partial(completions.create, **given))
@@ -231,11 +231,11 @@ class DiscoSyncCompletions(Completions):
 
         return DiscoSyncStream(answer, portal)
 
-    if not TYPE_CHECKING:  # to type checkers it is the SDK's own, with all its parameters
+    if not TYPE_CHECKING:  # type checkers see the SDK's own, with all its parameters
 
         @wraps(Completions.stream)
         def stream(self, **given: Any) -> Any:
-            """As `AsyncDisco`'s."""
+            """See `AsyncDisco`'s `stream`."""
             from disco.client.chat.helper_events import SyncStreamManager  # noqa: PLC0415 - numpy loads with it
 
             return SyncStreamManager(super().stream(**given))
@@ -263,7 +263,7 @@ def _awaitable(key: str | Callable[[], str] | None) -> Any:
 
 
 def _in_threads(client: httpx2.Client) -> httpx2.AsyncClient:
-    """The application's HTTP client (its proxies, certificates and transports) for asynchronous use."""
+    """Return the application's HTTP client (its proxies, certificates and transports) for asynchronous use."""
     from disco.client.sync.sync_http import ThreadedTransport  # noqa: PLC0415 - rarely needed
 
     return httpx2.AsyncClient(transport=ThreadedTransport(client), timeout=client.timeout)

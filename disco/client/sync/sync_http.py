@@ -1,4 +1,4 @@
-"""A synchronous HTTP client behind the asynchronous interface: what the application configured stays in force."""
+"""A synchronous HTTP client behind the asynchronous interface, so that the application's settings still apply."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ThreadedTransport"]
 
 
 class ThreadedTransport(httpx2.AsyncBaseTransport):
-    """Sends through `client`, each blocking step in a worker thread. The client stays the caller's to close."""
+    """Sends through `client`, each blocking step in a worker thread. The caller closes the client."""
 
     def __init__(self, client: httpx2.Client) -> None:
         self._client = client

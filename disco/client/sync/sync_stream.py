@@ -1,4 +1,4 @@
-"""What a synchronous application iterates: streams whose text is fetched from the background loop in batches."""
+"""Streams for synchronous applications. Their text is fetched from the background loop in batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 class DiscoSyncStream(Stream[ChatCompletionChunk]):
     """An `openai.Stream[ChatCompletionChunk]`; see `DiscoStream` for `route` and `writer`."""
 
-    # Deliberately does not call the base class's __init__: there is no single HTTP response behind it.
+    # Does not call the base class's __init__, on purpose: no single HTTP response is behind this stream.
     def __init__(self, stream: DiscoStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
-        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not handed out
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not yet returned
 
     @property
     def route(self) -> RouteRecord:
@@ -45,7 +45,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
 
     @property
     def buffered_tokens(self) -> int:
-        """See `DiscoStream.buffered_tokens`; what was fetched together with the last chunk is not counted."""
+        """See `DiscoStream.buffered_tokens`. Items fetched together with the last chunk are not counted."""
         return self._stream.buffered_tokens
 
     @cached_property
@@ -59,7 +59,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
         response.is_closed = self._stream.response.is_closed
         return response
 
-    # Plain methods, not a generator: it would hold the stream, and a stream that is dropped would not be noticed.
+    # Plain methods, not a generator: a generator would hold a reference to the stream, which hides that it was dropped.
     def __iter__(self) -> Self:
         return self
 
@@ -72,7 +72,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
         return self._stream._hand_out(self._waiting.popleft())  # noqa: SLF001
 
     def close(self) -> None:
-        """Stop the answer wherever it is and return once nothing of it runs. Idempotent."""
+        """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         self._portal.run(self._stream.close)
         self._close_response()
 
@@ -94,10 +94,10 @@ class _Closes(httpx2.SyncByteStream):
 
 
 def sync_response(response: httpx2.Response, portal: Portal) -> httpx2.Response:
-    """The same response for a synchronous reader."""
+    """Return the same response for a synchronous reader."""
     stream = response.stream
     if not isinstance(stream, EventStream):
-        return response  # it has been read whole
+        return response  # the whole response has been read
     same = httpx2.Response(
         response.status_code,
         request=response.request,
@@ -109,7 +109,7 @@ def sync_response(response: httpx2.Response, portal: Portal) -> httpx2.Response:
 
 
 class FetchedBytes(httpx2.SyncByteStream):
-    """A body that is made in the background loop."""
+    """A response body that is made in the background loop."""
 
     def __init__(self, stream: EventStream, portal: Portal) -> None:
         self._stream = stream
@@ -133,5 +133,5 @@ class FetchedBytes(httpx2.SyncByteStream):
 
 
 async def _next(source: AsyncIterator[T]) -> T | None:
-    """The next item; None at the end."""
+    """Return the next item; None at the end."""
     return await anext(source, None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from disco.endpoints.chat_template import ChatTemplate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.endpoints import chat_template
+from disco.endpoints.chat_template import ChatTemplate
 from disco.endpoints.continuation import CannotContinueError
 from disco.endpoints.continuation.rendering import render_prefix
 

@@ -188,7 +188,7 @@ def test_an_isolation_that_cannot_be_is_refused_at_once(monkeypatch):
     for client in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match="thread"):
             client(local="smollm2-135m", isolation="fork")
-        with pytest.raises(ConfigurationError, match="give isolation to it"):
+        with pytest.raises(ConfigurationError, match="Give isolation to that object"):
             client(local=LlamaCppEndpoint(), isolation="process")
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(ConfigurationError, match='Use isolation="thread"'):
