@@ -27,9 +27,8 @@ _LEAST, _MOST = 1e-6, 1e7  # a smaller value counts as 0, a larger one as the la
 _GAMMA = (1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR)
 _PER_E = 1.0 / math.log(_GAMMA)
 _OFFSET = math.ceil(math.log(_LEAST) * _PER_E)
-_CELLS = (
-    math.ceil(math.log(_MOST) * _PER_E) - _OFFSET + 2
-)  # the first cell: below _LEAST; the last: above _MOST
+# The first cell counts values below _LEAST, the last one values above _MOST.
+_CELLS = math.ceil(math.log(_MOST) * _PER_E) - _OFFSET + 2
 _PIECE = 1 << 15  # values processed together
 
 

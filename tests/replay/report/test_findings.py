@@ -321,8 +321,10 @@ def test_figures_of_two_evaluators_are_not_compared():
 def test_many_scenarios_are_summed_up():
     made = (*BASELINES, cell("wait_time", p99=1.0, cost=5.0, regret=0.1))
     assert findings(report(*(replace(c, scenario=f"scenario {i}") for i in range(4) for c in made))) == [
-        "Lowest P99 TTFT at no more than the cost of the more expensive endpoint alone, in 4 scenarios: "
-        "wait_time in 4.",
+        (
+            "Lowest P99 TTFT at no more than the cost of the more expensive endpoint alone, in 4 scenarios: "
+            "wait_time in 4."
+        ),
         "Against server_only: P99 TTFT −50 % to −50 % (median −50 %), cost −50 % to −50 % (median −50 %).",
         "Against device_only: P99 TTFT −75 % to −75 % (median −75 %), cost +400 % to +400 % (median +400 %).",
         "P99 TTFT above the oracle's at the same budget: +11 % to +11 % (median +11 %).",
