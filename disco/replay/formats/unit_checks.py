@@ -69,10 +69,10 @@ def check_units(trace: Trace, path: Path, adapter: Adapter) -> None:
         above = int((values > limit).sum())
         if above <= _SHARE * values.size:
             continue
-        all_of_it = "looks" if above > values.size / 2 else "has rows that look"
+        verb = "looks" if above > values.size / 2 else "has rows that look"
         raise ConfigurationError(
             f"{path}: {above} of the first {values.size} values of column {adapter.theirs(name)} are above "
-            f"{limit:g} s; the column {all_of_it} like milliseconds. Write seconds throughout: divide by 1000"
+            f"{limit:g} s; the column {verb} like milliseconds. Write seconds throughout: divide by 1000"
         )
 
 

@@ -252,7 +252,7 @@ def _cost_parts(groups: Sequence[Group]) -> Plot:
     return Plot(
         "cost-parts",
         "Cost by endpoint and reason",
-        "Endpoints are told apart by colour, reasons by pattern; at the chosen budget.",
+        "Colours are endpoints, patterns are reasons; at the chosen budget.",
         layout(
             barmode="stack",
             bargap=0.35,

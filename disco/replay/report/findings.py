@@ -107,15 +107,15 @@ def _best(group: Group, evaluator: str) -> _Best | None:
     limit = max(baselines, key=_cost, default=None)
     fewest = min(cell.summary.failed.mean for _, cell in usable)
     answering = [pair for pair in usable if pair[1].summary.failed.mean <= fewest + FAILURES_OVERLOOKED]
-    honest = [pair for pair in answering if _keeps_budget(pair[1])]
+    in_budget = [pair for pair in answering if _keeps_budget(pair[1])]
     # The tolerance covers rounding: the same tokens, summed in another order.
-    within = [pair for pair in honest if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
+    within = [pair for pair in in_budget if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
     if not within:
         return None
     budgeted = [pair for pair in within if pair[1].arm.policy not in NO_BUDGET]
     conditions = (
         "answer as many requests as the best" if len(answering) < len(usable) else "",
-        f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(honest) < len(answering) else "",
+        f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(in_budget) < len(answering) else "",
     )
     regime = group.regime if len(_evaluators(group)) == 1 else f"{group.regime}, {evaluator}"
     return _Best(
@@ -135,13 +135,13 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
     within = "" if best.limit is None else f" at no more than {best.limit.arm.policy}'s cost"
     out = [
         (
-            f"{where}{_who(best.overall)} has the lowest P99 TTFT of the policies compared{those}{within}: "
+            f"{where}{_label(best.overall)} has the lowest P99 TTFT of the policies compared{those}{within}: "
             f"{number(_p99(best.overall[1]))} s."
         )
     ]
     # If a budgeted policy is as good as the best, the first sentence already names it.
     if best.chosen != best.overall:
-        out.append(f"Of those with a budget, {_who(best.chosen)} has the lowest: {number(_p99(cell))} s.")
+        out.append(f"Of those with a budget, {_label(best.chosen)} has the lowest: {number(_p99(cell))} s.")
     compared = [
         f"against {other.arm.policy} ({number(_p99(other))} s) {_change(_p99(cell), _p99(other))} P99 TTFT and "
         f"{_change(_cost(cell), _cost(other))} cost"
@@ -161,7 +161,7 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
     return out
 
 
-def _who(named: Named) -> str:
+def _label(named: Named) -> str:
     name, cell = named
     return name if cell.arm.policy in NO_BUDGET else f"{name} at a budget of {cell.arm.budget:g}"
 

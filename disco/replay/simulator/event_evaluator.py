@@ -97,7 +97,7 @@ def as_stations(
         seed: seed of faults, and of everything after first attempts.
     """
     stations = scenario.stations()
-    lucks = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
+    levels_by_station = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
     cached = workload.device_cached_tokens
     columns = StationWorkload(
         names=(DEVICE, SERVER),
@@ -108,8 +108,8 @@ def as_stations(
         tpot_s=np.stack([workload.device_tpot_s, workload.server_tpot_s], axis=1),
         faulty=np.stack(
             [
-                np.zeros(len(workload), dtype=np.bool_) if s.fault is None else luck < s.fault.probability
-                for s, luck in zip(stations, lucks, strict=True)
+                np.zeros(len(workload), dtype=np.bool_) if s.fault is None else levels < s.fault.probability
+                for s, levels in zip(stations, levels_by_station, strict=True)
             ],
             axis=1,
         ),

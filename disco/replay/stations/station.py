@@ -30,8 +30,8 @@ class Station:
         reach: how far a prompt travels to it.
         rates: unified cost per token (USD).
         ttft: time to first token. A line in the tokens to read: the time can be computed in advance, and tokens whose
-            prefill the endpoint has kept are not read again. Or a distribution: every attempt draws from it, whatever
-            the length.
+            prefill the endpoint has kept are not read again. Or a distribution: every attempt draws from it,
+            independent of the length.
         decode_tps: the decode rate that plans assume, tokens/s.
         tpot: distribution over requests of the mean time per output token, s; None: always `1/decode_tps`.
         context_tokens: limit of prompt and answer together; None: no limit.

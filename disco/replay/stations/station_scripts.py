@@ -129,8 +129,8 @@ class AnswerScripts:
             gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         fault = station.fault
         if fault is not None:
-            befallen = self._later(station).random() < fault.probability if again else station.faulty[row]
-            fault = fault if befallen else None
+            is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
+            fault = fault if is_faulty else None
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
         return script, prompt_tokens, cached_tokens
 

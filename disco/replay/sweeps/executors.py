@@ -57,7 +57,7 @@ def open_executor(
         yield None
         return
     # Fresh interpreters: a fork would copy locks that other threads of this process hold.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_die_with_the_terminal)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_exit_on_interrupt)
     try:
         yield pool
     finally:
@@ -155,7 +155,7 @@ def _read(path: Path) -> Any:
         return pickle.load(file)  # noqa: S301 - written by `share` into a folder only this user can open
 
 
-def _die_with_the_terminal() -> None:
+def _exit_on_interrupt() -> None:
     # Ctrl-C reaches every process of the terminal: workers exit without output, the parent reports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -27,8 +27,8 @@ class Trial:
         ttft_mean_s, ttft_p99_s: s.
         server_usd: the server's bill.
         device_usd: the device's energy at the user's exchange rate.
-        least_usd: a lower bound of the cost: as though every answer moved to the cheaper side at once. The cost
-            itself if `verified`.
+        least_usd: lower bound of the cost, reached if every answer moved to the cheaper side at once; the cost itself
+            if `verified`.
         qoe, late_tokens: means per answer; None until `verified`.
         requests: number of requests of the replay that gave the figures.
         verified: the figures come from the event-accurate evaluator.

@@ -191,6 +191,6 @@ def _merged(requests: int, seed: int, rates: Floats, cv: float) -> tuple[Floats,
         until_s = float(np.partition(merged, requests - 1)[requests - 1])
         if all(known[-1] >= until_s for known in times):
             break
-    whose = np.repeat(np.arange(rates.size), [known.size for known in times])
+    client_of = np.repeat(np.arange(rates.size), [known.size for known in times])
     order = np.argsort(merged, kind="stable")[:requests]
-    return merged[order] - merged[order[0]], whose[order]
+    return merged[order] - merged[order[0]], client_of[order]

@@ -71,7 +71,7 @@ class ParquetSource:
                 place += found.num_rows
         except (self._pa.ArrowException, OSError) as broken:
             raise ConfigurationError(
-                f"{self.path} is damaged behind row {place - 1}; fetch or write it again"
+                f"{self.path} is damaged after row {place - 1}; fetch or write it again"
             ) from broken
 
     def _column(self, array: Any) -> Column:

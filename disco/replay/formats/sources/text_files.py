@@ -112,11 +112,11 @@ def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
         ) from broken
     except (gzip.BadGzipFile, zlib.error) as broken:
         raise ConfigurationError(
-            f"{path}: the compressed data are damaged behind line {line()} ({broken}); fetch the file again"
+            f"{path}: the compressed data are damaged after line {line()} ({broken}); fetch the file again"
         ) from broken
     except UnicodeDecodeError as broken:
         raise ConfigurationError(
-            f"{path} is not UTF-8 text, somewhere behind line {line()}; save it as UTF-8"
+            f"{path} is not UTF-8 text, somewhere after line {line()}; save it as UTF-8"
         ) from broken
     except OSError as broken:
         raise ConfigurationError(f"{path} cannot be read: {broken.strerror or broken}") from broken
