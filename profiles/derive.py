@@ -1,4 +1,4 @@
-"""Derive the shipped server and length profiles from the public traces they name as their source.
+"""Derive the shipped server and length profiles from public traces; each profile names its trace as its source.
 
     python profiles/derive.py DATA_FOLDER [OUTPUT_FOLDER]
 
@@ -22,11 +22,12 @@ from disco.profiles import LengthsProfile, QuantileTable, ServerProfile, save_pr
 LLMPERF = "27aa9b6a6c4282f6d5599b9199fbb57256a2dcd8"
 HOSTED_LLAMA = "LLaMA-3.1-70b (hosted)"
 FAST = (
-    "A fast server. No trace of Command is public; of all servers here this one is nearest to what the paper's "
-    "forecasting errors say of it (0.09 s are 39 %, so about 0.23 s to the first token). It is calmer: 0.06 s are 25 %."
+    "A fast server. No trace of Command is public. Of all servers here this one is nearest to the paper's forecasting "
+    "errors for Command: there 0.09 s are 39 %, which is a TTFT of about 0.23 s. This server varies less: 0.06 s are "
+    "25 %."
 )
 COMMENT = "Written by profiles/derive.py from the source named below."
-# Dense where the mass and where the tail is; the mean between two levels is off by little.
+# Dense where most values are and in the tail, so that the mean between two levels is nearly exact.
 LEVELS = (
     0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75,
     0.8, 0.83, 0.86, 0.88, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.975, 0.98, 0.985, 0.99, 0.9925,
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def servers(data: Path) -> Iterable[ServerProfile]:
-    """The server profiles, one by one."""
+    """Yield the server profiles."""
     yield server(
         data / "ttft_deepseek_v3_2025/ttft.csv",
         lambda row: row["run"] == "ancient-rome",
@@ -92,9 +93,9 @@ def servers(data: Path) -> Iterable[ServerProfile]:
         notes="Too few rows for a tail: P99 lies between the two slowest. TTFT rounded to 0.01 s at source.",
         price="gpt-4o-mini",
     )
-    for provider, temper, stands_for, price in (
-        ("together", "A calm server.", HOSTED_LLAMA, "llama-3.1-70b-hyperbolic"),
-        ("replicate", "A terrible server.", HOSTED_LLAMA, "llama-3.1-70b-hyperbolic"),
+    for provider, note, stands_for, price in (
+        ("together", "A server with little variation.", HOSTED_LLAMA, "llama-3.1-70b-hyperbolic"),
+        ("replicate", "A server with a very long tail.", HOSTED_LLAMA, "llama-3.1-70b-hyperbolic"),
         ("anyscale", FAST, "Command", "command"),
     ):
         yield server(
@@ -108,7 +109,7 @@ def servers(data: Path) -> Iterable[ServerProfile]:
             collected="2023-12-19, 03:00 PST",
             stands_for=stands_for,
             conditions="client in AWS us-west-2, 5 requests at once, prompt 550 tokens, about 150 generated",
-            notes=temper,
+            notes=note,
             price=price,
         )
 
@@ -118,7 +119,7 @@ def _hosted_by(provider: str) -> Callable[[Row], bool]:
 
 
 def server(path: Path, keep: Callable[[Row], bool], **about: Any) -> ServerProfile:
-    """A server profile of the successful requests that `keep` selects."""
+    """Return a server profile of the successful requests that `keep` selects."""
     rows = [row for row in read(path) if keep(row) and not row["error"] and row["ttft_s"]]
     tpot_s = [float(row["tpot_s"]) for row in rows if row["tpot_s"]]
     return ServerProfile(
@@ -130,7 +131,7 @@ def server(path: Path, keep: Callable[[Row], bool], **about: Any) -> ServerProfi
 
 
 def azure(data: Path) -> LengthsProfile:
-    """Prompt and answer lengths of a conversation service."""
+    """Return prompt and answer lengths of a conversation service."""
     rows = read(data / "arrivals_azure_2023/conv.csv")
     return LengthsProfile(
         name="lengths-azure-conv-2023",
@@ -148,7 +149,7 @@ def azure(data: Path) -> LengthsProfile:
 
 
 def table(values: list[float], digits: int) -> QuantileTable:
-    """The quantile table of a sample, rounded to `digits` decimals."""
+    """Return the quantile table of a sample, rounded to `digits` decimals."""
     quantiles = np.round(np.quantile(values, LEVELS), digits)
     return QuantileTable(
         levels=LEVELS,
@@ -158,7 +159,7 @@ def table(values: list[float], digits: int) -> QuantileTable:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows of a CSV file."""
+    """Return all rows of a CSV file."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

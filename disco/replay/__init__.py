@@ -1,6 +1,6 @@
-"""Replays traces of requests: which policy, budget and pace, what it saves, and how far it is from the best possible.
+"""Replay of request traces under policies, budgets and paces: cost, TTFT, and the distance to the best possible.
 
-Functions that bear the name of their module (`sweep`, `survey`, `tune`) are imported from there.
+Functions that have the name of their module (`sweep`, `survey`, `tune`) are imported from that module.
 """
 
 from disco.replay.formats import Skipped, read_chunks, read_trace, write_trace

@@ -274,7 +274,7 @@ def test_a_preset_says_exactly_what_was_chosen(choice, summary, tmp_path_factory
 
 
 def test_a_file_that_is_no_preset_is_not_left_behind(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"write mine\.toml instead of mine"):
+    with pytest.raises(ConfigurationError, match=r"write mine\.toml instead"):
         write_preset(PresetChoice(Arm("race"), RATE, None), tmp_path / "mine", summary="", comment="")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_preset(

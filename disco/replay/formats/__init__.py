@@ -1,4 +1,4 @@
-"""Reading and writing traces: disco's own record format, public workloads, benchmark output."""
+"""Readers and writers of traces: disco's own record format, public workloads, benchmark output."""
 
 from disco.replay.formats.columns.row_problems import Skipped
 from disco.replay.formats.format_adapter import Adapter

@@ -1,4 +1,4 @@
-"""What an adapter is: the one thing to write when a new kind of file is to be read."""
+"""Adapter: what to write so that disco reads a new kind of file."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ __all__ = ["LASTS_S", "Adapter", "BadCellError", "Row", "number", "whole"]
 Row = Mapping[str, Any]
 
 LASTS_S = "lasts_s"
-"""Column for a source without arrival times: how long a request took, s; requests follow back to back."""
+"""Column for a source without arrival times: duration of a request, s; requests follow back to back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """How one kind of file becomes the columns of a `Trace`.
 
-    Files are read in batches (CSV lines, JSON objects, Parquet rows) and three steps, each optional, bring them to
-    our columns; then every format goes through the same checks:
+    Files are read in batches (CSV lines, JSON objects, Parquet rows). Three steps, each optional, convert them to the
+    columns of a trace; then every format goes through the same checks:
 
-    1. `document`, for a benchmark that writes one JSON object per run: gives its requests as rows.
-    2. `row`, for JSON: one object, nested as it likes, becomes one flat row; its keys are ours (see `renames` for
-       those that are not) and what it does not know is None or left out. It returns None for a request that failed
-       at the source: such rows are dropped and counted, they are not errors. It raises `BadCellError` where a value is
-       not what it should be (`number` and `whole` do that).
+    1. `document`, for a benchmark that writes one JSON object per run: returns its requests as rows.
+    2. `row`, for JSON: one object, nested or not, becomes one flat row. Its keys are the columns of a trace (see
+       `renames` for others); unknown values are None or left out. `row` returns None for a request that failed at the
+       source: such rows are dropped and counted, they are not errors. It raises `BadCellError` for a value that is
+       not valid (`number` and `whole` do that).
     3. `renames` and `divide`: column by column, without a Python loop per row.
 
-    Whatever is left and is no column of a trace becomes a feature. Units are converted here and nowhere else.
+    A column that remains and is not a column of a trace becomes a feature. Units are converted only here.
 
     Attributes:
-        name: what `format=` and `--format` call it.
+        name: the format's name in `format=` and `--format`.
         about: one line for error messages.
-        needs: columns (CSV, Parquet) or keys of a JSON object that must all be there; "auto" knows the format by them.
-        renames: their name → our name.
-        divide: our name → how many of their units are one of ours.
-        drops: their columns that are not kept.
+        needs: columns (CSV, Parquet) or keys of a JSON object that must all exist; "auto" detects the format by them.
+        renames: the source's name → the trace's name.
+        divide: the trace's name → number of the source's units in one unit of the trace.
+        drops: the source's columns that are not kept.
         row: see above.
         document: see above.
-        failed: from numeric columns by our names, which requests failed at the source; bool, shape (n,).
-        dates: arrival times are dates (ISO 8601, UTC where they name no zone), not numbers.
-        from_zero: arrival times are moved so that the first request comes at 0.
-        sorts: the source writes in another order than that of arrival. The file is then held in memory whole,
-            even when it is read in chunks, and sorted.
+        failed: which requests failed at the source, from the numeric columns by the trace's names; bool, shape (n,).
+        dates: arrival times are dates (ISO 8601, UTC if they name no zone), not numbers.
+        from_zero: arrival times are shifted so that the first request comes at 0.
+        sorts: the source writes in another order than that of arrival. The whole file is then held in memory and
+            sorted, even when it is read in chunks.
         note: goes into `Trace.source`.
     """
 
@@ -66,18 +66,18 @@ class Adapter:
     note: str = ""
 
     def theirs(self, ours: str) -> str:
-        """The source's own name of one of our columns, for error messages."""
+        """Return the source's name of one of the trace's columns, for error messages."""
         return next((theirs for theirs, name in self.renames.items() if name == ours), ours)
 
 
 class BadCellError(Exception):
-    """One value of one row is not what it should be.
+    """One value of one row is not valid.
 
     Attributes:
-        column: the source's name of it.
-        value: as it was found.
-        reason: a few words that bad rows are counted by.
-        remedy: what to do about it.
+        column: the source's name of the column.
+        value: the value as it was found.
+        reason: a few words by which bad rows are counted.
+        remedy: how to fix the value.
     """
 
     def __init__(self, column: str, value: Any, reason: str, remedy: str) -> None:
@@ -89,24 +89,24 @@ class BadCellError(Exception):
 
 
 def number(row: Row, column: str) -> float:
-    """The finite number under that key of a JSON object.
+    """Return the finite number under a key of a JSON object.
 
     Raises:
-        BadCellError: it is missing, or something else.
+        BadCellError: the value is missing, or not a finite number.
     """
     value = row.get(column)
     if value is None:
-        raise BadCellError(column, None, "missing value", "every request needs it")
+        raise BadCellError(column, None, "missing value", "every request needs this value")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadCellError(column, value, "not a number", "write a finite number")
     return float(value)
 
 
 def whole(row: Row, column: str) -> int:
-    """The token count under that key of a JSON object.
+    """Return the token count under a key of a JSON object.
 
     Raises:
-        BadCellError: it is missing, or something else.
+        BadCellError: the value is missing, or not a token count.
     """
     value = number(row, column)
     if value < 0 or value != int(value):

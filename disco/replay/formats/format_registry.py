@@ -1,7 +1,7 @@
-"""The formats disco reads, and how it tells them apart.
+"""The formats that disco reads, and how it detects them.
 
-To add one: write its `Adapter` in a file of its own (the class says how; `mooncake.py` is the shortest with a
-unit, `llmperf.py` the shortest with a function per row) and add it to `FORMATS`. That is all: `read_trace`,
+To add one: write its `Adapter` in its own file (the class says how; `mooncake.py` is the shortest with a unit,
+`llmperf.py` the shortest with a function per row) and add it to `FORMATS`. Nothing else is needed: `read_trace`,
 `read_chunks`, "auto", the command line's choices and the error messages read this mapping.
 """
 
@@ -41,15 +41,15 @@ _VLLM_SUMMARY = frozenset(("request_throughput", "mean_ttft_ms"))
 
 
 def adapter_for(format: str, columns: Collection[str], path: Path) -> Adapter:  # noqa: A002 (the users' word)
-    """The adapter of that name, or the one that these columns speak of.
+    """Return the adapter of a format, or the one that matches the columns.
 
     Args:
         format: a name in `FORMATS`, or "auto".
-        columns: what the file has: column names, or the keys of its first JSON object.
+        columns: the file's column names, or the keys of its first JSON object.
         path: for the message.
 
     Raises:
-        ConfigurationError: there is no such format, or its columns are not there.
+        ConfigurationError: there is no such format, or columns that it needs are missing.
     """
     found = set(columns)
     if format != AUTO:
@@ -73,10 +73,10 @@ def adapter_for(format: str, columns: Collection[str], path: Path) -> Adapter:  
 
 
 def known_format(format: str) -> Adapter:  # noqa: A002
-    """The adapter of that name.
+    """Return the adapter of a format.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such format.
     """
     try:
         return FORMATS[format]
@@ -93,10 +93,10 @@ def _lacks(adapter: Adapter, found: set[str]) -> str:
         f"{name!r}: {nearest(name, spare)}" for name in missing if nearest(name, spare).startswith("Did")
     ]
     hint = f" ({' '.join(close)})" if close else ""
-    return f"For the format {adapter.name!r} it lacks {', '.join(map(repr, missing))}{hint}."
+    return f"For the format {adapter.name!r} the file lacks {', '.join(map(repr, missing))}{hint}."
 
 
 def _it_has(columns: Collection[str]) -> str:
     shown = [repr(c) for c in list(columns)[:20]]
     more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
-    return f"It has {', '.join(shown) or 'none'}{more}."
+    return f"The file has {', '.join(shown) or 'none'}{more}."

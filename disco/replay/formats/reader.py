@@ -1,4 +1,4 @@
-"""Reading traces: whole, or in chunks with memory bounded by the chunk."""
+"""Readers of traces: whole, or in chunks with memory bounded by the chunk."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def read_trace(
 
     Args:
         path: ends in .csv, .jsonl, .ndjson or .json, each also with .gz, or in .parquet.
-        format: what the columns mean: a name in `FORMATS`, or "auto" to tell by their names.
-        skip_invalid: leave out rows that cannot be used and count them; else the first of them is an error.
-        limit: at most that many requests, from the beginning; None for all.
+        format: what the columns mean: a name in `FORMATS`, or "auto" to detect it by the column names.
+        skip_invalid: leave out rows that are not valid and count them; otherwise the first such row is an error.
+        limit: at most this many requests, from the beginning; None: all.
 
     Returns:
-        The trace, and what was left out. Requests that failed at the source are always left out.
+        The trace, and the rows that were left out. Requests that failed at the source are always left out.
 
     Raises:
-        ConfigurationError: the message names file, line, column and what to do.
+        ConfigurationError: a file or a row is not valid; the message names file, line, column and remedy.
     """
     if limit is not None and limit < 1:
-        raise ConfigurationError(f"a limit is at least one request, not {limit}")
+        raise ConfigurationError(f"limit must be at least 1 request, not {limit}")
     chunks = TraceChunks(path, chunk_rows=None, format=format, skip_invalid=skip_invalid, limit=limit)
     with chunks:
         (trace,) = chunks
@@ -72,25 +72,25 @@ def read_chunks(
 ) -> TraceChunks:
     """Read a trace piece by piece; memory depends on the chunk, not on the file.
 
-    Times of arrival go on from chunk to chunk, and their order is checked across the borders. Two exceptions hold the
-    file in memory: a `.json` array or document, and a format that must be sorted first.
+    Times of arrival continue from chunk to chunk, and their order is checked across chunks. Two kinds of file are held
+    in memory: a `.json` array or document, and a format that must be sorted first.
 
     Args:
         path: as for `read_trace`.
         chunk_rows: requests per chunk, at least 1; the last one may have fewer.
         format: as for `read_trace`.
-        skip_invalid: as for `read_trace`; `skipped` of what is returned counts as it goes.
+        skip_invalid: as for `read_trace`; `skipped` of the result counts while chunks are read.
 
     Raises:
-        ConfigurationError: as for `read_trace`; for a bad row, when the chunk with it is asked for.
+        ConfigurationError: as for `read_trace`; for a bad row, when its chunk is read.
     """
     if chunk_rows < 1:
-        raise ConfigurationError(f"a chunk holds at least one request, not {chunk_rows}")
+        raise ConfigurationError(f"chunk_rows must be at least 1 request, not {chunk_rows}")
     return TraceChunks(path, chunk_rows=chunk_rows, format=format, skip_invalid=skip_invalid, limit=None)
 
 
 class TraceChunks(Iterator[Trace]):
-    """The chunks of a file, once; closes it at the end, or when used in `with`. Mutable: the position."""
+    """Iterator over a file's chunks. Closes the file at the end, or when used in `with`. Mutable: the position."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class TraceChunks(Iterator[Trace]):
 
     @property
     def skipped(self) -> Skipped:
-        """What was left out so far."""
+        """The rows that were left out so far."""
         return self._log.skipped
 
     def __next__(self) -> Trace:
@@ -135,7 +135,7 @@ class TraceChunks(Iterator[Trace]):
             self.close()
             if isinstance(end, StopIteration) and not self._any:
                 why = f": {self.skipped}" if self.skipped else ""
-                raise ConfigurationError(f"{self._path} holds no request{why}") from None
+                raise ConfigurationError(f"{self._path} has no request that can be used{why}") from None
             raise
         self._any = True
         return chunk
@@ -147,7 +147,7 @@ class TraceChunks(Iterator[Trace]):
         self.close()
 
     def close(self) -> None:
-        """Close the file; may be called again."""
+        """Close the file; a second call does nothing."""
         self._chunks.close()
         self._open.close()
 
@@ -158,13 +158,13 @@ def _source(file: Path) -> Source:
     if kind is None or (kind is ParquetSource and file.suffix == ".gz"):
         known = ", ".join(_SOURCES)
         raise ConfigurationError(
-            f"{file}: a trace ends in one of {known} (all but Parquet also with .gz), not in {suffix!r}"
+            f"{file}: a trace file must end in one of {known} (all but Parquet also with .gz), not in {suffix!r}"
         )
     return kind(file)
 
 
 def _cut(pieces: Iterator[Trace], chunk_rows: int | None, limit: int | None) -> Generator[Trace]:
-    """Pieces as chunks of that many requests; None: all in one."""
+    """Group pieces into chunks of `chunk_rows` requests; None: all in one chunk."""
     waiting: list[Trace] = []
     rows = given = 0
     for piece in pieces:
@@ -184,7 +184,7 @@ def _cut(pieces: Iterator[Trace], chunk_rows: int | None, limit: int | None) -> 
 
 
 def _sorted(pieces: Iterator[Trace]) -> Iterator[Trace]:
-    """All pieces as one, in order of arrival, from 0."""
+    """Join all pieces into one, in order of arrival, from 0."""
     found = list(pieces)
     if found:
         trace = join(found)

@@ -1,4 +1,4 @@
-"""Numbers that look as if they were in another unit than the column says: an error beats a silent factor of 1000."""
+"""Checks for numbers that are in another unit than the column says: an error instead of a silent factor of 1000."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["check_names", "check_units"]
 _TIMES = ("arrival", "ttft", "device_ttft", "tpot", "device_tpot", "gaps")
 _PER_SECOND = {"ms": "1000", "us": "1,000,000", "ns": "1,000,000,000"}
 
-# Above these (s), a tenth of all requests is not slow but in milliseconds. A phone may well take minutes to read a
-# long prompt; nobody waits more than some seconds for each single token.
+# If a tenth of the values is above these limits (s), the column is in milliseconds. A phone may take minutes to read a
+# long prompt; no reader waits more than a few seconds for each single token.
 _IMPLAUSIBLE_S = {
     "ttft_s": 300.0,
     "device_ttft_s": 3600.0,
@@ -32,10 +32,10 @@ _EPOCH_UNITS = ((1e17, "nanoseconds", "1e9"), (1e14, "microseconds", "1e6"), (1e
 
 
 def check_names(columns: Collection[str], path: Path) -> None:
-    """A column such as `ttft_ms` must not end up as a feature while everybody believes the TTFT is known.
+    """Reject a column such as `ttft_ms`, which would become a feature while the TTFT seems to be known.
 
     Raises:
-        ConfigurationError: there is one, and none with the right name.
+        ConfigurationError: there is such a column, and none with the right name.
     """
     for base in _TIMES:
         if f"{base}_s" in columns:
@@ -52,10 +52,10 @@ def check_names(columns: Collection[str], path: Path) -> None:
 
 
 def check_units(trace: Trace, path: Path, adapter: Adapter) -> None:
-    """Look at the beginning of a file, which is enough to see that a column is in other units.
+    """Check the beginning of a file, which is enough to see that a column is in another unit.
 
     Raises:
-        ConfigurationError: one looks like it; the message says which and how to convert it.
+        ConfigurationError: a column seems to be in another unit; the message names it and how to convert it.
     """
     first_s = float(trace.arrival_s[0])
     for limit, unit, factor in _EPOCH_UNITS:
@@ -69,10 +69,10 @@ def check_units(trace: Trace, path: Path, adapter: Adapter) -> None:
         above = int((values > limit).sum())
         if above <= _SHARE * values.size:
             continue
-        all_of_it = "looks" if above > values.size / 2 else "has rows that look"
+        verb = "looks" if above > values.size / 2 else "has rows that look"
         raise ConfigurationError(
             f"{path}: {above} of the first {values.size} values of column {adapter.theirs(name)} are above "
-            f"{limit:g} s; it {all_of_it} like milliseconds. Write seconds throughout: divide by 1000"
+            f"{limit:g} s; the column {verb} like milliseconds. Write seconds throughout: divide by 1000"
         )
 
 

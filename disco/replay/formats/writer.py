@@ -1,4 +1,4 @@
-"""Writing traces in disco's own record format."""
+"""Writer of traces in disco's own record format."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _BATCH = 1 << 14
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace so that reading it gives it back; optional columns only where something is known.
+    """Write a trace so that reading the file returns it; optional columns are written only if something is known.
 
-    CSV knows no types: a text feature made of digits only comes back as numbers. JSON lines and Parquet keep them.
+    CSV has no types: a text feature of digits only is read back as numbers. JSON lines and Parquet keep the types.
 
     Args:
         trace: what to write.
         path: ends in .csv, .jsonl or .ndjson, each also with .gz, or in .parquet. An existing file is replaced.
 
     Raises:
-        ConfigurationError: another suffix, a feature named like a column, or pyarrow is missing.
+        ConfigurationError: another suffix, a feature with the name of a column, or pyarrow is missing.
     """
     file = Path(path)
     for name in trace.features:

@@ -1,1 +1,1 @@
-"""From what became of every request to figures with intervals."""
+"""Metrics with confidence intervals, computed from the outcomes of all requests."""

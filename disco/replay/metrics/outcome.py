@@ -1,4 +1,4 @@
-"""What became of every request of a replay, as columns; both evaluators give the same."""
+"""The outcome of every request of a replay, as columns; both evaluators return the same columns."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the reader got beyond the first token; only the event-accurate evaluator knows. Shape (n,) but for one.
+    """What the reader got beyond the first token. Only the event-accurate evaluator measures it.
+
+    Columns have shape (n,) unless stated otherwise.
 
     Attributes:
         late_tokens: tokens released after `D_i = TTFT + i/r_c`; 0 without a pace.
-        handover_late_tokens: of these, behind the cut of a move.
+        handover_late_tokens: those of the late tokens that are behind the cut of a migration.
         stall_ratio, qoe, fluidity: as in `playback.reader_metrics`; NaN where undefined.
-        moved: the answer changed its writer in mid-sentence on purpose.
-        failed_over: an endpoint failed and another one took over.
-        tbt_s: times between released tokens of all answers, one behind the other; shape (m,).
-        moved_tbt_s: the same of the answers that moved; shape (k,).
+        moved: whether the answer migrated to another endpoint.
+        failed_over: whether an endpoint failed and another one took over.
+        tbt_s: times between released tokens, concatenated over all answers; shape (m,).
+        moved_tbt_s: the same for the answers that migrated; shape (k,).
     """
 
     late_tokens: Floats
@@ -44,19 +46,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Columns of shape (n,), one row per request in order of arrival.
+    """Columns of shape (n,), one row per request, in order of arrival.
 
     Attributes:
-        ttft_s: from the request to the first token the reader got; NaN where there was none.
-        device_won: the device wrote the first token.
-        prompt_tokens: of the request.
-        device_prompt_tokens, server_prompt_tokens: of the request's prompt, what each side was started on
-            (0 or `prompt_tokens`): what a budget counts. Re-prefills of moves are in the cost, not here.
-        cost_usd: everything that was charged, in unified money.
-        cost_by: the same in total, by (endpoint place, phase); over all requests.
-        failed: no endpoint could answer.
-        reading: see there; None from the vectorised evaluator.
-        example: the record of the first answer that moved, with its timelines; None when none did.
+        ttft_s: from the request to the first token that the reader got; NaN where there was none.
+        device_won: whether the device wrote the first token.
+        prompt_tokens: length of the prompt.
+        device_prompt_tokens, server_prompt_tokens: prompt tokens that the device or the server was started on
+            (0 or `prompt_tokens`). A budget counts these. Re-prefills of migrations are in the cost, not here.
+        cost_usd: everything that was charged, as unified cost in USD.
+        cost_by: the same cost by (endpoint place, phase), summed over all requests.
+        failed: whether no endpoint could answer.
+        reading: see `Reading`; None from the vectorised evaluator.
+        example: the record of the first answer that migrated, with its timelines; None when no answer did.
     """
 
     ttft_s: Floats
@@ -74,7 +76,7 @@ class Outcome:
         return int(self.ttft_s.size)
 
     def budget_used(self, place: str) -> float:
-        """Share of all prompt tokens that the endpoint at that place ("device" or "server") processed."""
+        """Return the share of all prompt tokens that the endpoint at `place` ("device" or "server") processed."""
         total = float(self.prompt_tokens.sum())
         used = self.device_prompt_tokens if place == "device" else self.server_prompt_tokens
         return float(used.sum()) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""From outcomes to figures: one number per metric, with its interval over seeds.
+"""Metrics of all seeds: one figure per metric, with its confidence interval over seeds.
 
 docs/metrics.md has every definition with symbol and formula.
 """
@@ -33,7 +33,7 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean over seeds and its 95 % confidence interval (Student's t); the three are equal for one seed."""
+    """A mean over seeds and its 95 % confidence interval (Student's t); all three are equal for one seed."""
 
     mean: float
     low: float
@@ -42,13 +42,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ReadingSummary:
-    """What readers got; each figure as in docs/metrics.md.
+    """What readers got; docs/metrics.md defines each figure.
 
     Attributes:
-        tbt_p50_s, tbt_p99_s: between released tokens, pooled over answers.
-        moved_tbt_p99_s: the same of the answers that moved; None when none did.
+        tbt_p50_s, tbt_p99_s: times between released tokens, pooled over answers.
+        moved_tbt_p99_s: the same for the answers that migrated; None when none did.
         late_tokens: mean per answer.
-        handover_late_tokens, handover_late_p99: mean and P99 over moved answers, behind the cut; None when none moved.
+        handover_late_tokens, handover_late_p99: late tokens behind the cut, mean and P99 over answers that migrated;
+            None when none did.
         stall_ratio, qoe, fluidity: means over answers.
         moved, failed_over: shares of answers.
     """
@@ -68,18 +69,18 @@ class ReadingSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One arm on one scenario.
+    """The figures of one arm on one scenario.
 
     Attributes:
-        requests: per seed.
-        seeds: how many.
+        requests: requests per seed.
+        seeds: number of seeds.
         ttft_mean_s, ttft_p50_s, ttft_p90_s, ttft_p99_s: over answered requests.
         budget_used: share of all prompt tokens that the constrained endpoint was started on.
         cost_usd: mean per request.
         cost_by: the same by "place/phase": USD per request, mean over seeds.
         device_won, failed: shares of requests.
         ttft_quantiles_s: at `CDF_LEVELS`, mean over seeds.
-        reading: None from the vectorised evaluator.
+        reading: what readers got; None from the vectorised evaluator.
     """
 
     requests: int
@@ -97,23 +98,23 @@ class Summary:
     reading: ReadingSummary | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for JSON; what is not known (NaN) is None."""
+        """Return plain numbers, ready for JSON; an unknown number (NaN) is None."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One line of a result: an arm on a scenario, and how far it is from the best possible.
+    """One line of a result: an arm on a scenario, and its distance to the oracle.
 
     Attributes:
-        scenario: its name.
+        scenario: the scenario's name.
         regime: "device-constrained" or "server-constrained".
-        arm: what was run.
+        arm: the policy and its numbers.
         evaluator: "vectorised" or "events".
-        summary: its figures.
-        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's at the same budget and seeds; the oracle
-            for P99 is the one that minimises P99. None for oracles.
+        summary: the figures.
+        regret_mean_s, regret_p99_s: mean and P99 of TTFT less the oracle's at the same budget and seeds. For P99 it
+            is the oracle that minimises P99. None for oracles.
     """
 
     scenario: str
@@ -125,21 +126,21 @@ class Cell:
     regret_p99_s: Figure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and names, ready for JSON; what is not known (NaN) is None."""
+        """Return plain numbers and names, ready for JSON; an unknown number (NaN) is None."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
 
 def summarise(figures: Sequence[SeedFigures]) -> Summary:
-    """The figures of at least one seed as means with their intervals.
+    """Return the figures of at least one seed as means with their intervals.
 
-    A figure that only some seeds have, such as of the answers that moved, is the mean over those.
+    A figure that only some seeds have, such as one of the answers that migrated, is the mean over those seeds.
 
     Raises:
         ConfigurationError: no seed, seeds of different evaluators, or more than one seed without SciPy.
     """
     if not figures:
-        raise ConfigurationError("there is nothing to summarise: give the figures of at least one seed")
+        raise ConfigurationError("no seed was given to summarise: give the figures of at least one seed")
     columns = {name: figure([getattr(one, name) for one in figures]) for name in _FIGURES}
     keys = sorted({key for one in figures for key in one.cost_by})
     return Summary(
@@ -157,14 +158,14 @@ def summarise(figures: Sequence[SeedFigures]) -> Summary:
 def regret(
     figures: Sequence[SeedFigures], oracle_mean_s: Sequence[float], oracle_p99_s: Sequence[float]
 ) -> tuple[Figure, Figure]:
-    """How far mean and P99 of TTFT are from an oracle's, s.
+    """Return how far the mean and the P99 of TTFT are from an oracle's, s.
 
-    The differences are taken seed by seed: arm and oracle met the same luck, which cancels out.
+    The differences are taken seed by seed. Arm and oracle have the same random draws, which cancel out.
 
     Args:
-        figures: seed by seed.
-        oracle_mean_s: the mean of the oracle that minimises it, for the same seeds.
-        oracle_p99_s: the P99 of the oracle that minimises that.
+        figures: one per seed.
+        oracle_mean_s: the mean of the oracle that minimises the mean, for the same seeds.
+        oracle_p99_s: the P99 of the oracle that minimises P99, for the same seeds.
     """
     by_mean = [one.ttft_mean_s - best_s for one, best_s in zip(figures, oracle_mean_s, strict=True)]
     by_p99 = [one.ttft_p99_s - best_s for one, best_s in zip(figures, oracle_p99_s, strict=True)]
@@ -172,7 +173,7 @@ def regret(
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """Mean of at least one value and its 95 % confidence interval, `x̄ ± t(0.975, n−1)·s/√n`.
+    """Return the mean of at least one value and its 95 % confidence interval, `x̄ ± t(0.975, n−1)·s/√n`.
 
     Raises:
         ConfigurationError: more than one value without SciPy.
@@ -187,7 +188,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def _student_t(degrees: int) -> float:
-    """The quantile of Student's t that a two-sided interval of 95 % needs."""
+    """Return the quantile of Student's t for a two-sided interval of 95 %."""
     try:
         from scipy.special import stdtrit  # type: ignore[import-untyped] # noqa: PLC0415 - an extra, and heavy
     except ImportError as error:
@@ -202,7 +203,9 @@ def _reading(seeds: Sequence[ReadingFigures | None]) -> ReadingSummary | None:
     if not known:
         return None
     if len(known) < len(seeds):
-        raise ConfigurationError("seeds of different evaluators cannot be put together")
+        raise ConfigurationError(
+            "the seeds come from different evaluators; summarise the seeds of each evaluator separately"
+        )
     columns: dict[str, Any] = {}
     for name in (f.name for f in fields(ReadingFigures)):
         values = [value for one in known if (value := getattr(one, name)) is not None]

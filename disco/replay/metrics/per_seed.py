@@ -1,4 +1,4 @@
-"""From an outcome to the figures of one seed; docs/metrics.md has every definition."""
+"""Metrics of one seed, computed from its outcome; docs/metrics.md has every definition."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["CDF_LEVELS", "ReadingFigures", "SeedFigures", "Sums", "Times", "figu
 
 Floats = NDArray[np.float64]
 
-_RATIOS = ("stall_ratio", "qoe", "fluidity")  # of an answer; some answers have none
+_RATIOS = ("stall_ratio", "qoe", "fluidity")  # defined per answer; NaN for some answers
 
 CDF_LEVELS: Final = (*(i / 200 for i in range(200)), 0.999, 1.0)
-"""Levels of `SeedFigures.ttft_quantiles_s` and `summary.Summary.ttft_quantiles_s`."""
+"""Levels of `SeedFigures.ttft_quantiles_s` and `over_seeds.Summary.ttft_quantiles_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingFigures:
-    """As `summary.ReadingSummary`, for one seed; NaN where no answer has a value."""
+    """The fields of `over_seeds.ReadingSummary` for one seed; NaN where no answer has a value."""
 
     tbt_p50_s: float
     tbt_p99_s: float
@@ -40,7 +40,7 @@ class ReadingFigures:
 
 @dataclass(frozen=True, slots=True)
 class SeedFigures:
-    """As `summary.Summary`, for one seed: plain numbers that can be sent between processes.
+    """The fields of `over_seeds.Summary` for one seed: plain numbers that can be sent between processes.
 
     Times are NaN where no request was answered.
     """
@@ -60,20 +60,20 @@ class SeedFigures:
 
 
 class Times(Protocol):
-    """Values whose quantiles are wanted."""
+    """A set of times that can return its quantiles."""
 
     def quantiles(self, levels: Sequence[float]) -> list[float]:
-        """The quantiles at those levels, each in [0, 1]; NaN for no values."""
+        """Return the quantiles at these levels, each in [0, 1]; NaN if there are no values."""
         ...
 
 
 class Exact:
-    """All values, in order: quantiles interpolated linearly between order statistics at `q·(n − 1)`."""
+    """All values, sorted. Quantiles are interpolated linearly between order statistics at `q·(n − 1)`."""
 
     __slots__ = ("_ordered",)
 
     def __init__(self, values: Floats) -> None:
-        """Takes values in any order, float64, shape (n,); NaNs are left out."""
+        """Take values in any order, float64, shape (n,); NaNs are left out."""
         ordered = np.sort(values)
         self._ordered = ordered[: ordered.searchsorted(np.nan)]
 
@@ -91,7 +91,7 @@ class Exact:
 
 @dataclass(slots=True)
 class Sums:
-    """What the means and shares of `SeedFigures` are made of. Mutable throughout."""
+    """The sums from which the means and shares of `SeedFigures` are computed. Mutable: all."""
 
     requests: int = 0
     answered: int = 0
@@ -104,7 +104,7 @@ class Sums:
     failed: int = 0
 
     def add(self, outcome: Outcome, constrained: Literal["device", "server"]) -> None:
-        """Count these requests."""
+        """Add the requests of an outcome."""
         on_constrained = (
             outcome.device_prompt_tokens if constrained == "device" else outcome.server_prompt_tokens
         )
@@ -126,7 +126,7 @@ class Sums:
         self.failed += int(np.count_nonzero(outcome.failed))
 
     def figures(self, ttft: Times, reading: ReadingFigures | None) -> SeedFigures:
-        """The figures, given all TTFTs."""
+        """Return the figures, given all TTFTs."""
         p50_s, p90_s, p99_s, *quantiles_s = ttft.quantiles((0.5, 0.9, 0.99, *CDF_LEVELS))
         return SeedFigures(
             requests=self.requests,
@@ -148,10 +148,10 @@ class Sums:
 
 
 def figures_of(outcome: Outcome, constrained: Literal["device", "server"]) -> SeedFigures:
-    """The figures of one run.
+    """Return the figures of one run.
 
     Args:
-        outcome: of every request.
+        outcome: the outcome of every request of the run.
         constrained: the side that the budget limits.
     """
     sums = Sums()
@@ -163,7 +163,7 @@ def figures_of(outcome: Outcome, constrained: Literal["device", "server"]) -> Se
 
 
 def _reading_figures(reading: Reading, answered: NDArray[np.bool_]) -> ReadingFigures:
-    """Of the answers of these rows."""
+    """Return the figures over the answered rows."""
     answers = int(np.count_nonzero(answered))
     moved = reading.moved & answered
     moves = int(np.count_nonzero(moved))

@@ -1,8 +1,9 @@
-"""The figures of a run that is too long to hold: chunk by chunk, in memory that does not grow.
+"""The figures of a run that is too long to hold in memory, counted chunk by chunk in constant memory.
 
-Means, shares, budget and cost are exact. Quantiles are exact to `RELATIVE_ERROR`, by counting times in cells that
-grow geometrically: a cell `(γ^(i−1), γ^i]` with `γ = (1 + ε)/(1 − ε)` is represented by `2·γ^i/(γ + 1)`, which is
-off by at most `ε` of any value in it (the mapping of DDSketch, Masson, Rim & Lee, VLDB 2019, on a fixed range).
+Means, shares, budget and cost are exact. Quantiles are exact to `RELATIVE_ERROR`: times are counted in cells that
+grow geometrically. A cell `(γ^(i−1), γ^i]` with `γ = (1 + ε)/(1 − ε)` is represented by `2·γ^i/(γ + 1)`, which
+differs by at most `ε` from any value in the cell (the mapping of DDSketch, Masson, Rim & Lee, VLDB 2019, on a fixed
+range).
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ __all__ = ["RELATIVE_ERROR", "Sketch", "Tally"]
 RELATIVE_ERROR: Final = 0.0005
 """ε of every quantile of times between 1 µs and 10⁷ s."""
 
-_LEAST, _MOST = 1e-6, 1e7  # what is less counts as 0, what is more as the most seen
+_LEAST, _MOST = 1e-6, 1e7  # a smaller value counts as 0, a larger one as the largest value seen
 _GAMMA = (1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR)
 _PER_E = 1.0 / math.log(_GAMMA)
 _OFFSET = math.ceil(math.log(_LEAST) * _PER_E)
-_CELLS = math.ceil(math.log(_MOST) * _PER_E) - _OFFSET + 2  # the first holds zeros, the last what is too much
-_PIECE = 1 << 15  # values looked at together
+# The first cell counts values below _LEAST, the last one values above _MOST.
+_CELLS = math.ceil(math.log(_MOST) * _PER_E) - _OFFSET + 2
+_PIECE = 1 << 15  # values processed together
 
 
 class Sketch:
-    """Counts of values that are not negative, by size; quantiles as `figures.Exact`, but for the stated error."""
+    """Counts of non-negative values by size. Quantiles as in `per_seed.Exact`, within the stated error."""
 
     # Mutable: all.
     __slots__ = ("_counts", "_high", "_low")
@@ -41,7 +43,7 @@ class Sketch:
         self._low, self._high = math.inf, -math.inf
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Count values, shape (n,), at least 0; NaNs are left out."""
+        """Count values of at least 0, shape (n,); NaNs are left out."""
         for start in range(0, values.size, _PIECE):
             piece = values[start : start + _PIECE]
             low, high = float(piece.min()), float(piece.max())
@@ -74,7 +76,7 @@ class Sketch:
         return found
 
     def _at(self, ranks: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The values at those places of the order, from 0."""
+        """Return the values at these positions of the sorted order, counted from 0."""
         cells = ranks.searchsorted(order, side="right")
         values = np.exp((cells + (_OFFSET - 1)) / _PER_E) * (2.0 / (_GAMMA + 1.0))
         values[cells == 0] = 0.0
@@ -83,7 +85,7 @@ class Sketch:
 
 
 class Tally:
-    """Adds up outcomes of the vectorised evaluator; chunks may come in any order.
+    """Sum of outcomes of the vectorised evaluator; chunks may come in any order.
 
     Mutable: all but `_constrained`.
     """
@@ -91,7 +93,7 @@ class Tally:
     __slots__ = ("_constrained", "_sums", "_ttft")
 
     def __init__(self, constrained: Literal["device", "server"]) -> None:
-        """Start empty. `constrained`: the side that the budget limits."""
+        """Start with no requests. `constrained`: the side that the budget limits."""
         self._constrained: Literal["device", "server"] = constrained
         self._sums = Sums()
         self._ttft = Sketch()
@@ -102,5 +104,5 @@ class Tally:
         self._ttft.add(outcome.ttft_s)
 
     def figures(self) -> SeedFigures:
-        """The figures so far; none of reading, which that evaluator does not know."""
+        """Return the figures so far, without reading figures: the vectorised evaluator has none."""
         return self._sums.figures(self._ttft, None)

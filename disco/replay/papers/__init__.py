@@ -1,1 +1,1 @@
-"""The evaluations of papers, ours beside their printed figures: one package per paper."""
+"""Evaluations of papers, disco's figures beside the printed ones: one package per paper."""

@@ -1,4 +1,4 @@
-"""What a replay found: tables for a terminal, JSON for scripts, and one page with plots."""
+"""Reports of a replay: tables for a terminal, JSON for scripts, and one HTML page with plots."""
 
 from disco.replay.report.findings import findings
 from disco.replay.report.html_page import to_html

@@ -1,7 +1,7 @@
-"""What every plot shares: the colours of policies and endpoints, axes, and text that plotly takes literally.
+"""Style shared by all plots: colours of policies and endpoints, axes, and escaping of text for plotly.
 
-Figures are plain dictionaries in plotly's schema, so that making them needs no plotly. A string that begins with
-"@" names something the page fills in: "@ink", "@muted", "@grid", "@card" (colours of the light or dark theme),
+Figures are plain dictionaries in plotly's schema, so building them does not need plotly. A string that begins with
+"@" names a value that the page fills in: "@ink", "@muted", "@grid", "@card" (colours of the light or dark theme),
 "@levels" and "@exceeding" (the y values that all distribution curves share).
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 
 Trace = dict[str, Any]
 
-# Told apart by colour-blind readers, on light and on dark ground (after Okabe and Ito, some a little darker).
+# Colour-blind readers can distinguish these on light and on dark ground (after Okabe and Ito, some slightly darker).
 _COLOURS: Final = {
     "server_only": "#0072B2",
     "device_only": "#DD8500",
@@ -61,7 +61,7 @@ _SYMBOLS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a policy is drawn in every plot; the oracle's colour is the theme's ink."""
+    """How a policy is drawn in every plot; the oracle's colour is the theme's text colour."""
 
     colour: str
     dash: str
@@ -73,12 +73,12 @@ class Plot:
     """One plot of the page.
 
     Attributes:
-        key: its id in the page.
-        title, caption: above it.
-        layout: plotly's.
+        key: the plot's id in the page.
+        title, caption: text above the plot.
+        layout: plotly's layout.
         by: what its traces depend on: nothing, the chosen scenario, or the chosen scenario and budget.
         frames: traces by "", by "scenario", or by "scenario/budget" (both as numbers from 0).
-        wide: takes the whole width.
+        wide: the plot takes the whole width.
     """
 
     key: str
@@ -91,7 +91,7 @@ class Plot:
 
 
 def styles(lines: Iterable[Line]) -> dict[str, Style]:
-    """A style per line name; variants of one policy share its colour and differ in dash and symbol."""
+    """Return a style per line name; variants of one policy share its colour and differ in dash and symbol."""
     out: dict[str, Style] = {}
     policies: dict[str, str] = {}
     variants: dict[str, int] = {}
@@ -115,10 +115,10 @@ def styles(lines: Iterable[Line]) -> dict[str, Style]:
 
 
 def endpoint_colours(places: Mapping[str, str]) -> dict[str, str]:
-    """A colour per endpoint: the first of a place has that of `device_only` or `server_only`.
+    """Return a colour per endpoint: the first of a place has the colour of `device_only` or `server_only`.
 
     Args:
-        places: "device" or "server", by endpoint.
+        places: "device" or "server" for each endpoint.
     """
     free = itertools.cycle(_OTHERS)
     own = {DEVICE: _COLOURS["device_only"], SERVER: _COLOURS["server_only"]}
@@ -126,23 +126,23 @@ def endpoint_colours(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def literal(text: str) -> str:
-    """Text as plotly shall show it: it reads names as a kind of HTML."""
+    """Escape text so that plotly shows it literally: plotly reads names as a kind of HTML."""
     return html.escape(text, quote=False)
 
 
 def numbers(values: Iterable[float], digits: int = 4) -> list[float | None]:
-    """Values rounded to significant digits, None where there is nothing to draw."""
+    """Return values rounded to significant digits, None where there is nothing to draw."""
     return [float(f"{value:.{digits}g}") if known(value) else None for value in values]
 
 
 def see_through(colour: str, alpha: float) -> str:
-    """The colour `#rrggbb` with that opacity."""
+    """Return the colour `#rrggbb` with opacity `alpha`."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha:g})"
 
 
 def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Trace:
-    """The area between two curves."""
+    """Return the area between two curves."""
     return {
         "type": "scatter",
         "x": numbers([*x, *reversed(x)]),
@@ -157,7 +157,7 @@ def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with a title and the page's look."""
+    """Return an axis with a title, in the page's style."""
     return {
         "title": {"text": title, "standoff": 10},
         "gridcolor": "@grid",
@@ -172,13 +172,13 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def log_axis(title: str, **more: Any) -> dict[str, Any]:
-    """A logarithmic axis of seconds with readable ticks."""
+    """Return a logarithmic axis of seconds with readable ticks."""
     ticks = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
     return axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], **more)
 
 
 def legend_above(y: float = 1.02) -> dict[str, Any]:
-    """A legend in one line over the plot, in the order of the traces."""
+    """Return a legend in one line above the plot, in the order of the traces."""
     return {
         "orientation": "h",
         "traceorder": "normal",
@@ -190,7 +190,7 @@ def legend_above(y: float = 1.02) -> dict[str, Any]:
 
 
 def layout(**more: Any) -> dict[str, Any]:
-    """A layout in the page's look."""
+    """Return a layout in the page's style."""
     return {
         "height": 380,
         "margin": {"l": 60, "r": 16, "t": 30, "b": 52},

@@ -26,9 +26,9 @@ from disco.replay.vector.arm_delays import ORACLE
 __all__ = ["cdf_levels_shown", "figures"]
 
 CDF_NUMBERS = 120_000
-"""About as many quantiles as a page holds; above that the curves get fewer points below P90."""
+"""Limit on quantiles that a page holds, approximately; above it the curves get fewer points below P90."""
 
-# One pattern per reason, so that phases are told apart within one endpoint's colour.
+# One pattern per phase, to distinguish phases within one endpoint's colour.
 _PATTERNS = {
     "answer": "",
     "race_loser": "/",
@@ -41,7 +41,7 @@ _PATTERNS = {
 
 
 def figures(groups: Sequence[Group], styles: dict[str, Style]) -> list[Plot]:
-    """Every plot that is about cells."""
+    """Return every plot of cells."""
     shown = cdf_levels_shown(groups)
     return [
         _distribution(groups, styles, shown, tail=False),
@@ -55,7 +55,7 @@ def figures(groups: Sequence[Group], styles: dict[str, Style]) -> list[Plot]:
 
 
 def cdf_levels_shown(groups: Sequence[Group]) -> list[int]:
-    """Indices into `CDF_LEVELS` that the curves have: all, or fewer below P90 in a very large report."""
+    """Return the indices into `CDF_LEVELS` that the curves show: all, or fewer below P90 in a very large report."""
     curves = 2 * sum(len(group.lines) * len(group.budgets) for group in groups)
     step = max(1, -(-curves * len(CDF_LEVELS) // CDF_NUMBERS))
     return [i for i, level in enumerate(CDF_LEVELS) if level >= 0.9 or i % step == 0]
@@ -88,8 +88,8 @@ def _distribution(
         )
         return Plot(
             "ttft-tail",
-            "Who waits long",
-            "The same from above: how many requests wait longer than a given time.",
+            "Requests that wait long",
+            "The same from above: the share of requests that wait longer than a given time.",
             layout(xaxis=log_axis("TTFT, s"), yaxis=y),
             "budget",
             frames,
@@ -113,7 +113,7 @@ def _over_budget(groups: Sequence[Group], styles: dict[str, Style], measure: str
     frames: dict[str, list[Trace]] = {}
     for number, group in enumerate(groups):
         best = bound(group, measure)
-        # The bound takes the place of the oracle's own cells, which minimise the mean.
+        # The bound replaces the oracle's own cells, which minimise the mean.
         lines = [line for line in group.lines if not (best and line.policy == ORACLE)]
         traces = _curves(lines, styles, of, "%{x:.2f} · %{y:.3g} s")
         if best:
@@ -167,7 +167,7 @@ def _curves(
     of: Callable[[Cell], Figure],
     hover: str,
 ) -> list[Trace]:
-    """Bands below, curves above; a policy without a budget is a line across."""
+    """Return bands below and curves above; a policy without a budget is a horizontal line."""
     bands: list[Trace] = []
     curves: list[Trace] = []
     for line in lines:
@@ -197,10 +197,10 @@ def _pareto(groups: Sequence[Group], styles: dict[str, Style]) -> Plot:
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": "not beaten in both",
+                "name": "not beaten in both cost and P99",
                 "x": numbers(cost_per_1000_usd(cell) for cell in front),
                 "y": numbers(cell.summary.ttft_p99_s.mean for cell in front),
-                # Between two points there is only what the dearer costs with what the cheaper has.
+                # Between two points: the cost of the more expensive one with the P99 of the cheaper one.
                 "line": {"color": "@muted", "width": 7, "shape": "hv"},
                 "opacity": 0.3,
                 "hoverinfo": "skip",
@@ -225,7 +225,8 @@ def _pareto(groups: Sequence[Group], styles: dict[str, Style]) -> Plot:
     return Plot(
         "pareto",
         "Cost against tail",
-        "Each point is a policy at a budget; lower left is better. Grey: what nothing beats in both (oracle aside).",
+        "Each point is a policy at a budget; lower left is better. "
+        "Grey: policies that no other beats in both cost and P99 (without the oracle).",
         layout(xaxis=axis("cost of 1000 requests, USD"), yaxis=axis("P99 TTFT, s")),
         "scenario",
         frames,
@@ -250,8 +251,8 @@ def _cost_parts(groups: Sequence[Group]) -> Plot:
             ]
     return Plot(
         "cost-parts",
-        "What the money is for",
-        "Cost by endpoint (colour) and reason (pattern), at the chosen budget.",
+        "Cost by endpoint and reason",
+        "Colours are endpoints, patterns are reasons; at the chosen budget.",
         layout(
             barmode="stack",
             bargap=0.35,

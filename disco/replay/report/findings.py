@@ -1,4 +1,4 @@
-"""What a result says, in a few plain sentences. Each of them can be read off the tables of the same report."""
+"""A result in a few plain sentences. Each of them can be checked against the tables of the same report."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ FAILURES_OVERLOOKED = 0.001
 """Share of requests a policy may leave unanswered above the best one's; TTFT counts answered requests only."""
 
 OVERSPENT = 0.05
-"""Share of prompt tokens above its budget from which a cell does not count: what it gained, it did not pay for."""
+"""Share of prompt tokens above its budget from which a cell does not count: it gained by work it did not pay for."""
 
 SAME_S = 0.0005
-"""Seconds of TTFT that nobody notices."""
+"""A difference in TTFT, in seconds, that no reader notices."""
 
 SPELT_OUT = 2
-"""Scenarios up to which each gets its own sentences."""
+"""The most scenarios that each get their own sentences."""
 
 Named = tuple[str, Cell]  # a line's name and one of its cells
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The best P99 of a scenario within the cost of the dearer single endpoint.
+    """The best P99 of a scenario within the cost of the more expensive single endpoint.
 
     Attributes:
-        where: the scenario, as sentences about several name it.
+        where: the scenario, as named by sentences about several.
         overall: the best of all.
-        chosen: the best of those that keep to a budget; `overall` where there is none. A policy that decides for
-            each request is of interest, so this is the one that is compared.
-        limit: the dearer single endpoint; None: neither was run.
+        chosen: the best of those that keep to a budget; `overall` where there is none. It is the one that is
+            compared, because policies that decide for each request are of interest.
+        limit: the more expensive single endpoint; None: neither was run.
         baselines: the single endpoints that were run.
-        conditions: what a policy had to do to be counted, as far as some did not do it.
+        conditions: what a policy had to do to be counted; only conditions that some policies did not meet.
     """
 
     where: str
@@ -61,12 +61,12 @@ class _Best:
 
 
 def findings(report: Report) -> list[str]:
-    """The best P99 of TTFT within cost, what it saves, and how far it is from the best possible.
+    """Return sentences on the best P99 of TTFT within cost, what it saves, and its distance to the best possible.
 
-    "Within cost" means: no dearer than sending every request to the dearer of the two endpoints, where the
-    result has `server_only` or `device_only`; otherwise everything counts.
+    "Within cost" means: no more expensive than sending every request to the more expensive of the two endpoints, if
+    the result has `server_only` or `device_only`; otherwise everything counts.
     """
-    # Costs and times of two evaluators are not compared with each other.
+    # Costs and times of different evaluators are not compared with each other.
     parts = [(group, name) for group in groups(report.cells) for name in _evaluators(group)]
     found = [best for group, evaluator in parts if (best := _best(group, evaluator)) is not None]
     if len(found) <= SPELT_OUT:
@@ -75,12 +75,12 @@ def findings(report: Report) -> list[str]:
 
 
 def number(value: float) -> str:
-    """About three significant digits, never an exponent, at most seven decimals; a dash for NaN."""
+    """Format with about three significant digits, without exponent, at most seven decimals; a dash for NaN."""
     return f"{value:,.{decimals(value)}f}" if known(value) else "–"
 
 
 def decimals(value: float) -> int:
-    """How many decimals make about three significant digits."""
+    """Return how many decimals give about three significant digits."""
     size = abs(value)
     if size >= 100 or not known(value):
         return 0
@@ -107,15 +107,15 @@ def _best(group: Group, evaluator: str) -> _Best | None:
     limit = max(baselines, key=_cost, default=None)
     fewest = min(cell.summary.failed.mean for _, cell in usable)
     answering = [pair for pair in usable if pair[1].summary.failed.mean <= fewest + FAILURES_OVERLOOKED]
-    honest = [pair for pair in answering if _keeps_budget(pair[1])]
-    # A hair's breadth: the same tokens, summed in another order.
-    within = [pair for pair in honest if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
+    in_budget = [pair for pair in answering if _keeps_budget(pair[1])]
+    # The tolerance covers rounding: the same tokens, summed in another order.
+    within = [pair for pair in in_budget if limit is None or _cost(pair[1]) <= _cost(limit) * (1 + 1e-9)]
     if not within:
         return None
     budgeted = [pair for pair in within if pair[1].arm.policy not in NO_BUDGET]
     conditions = (
         "answer as many requests as the best" if len(answering) < len(usable) else "",
-        f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(honest) < len(answering) else "",
+        f"keep to their budgets within {OVERSPENT * 100:.0f} %" if len(in_budget) < len(answering) else "",
     )
     regime = group.regime if len(_evaluators(group)) == 1 else f"{group.regime}, {evaluator}"
     return _Best(
@@ -135,13 +135,13 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
     within = "" if best.limit is None else f" at no more than {best.limit.arm.policy}'s cost"
     out = [
         (
-            f"{where}{_who(best.overall)} has the lowest P99 TTFT of the policies compared{those}{within}: "
+            f"{where}{_label(best.overall)} has the lowest P99 TTFT of the policies compared{those}{within}: "
             f"{number(_p99(best.overall[1]))} s."
         )
     ]
-    # A budgeted policy as good as the best was named already, or would only be named a second time.
+    # If a budgeted policy is as good as the best, the first sentence already names it.
     if best.chosen != best.overall:
-        out.append(f"Of those with a budget, {_who(best.chosen)} has the lowest: {number(_p99(cell))} s.")
+        out.append(f"Of those with a budget, {_label(best.chosen)} has the lowest: {number(_p99(cell))} s.")
     compared = [
         f"against {other.arm.policy} ({number(_p99(other))} s) {_change(_p99(cell), _p99(other))} P99 TTFT and "
         f"{_change(_cost(cell), _cost(other))} cost"
@@ -151,17 +151,17 @@ def _sentences(best: _Best, *, named: bool) -> list[str]:
     if compared:
         out.append(f"That is {'; '.join(compared)}.")
     out += [
-        f"{other.arm.policy} alone is no slower and no dearer than that."
+        f"{other.arm.policy} alone is no slower and no more expensive than that."
         for other in best.baselines
         if other is not cell and _p99(other) <= _p99(cell) and _cost(other) <= _cost(cell)
     ]
-    # Below the oracle is only who had more budget than it.
+    # Only a cell with more budget than the oracle can be below it.
     if cell.regret_p99_s is not None and cell.regret_p99_s.mean > -SAME_S:
         out.append(_distance(cell, cell.regret_p99_s.mean))
     return out
 
 
-def _who(named: Named) -> str:
+def _label(named: Named) -> str:
     name, cell = named
     return name if cell.arm.policy in NO_BUDGET else f"{name} at a budget of {cell.arm.budget:g}"
 
@@ -177,9 +177,9 @@ def _distance(cell: Cell, regret_s: float) -> str:
 
 
 def _overall(found: Sequence[_Best], *, of: int) -> list[str]:
-    """Sentences on many scenarios, of which `found` have a best policy."""
+    """Return sentences on many scenarios, of which `found` have a best policy."""
     limited = [best for best in found if best.limit is not None]
-    within = " at no more than the cost of the dearer endpoint alone" if limited else ""
+    within = " at no more than the cost of the more expensive endpoint alone" if limited else ""
     within += " where one was run" if 0 < len(limited) < len(found) else ""
     scenarios = f"{len(found)} scenarios" if of == len(found) else f"{len(found)} of {of} scenarios"
     winners = _counted([best.overall for best in found])
@@ -198,9 +198,9 @@ def _overall(found: Sequence[_Best], *, of: int) -> list[str]:
         ]
         if pairs:
             slower = [_p99(cell) / _p99(other) - 1 for cell, other in pairs]
-            dearer = [_cost(cell) / _cost(other) - 1 for cell, other in pairs]
+            costlier = [_cost(cell) / _cost(other) - 1 for cell, other in pairs]
             where = "" if len(pairs) == len(found) else f" in {len(pairs)} of them"
-            out.append(f"Against {policy}{where}: P99 TTFT {_spread(slower)}, cost {_spread(dearer)}.")
+            out.append(f"Against {policy}{where}: P99 TTFT {_spread(slower)}, cost {_spread(costlier)}.")
     regrets = [(cell, cell.regret_p99_s.mean) for _, cell in chosen if cell.regret_p99_s is not None]
     shares = [regret_s / (_p99(cell) - regret_s) for cell, regret_s in regrets if _p99(cell) > regret_s]
     if shares:
@@ -215,7 +215,7 @@ def _counted(named: Sequence[Named]) -> str:
 
 
 def _rank(named: Named) -> tuple[float, float, bool]:
-    """By P99, then by cost; of two that are as good, the one with a budget."""
+    """Return the sort key: P99, then cost; of two equal cells, the one with a budget comes first."""
     _, cell = named
     return _p99(cell), _cost(cell), cell.arm.policy in NO_BUDGET
 

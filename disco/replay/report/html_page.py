@@ -1,4 +1,4 @@
-"""A report as one HTML page that holds everything it needs: it loads nothing, and says so to the browser."""
+"""A report as one self-contained HTML page: it loads nothing, and its content policy forbids the browser to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from disco.replay.report.timeline import timeline
 
 __all__ = ["to_html"]
 
-# No address may be contacted, whatever a name in the report or the plotting library asks for.
+# The page may contact no address, whatever a name in the report or the plotting library asks for.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 _CONFIG = {
@@ -33,13 +33,13 @@ _CONFIG = {
 
 
 def to_html(report: Report) -> str:
-    """The page as text; write it to a file and open it in any browser, without a network.
+    """Return the page as text; write it to a file and open it in any browser, without a network.
 
     Raises:
         ConfigurationError: plotly is not installed, or the report is empty.
     """
     if not report.cells:
-        raise ConfigurationError("a report without cells has nothing to show; run at least one policy")
+        raise ConfigurationError("the report has no cells to show; run at least one policy")
     library = _plotly_js()
     found = groups(report.cells)
     look = styles(line for group in found for line in group.lines)
@@ -91,7 +91,7 @@ Distances to the oracle compare at the same budget; policies without a budget ma
 
 
 def _own(file: str) -> str:
-    """The page's own style or script: a file beside this module."""
+    """Return the page's own style or script, a file beside this module."""
     return resource_text("disco.replay.report", file)
 
 
@@ -99,13 +99,15 @@ def _plotly_js() -> str:
     try:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigurationError('a page with plots needs plotly: pip install "disco-llm[replay]"') from error
+        raise ConfigurationError(
+            'the HTML report needs plotly for its plots: pip install "disco-llm[replay]"'
+        ) from error
     library: str = get_plotlyjs()
     return library.replace("</script", "<\\/script")
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
+    """Return JSON that cannot end the script element that holds it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -116,7 +118,7 @@ def _data(found: Sequence[Group], plots: Sequence[Plot]) -> dict[str, Any]:
         "config": _CONFIG,
         "shared": {
             "@levels": levels,
-            # A share of nothing has no place on a logarithmic axis.
+            # A share of 0 has no place on a logarithmic axis.
             "@exceeding": [round(1 - level, 6) if level < 1 else None for level in levels],
         },
         "scenarios": [
@@ -130,7 +132,7 @@ def _data(found: Sequence[Group], plots: Sequence[Plot]) -> dict[str, Any]:
 
 
 def _middle(group: Group) -> int:
-    """The budget shown first: nearest to a half."""
+    """Return the index of the budget shown first: the one nearest to 0.5."""
     return min(range(len(group.budgets)), key=lambda i: abs(group.budgets[i] - 0.5))
 
 

@@ -2,15 +2,15 @@
 
 Schema 1: an object with the keys
 
-- `schema`: 1; it changes when a key changes its meaning or goes away, not when one is added;
+- `schema`: 1; it changes when a key changes its meaning or is removed, not when a key is added;
 - `title`, `notes`, `findings`: text;
 - `cdf_levels`: the levels at which each summary's `ttft_quantiles_s` are given;
 - `cells`: one object per cell, as `disco.replay.metrics.over_seeds.Cell.to_dict`; a figure is
-  `{"mean", "low", "high"}`, what was not measured is null;
-- `example`: the route record of an answer that moved, as `RouteRecord.to_dict` with its timelines; null when there
+  `{"mean", "low", "high"}`; a figure that was not measured is null;
+- `example`: the route record of an answer that migrated, as `RouteRecord.to_dict` with its timelines; null when there
   is none.
 
-Units are in the names. A number that is not finite (a quantile of no answers) is null.
+Names contain the units. A number that is not finite (a quantile of no answers) is null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = 1
 
 
 def to_json(report: Report, *, indent: int | None = 2) -> str:
-    """The report as JSON; see the module's docstring for its keys."""
+    """Return the report as JSON; see the module's docstring for its keys."""
     document = {
         "schema": SCHEMA,
         "title": report.title,

@@ -65,7 +65,7 @@
       const up = th.getAttribute("aria-sort") !== "ascending";
       for (const other of th.parentElement.children) other.removeAttribute("aria-sort");
       th.setAttribute("aria-sort", up ? "ascending" : "descending");
-      // Commas separate thousands; what has no number stays at the end.
+      // Commas separate thousands; rows without a number stay at the end.
       const value = (row) => {
         const text = row.cells[th.cellIndex].textContent;
         const number = parseFloat(text.replace(/,/g, "").replace("−", "-"));

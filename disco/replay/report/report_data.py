@@ -1,4 +1,4 @@
-"""What a report is made of, and the order in which its lines and scenarios appear."""
+"""The contents of a report, and the order of its lines and scenarios."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ DEVICE_ONLY: Final = "device_only"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is to be shown.
+    """The contents of a report.
 
     Attributes:
-        title: of the page.
-        notes: what a reader must know of how it was made, a sentence each.
+        title: title of the page.
+        notes: what a reader must know about how the result was made, one sentence each.
         cells: the result.
-        example: an answer that moved, for its timeline; None leaves the timeline out.
+        example: an answer that migrated, for its timeline; None leaves the timeline out.
     """
 
     title: str
@@ -57,9 +57,9 @@ class Line:
     """One policy across budgets, in one scenario.
 
     Attributes:
-        name: the same in every scenario of a report.
-        policy: what it runs.
-        cells: by rising budget; only one where the policy keeps to no budget.
+        name: the line's name, the same in every scenario of a report.
+        policy: the policy that it runs.
+        cells: by rising budget; only one if the policy has no budget.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Line:
 
     @property
     def budgetless(self) -> bool:
-        """It is the same at every budget."""
+        """Whether the policy is the same at every budget."""
         return self.policy in NO_BUDGET
 
     def at(self, budget: float) -> Cell | None:
-        """The cell at that budget; None when it was not run."""
+        """Return the cell at `budget`; None if it was not run."""
         if self.budgetless:
             return self.cells[0]
         return next((cell for cell in self.cells if cell.arm.budget == budget), None)
@@ -83,9 +83,9 @@ class Group:
     """Everything that ran on one scenario.
 
     Attributes:
-        scenario, regime: which.
+        scenario, regime: name and regime of the scenario.
         lines: in the order of their first cells, the oracle last.
-        budgets: rising; those of the policies that keep to one, or of all where none does.
+        budgets: rising; those of the policies that have a budget, or of all policies if none has.
     """
 
     scenario: str
@@ -95,16 +95,16 @@ class Group:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Line by line."""
+        """All cells, line by line."""
         return tuple(cell for line in self.lines for cell in line.cells)
 
     def baseline(self, policy: str, evaluator: str) -> Cell | None:
-        """The cell of a policy that keeps to no budget, without migration; None when it was not run."""
+        """Return the cell of a policy without a budget and without migration; None if it was not run."""
         return next((c for c in self.cells if is_baseline(c, policy) and c.evaluator == evaluator), None)
 
 
 def groups(cells: Sequence[Cell]) -> tuple[Group, ...]:
-    """Cells by scenario, in the order of first appearance."""
+    """Group cells by scenario, in the order of first appearance."""
     names = line_names(cells)
     by_scenario: dict[tuple[str, str], dict[str, list[Cell]]] = {}
     for cell, name in zip(cells, names, strict=True):
@@ -125,7 +125,7 @@ def _group(scenario: str, regime: str, by_name: dict[str, list[Cell]]) -> Group:
 
 
 def line_names(cells: Sequence[Cell]) -> list[str]:
-    """Each cell's line: its arm's label, and whatever else tells arms of the same label apart."""
+    """Return each cell's line name: its arm's label, and what distinguishes arms of the same label."""
     tails: dict[str, set[float]] = {}
     for cell in cells:
         tails.setdefault(cell.arm.label, set()).add(cell.arm.tail)
@@ -140,7 +140,7 @@ def line_names(cells: Sequence[Cell]) -> list[str]:
 
 
 def bound(group: Group, measure: str) -> dict[float, float]:
-    """The oracle's TTFT by budget, s, as the distances to it tell; for P99 that is the oracle that minimises P99.
+    """Return the oracle's TTFT by budget, s, from the cells' regrets; for P99, of the oracle that minimises P99.
 
     Args:
         group: the scenario.
@@ -157,7 +157,7 @@ def bound(group: Group, measure: str) -> dict[float, float]:
 
 
 def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells that no other beats in both cost and P99 of TTFT, by rising cost."""
+    """Return the cells that no other beats in both cost and P99 of TTFT, by rising cost."""
     front: list[Cell] = []
     usable = [c for c in cells if known(c.summary.cost_usd.mean) and known(c.summary.ttft_p99_s.mean)]
     for cell in sorted(usable, key=lambda c: (c.summary.cost_usd.mean, c.summary.ttft_p99_s.mean)):
@@ -167,15 +167,15 @@ def pareto_front(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def cost_per_1000_usd(cell: Cell) -> float:
-    """Of a thousand requests, everything charged."""
+    """Return the cost of a thousand requests, everything that was charged, USD."""
     return cell.summary.cost_usd.mean * 1000.0
 
 
 def is_baseline(cell: Cell, *policies: str) -> bool:
-    """One of these policies, and answers stay where they began."""
+    """Return whether a cell has one of these policies and its answers do not migrate."""
     return cell.arm.policy in policies and not cell.arm.migrate
 
 
 def known(value: float | None) -> bool:
-    """A number that can be drawn or printed."""
+    """Return whether a number can be drawn or printed."""
     return value is not None and math.isfinite(value)

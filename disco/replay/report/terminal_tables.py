@@ -1,4 +1,4 @@
-"""A report as plain tables: what a terminal shows, and what the page's tables hold."""
+"""A report as plain tables, for the terminal and for the HTML page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableData:
     """A table of strings.
 
     Attributes:
-        title: what it is about.
+        title: scenario and contents.
         header: one name per column.
         rows: cells in the order of the header.
     """
@@ -66,22 +66,22 @@ _READER: tuple[Column, ...] = (
     ("failed over", lambda row: _reading(row[1], "failed_over", share)),
 )
 
-# With a decimal: a policy counts in the findings only if it answers nearly as many as the best.
+# With one decimal: a policy counts in the findings only if it answers nearly as many requests as the best.
 _FAILED: Column = ("unanswered", lambda row: f"{row[1].summary.failed.mean * 100:.1f} %")
 
 
 def terminal_tables(report: Report) -> list[TableData]:
-    """One table per scenario, and one for the reader's side where the event-accurate evaluator ran.
+    """Return one table per scenario, and one for the reader's side where the event-accurate evaluator ran.
 
-    TTFT in seconds over answered requests; ± is half the 95 % interval over seeds; "used" the share of prompt
-    tokens that the constrained endpoint was started on; cost of a thousand requests in USD and as a multiple of
-    `server_only`; distances to the oracle in seconds.
+    TTFT is in seconds over answered requests; ± is half the 95 % interval over seeds. "used" is the share of prompt
+    tokens that the constrained endpoint was started on. Cost is of a thousand requests, in USD and as a multiple of
+    `server_only`. Distances to the oracle are in seconds.
     """
     return [table for group in groups(report.cells) for table in scenario_tables(group)]
 
 
 def scenario_tables(group: Group) -> list[TableData]:
-    """The tables of one scenario."""
+    """Return the tables of one scenario."""
     rows = _rows(group)
     where = f"{group.scenario} · {group.regime}"
     columns = _MAIN
@@ -95,18 +95,18 @@ def scenario_tables(group: Group) -> list[TableData]:
 
 
 def spread(figure: Figure) -> str:
-    """The mean, and half its interval where there is one."""
+    """Format the mean, and half its interval if there is one."""
     half = f"{(figure.high - figure.low) / 2:.{decimals(figure.mean)}f}"
     return f"{number(figure.mean)}±{half}" if known(figure.mean) and float(half) > 0 else number(figure.mean)
 
 
 def share(figure: Figure) -> str:
-    """In percent."""
+    """Format a share in percent."""
     return f"{figure.mean * 100:.0f} %" if known(figure.mean) else "–"
 
 
 def times(cell: Cell, reference: Cell | None) -> str:
-    """Cost as a multiple of the reference's."""
+    """Format the cost as a multiple of the reference's."""
     if reference is None or not reference.summary.cost_usd.mean > 0 or not known(cell.summary.cost_usd.mean):
         return "–"
     multiple = cell.summary.cost_usd.mean / reference.summary.cost_usd.mean
@@ -114,7 +114,7 @@ def times(cell: Cell, reference: Cell | None) -> str:
 
 
 def regret(figure: Figure | None) -> str:
-    """Seconds above (or, with more budget, below) the oracle."""
+    """Format the seconds above (or, with more budget, below) the oracle."""
     if figure is None or not known(figure.mean):
         return "–"
     if abs(figure.mean) < SAME_S:

@@ -1,4 +1,4 @@
-"""One answer that moved, token by token: who wrote when, what the reader had, and what lay between."""
+"""Timeline of one answer that migrated: which endpoint wrote each token when, and what waited in the buffer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["WrittenStretch", "stretches", "timeline"]
 
 @dataclass(frozen=True, slots=True)
 class WrittenStretch:
-    """What one writer wrote.
+    """What one endpoint wrote of the answer.
 
     Attributes:
-        endpoint: its name.
-        kept: (seconds since the request, tokens of the answer there are then).
-        dropped: the same for what it wrote beyond the cut and the reader never got.
+        endpoint: the endpoint's name.
+        kept: (seconds since the request, tokens of the answer at that time).
+        dropped: the same for tokens that the endpoint wrote beyond the cut; the reader never got them.
     """
 
     endpoint: str
@@ -38,10 +38,10 @@ class WrittenStretch:
 
 
 def stretches(record: RouteRecord) -> list[WrittenStretch]:
-    """The record's generated timeline by writer.
+    """Split the record's generated timeline by endpoint.
 
-    A writer has the word from its first content (the first: from the beginning) until the next one's; of what it
-    wrote by then, the answer has as many tokens as the record says were kept.
+    An endpoint's stretch begins with its first content (the first endpoint's: at 0) and ends with the first content
+    of the next one. Of the tokens in the stretch, the answer has as many as the record says were kept.
     """
     times = [at for at, _ in record.generated]
     writers = list(dict.fromkeys(piece.attempt for piece in record.segments))
@@ -58,7 +58,7 @@ def stretches(record: RouteRecord) -> list[WrittenStretch]:
             if total <= limit:
                 kept.append((at, total))
             else:
-                if not dropped:  # join on to what was kept, also where a packet straddles the cut
+                if not dropped:  # join on to the kept tokens, also if a packet straddles the cut
                     dropped.append(kept[-1] if kept else (at, before))
                 dropped.append((at, total))
         out.append(WrittenStretch(record.attempts[number].endpoint, tuple(kept), tuple(dropped)))
@@ -67,7 +67,7 @@ def stretches(record: RouteRecord) -> list[WrittenStretch]:
 
 
 def timeline(record: RouteRecord) -> Plot | None:
-    """The plot; None where the record has no timelines."""
+    """Return the plot; None if the record has no timelines."""
     if not record.generated or not record.released:
         return None
     written = stretches(record)
@@ -119,7 +119,7 @@ def _running(timeline: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 def _between(
     kept: Sequence[tuple[float, int]], read: Sequence[tuple[float, int]], end_s: float
 ) -> list[Trace]:
-    """What was given to the reader as a line, and what was written and waited as the area above it."""
+    """Draw the tokens released to the reader as a line, and the tokens waiting in the buffer as the area above it."""
     shown = [*read, (end_s, read[-1][1])]
     held = [(read[0][0], 0), *kept, (end_s, kept[-1][1] if kept else 0)]
     return [
@@ -141,7 +141,7 @@ def _between(
 
 
 def _deadline(record: RouteRecord, end_s: float) -> list[Trace]:
-    """When the reader reaches each token: D_i = TTFT + i/r_c (docs/metrics.md)."""
+    """Draw when the reader reaches each token: D_i = TTFT + i/r_c (docs/metrics.md)."""
     pace_tps = record.pace.pace_tps
     if pace_tps is None:
         return []
@@ -189,7 +189,7 @@ def _written(stretch: WrittenStretch, colour: str) -> list[Trace]:
 
 
 def _lifelines(record: RouteRecord, colours: dict[str, str]) -> list[Trace]:
-    """Per attempt: thin while it has said nothing, thick while it writes."""
+    """Draw a line per attempt: thin before its first content, thick while it writes."""
     out: list[Trace] = []
     for attempt in record.attempts:
         colour, name = colours[attempt.endpoint], literal(attempt.endpoint)
@@ -257,13 +257,13 @@ def _labels(transfer: MigrationRecord | None) -> list[dict[str, Any]]:
 
 
 def _caption(record: RouteRecord, transfer: MigrationRecord | None) -> str:
-    who = f"Policy {record.preset}: {record.answer_tokens} tokens"
+    what = f"Preset {record.preset}: {record.answer_tokens} tokens"
     if transfer is None or transfer.took_s is None:
         writers = dict.fromkeys(piece.endpoint for piece in record.segments)
-        return f"{who}, written by {' and '.join(writers)}."
+        return f"{what}, written by {' and '.join(writers)}."
     late = "no token was late" if transfer.late_tokens == 0 else f"{transfer.late_tokens} tokens were late"
     return (
-        f"{who}, begun by {transfer.source} and handed to {transfer.target} after {transfer.cut_tokens}. The new "
-        f"writer took {transfer.took_s:.2f} s to its first token, from the buffer the reader read on; {late}. "
+        f"{what}, begun by {transfer.source} and migrated to {transfer.target} after {transfer.cut_tokens}. The new "
+        f"endpoint took {transfer.took_s:.2f} s to its first token, while the reader read from the buffer; {late}. "
         "Below: thin while an endpoint is silent, thick while it writes."
     )

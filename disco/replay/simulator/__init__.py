@@ -1,1 +1,1 @@
-"""The event-accurate evaluator: sessions in virtual time."""
+"""Event-accurate evaluator: sessions in virtual time."""

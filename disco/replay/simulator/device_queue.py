@@ -1,4 +1,4 @@
-"""A device that many sessions share: so many answers at once, the others wait; a model that is unloaded when idle."""
+"""A device that many sessions share: it works on a limited number of answers, and unloads its model when idle."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ __all__ = ["DeviceWorker", "SharedDevice"]
 
 
 class DeviceWorker(Protocol):
-    """An attempt, as the device sees it; what is kept of one is there for the next of the same player."""
+    """An attempt on the device. A prefill that the device keeps may serve the next attempt of the same player."""
 
     @property
     def player(self) -> object:
-        """Whose it is."""
+        """The player that the attempt belongs to."""
         ...
 
     def begin(self, at: float) -> None:
-        """It is its turn: it begins to work at `at`."""
+        """Begin to work at time `at`: a slot is free."""
         ...
 
     def forget(self) -> None:
-        """Another one's work takes the place of what was kept of it."""
+        """Drop the kept prefill of the attempt: another attempt needs the slot."""
         ...
 
 
 class SharedDevice:
-    """First come, first served, in virtual time.
+    """A queue in virtual time: first come, first served.
 
     Args:
-        slots: how many attempts are worked on at once; None: any number.
+        slots: how many attempts the device works on at once; None: any number.
         load_s: time to load the model.
-        idle_unload_s: the model is unloaded after that long without work, and is not loaded in the beginning; None:
-            it is always loaded.
+        idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
+            the model is always loaded.
     """
 
     # Mutable: everything that begins with an underscore.
@@ -54,14 +54,13 @@ class SharedDevice:
         self.idle_unload_s = idle_unload_s
         self._working: set[DeviceWorker] = set()
         self._waiting: deque[DeviceWorker] = deque()
-        self._kept: deque[DeviceWorker] = (
-            deque()
-        )  # whose prefill the slots that do not work still hold, oldest first
+        # Attempts whose prefill is still held by idle slots, oldest first.
+        self._kept: deque[DeviceWorker] = deque()
         self._idle_since_at = -inf
         self._ready_at = -inf
 
     def is_cold(self, now: float) -> bool:
-        """Whether the model would have to be loaded now."""
+        """Return whether the model would have to be loaded now."""
         return (
             self.idle_unload_s is not None
             and not self._working
@@ -69,19 +68,19 @@ class SharedDevice:
         )
 
     def enter(self, worker: DeviceWorker, now: float) -> None:
-        """Let it begin now, or when its turn comes."""
+        """Let the attempt begin now, or when its turn comes."""
         if self.slots is not None and len(self._working) >= self.slots:
             self._waiting.append(worker)
         else:
             self._begin(worker, now)
 
     def leave(self, worker: DeviceWorker, now: float, *, keeps: bool) -> None:
-        """It has stopped, or does not want to wait any longer.
+        """Take out an attempt that has stopped, or that no longer waits.
 
         Args:
-            worker: who entered.
+            worker: an attempt that entered before.
             now: the time.
-            keeps: what it has prefilled stays until the slot is needed.
+            keeps: the attempt's prefill stays until the slot is needed.
         """
         if worker not in self._working:
             self._waiting.remove(worker)
@@ -101,7 +100,7 @@ class SharedDevice:
         self._working.add(worker)
         worker.begin(max(now, self._ready_at))
         if self.slots is not None and self._kept:
-            # Whoever goes on from what was kept for it works in that very slot.
+            # A player that goes on from its kept prefill works in the same slot.
             self._kept = deque(kept for kept in self._kept if kept.player is not worker.player)
             self._forget(len(self._kept) + len(self._working) - self.slots)
 

@@ -1,8 +1,8 @@
-"""The event-accurate evaluator: the dispatcher, session, playback and ledger that run live, in virtual time.
+"""Event-accurate evaluator: the dispatcher, session, playback and ledger of a live client, in virtual time.
 
-What it adds to the vectorised one: answers that move in mid-sentence, what readers get token by token, a device
-that others keep busy, models that have to be loaded, and endpoints that fail. A device and a server are two stations:
-what plays them is `replay.stations`.
+In addition to the vectorised evaluator it covers answers that migrate, what readers get token by token, a device that
+other requests keep busy, models that have to be loaded, and endpoints that fail. A device and a server are two
+stations; `replay.stations` runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from disco.session.machine import Session
 
 __all__ = ["answer_lengths", "as_stations", "simulate"]
 
-_FAULT_STREAM, _AGAIN_STREAM = 13, 11  # apart from those of `scenario.resolve` and of the policies
+_FAULT_STREAM, _AGAIN_STREAM = 13, 11  # different from those of `scenario.resolve` and of the policies
 _MOVED = ("moved",)
 
 
@@ -41,23 +41,23 @@ def simulate(
 ) -> Outcome:
     """Run an arm on a workload, token by token.
 
-    Without `device_slots`, `idle_unload_s` and faults requests know nothing of each other, and each is run by itself.
-    With the first two all run on one clock, meet at the device in order of arrival, and the first finds its model not
-    loaded. Where endpoints may fail, all run on one clock, too, and an endpoint that fails again and again is left
-    alone as it is live (but not by the arms "oracle" and "recorded", whose starts are given). They then run under the
-    clocks that a live client has by default, less the one for the whole answer; where nothing fails there are none, so
-    that the trace's slowest server is waited for.
+    Without `device_slots`, `idle_unload_s` and faults, requests do not affect each other, and each runs by itself.
+    With `device_slots` or `idle_unload_s`, all requests run on one clock and meet at the device in order of arrival;
+    the first one finds the device's model not loaded. If endpoints may fail, all requests run on one clock, too, and
+    an endpoint that keeps failing is left alone as in a live client (but not by the arms "oracle" and "recorded",
+    whose starts are given). Requests then have the timeouts that a live client has by default, except the one for the
+    whole answer. If nothing fails there are no timeouts, so that the trace's slowest server is waited for.
 
     Args:
         workload: resolved for the same scenario.
-        scenario: where.
-        arm: what.
-        seed: of the policy's own randomness, and of what happens after first attempts.
-        progress: is told every now and then how many answers are complete, and how many there are.
+        scenario: device, server and reader.
+        arm: the policy and its numbers.
+        seed: seed of the policy's own random draws, and of everything after first attempts.
+        progress: called from time to time with the number of complete answers and the total.
 
     Raises:
-        ConfigurationError: the arm cannot be planned here, or a model is to be loaded that nobody knows the load
-            time of.
+        ConfigurationError: the arm cannot be planned for this workload, or a model has to be loaded whose load time is
+            not known.
     """
     stations, columns = as_stations(workload, scenario, seed=seed)
     planner = _ArmPlanner(workload, scenario, arm, seed)
@@ -89,15 +89,15 @@ def simulate(
 def as_stations(
     workload: Workload, scenario: Scenario, *, seed: int
 ) -> tuple[tuple[Station, Station], StationWorkload]:
-    """The same device, server and requests for a replay of any number of stations.
+    """Return the same device, server and requests for a replay of any number of stations.
 
     Args:
         workload: resolved for the scenario.
-        scenario: where.
-        seed: of faults, and of what happens after first attempts.
+        scenario: device, server and reader.
+        seed: seed of faults, and of everything after first attempts.
     """
     stations = scenario.stations()
-    lucks = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
+    levels_by_station = np.random.default_rng([seed, _FAULT_STREAM]).random((2, len(workload)))
     cached = workload.device_cached_tokens
     columns = StationWorkload(
         names=(DEVICE, SERVER),
@@ -108,8 +108,8 @@ def as_stations(
         tpot_s=np.stack([workload.device_tpot_s, workload.server_tpot_s], axis=1),
         faulty=np.stack(
             [
-                np.zeros(len(workload), dtype=np.bool_) if s.fault is None else luck < s.fault.probability
-                for s, luck in zip(stations, lucks, strict=True)
+                np.zeros(len(workload), dtype=np.bool_) if s.fault is None else levels < s.fault.probability
+                for s, levels in zip(stations, levels_by_station, strict=True)
             ],
             axis=1,
         ),
@@ -126,7 +126,7 @@ def _moved(session: Session) -> tuple[str, ...] | None:
 
 
 class _DelayedStarts:
-    """A policy whose decisions are known beforehand. Mutable: `row`, which request is planned next."""
+    """A policy whose decisions are given. Mutable: `row`, the number of the request that is planned next."""
 
     name = "delays"
 
@@ -146,16 +146,16 @@ class _DelayedStarts:
 
 
 def _dispatcher(policy: Policy, workload: Workload, scenario: Scenario, arm: Arm) -> Dispatcher:
-    """Plans as it does live, under the policy of an arm."""
+    """Return a dispatcher that plans as in a live client, under the policy of an arm."""
     preset = Preset(migration=MigrationSection(enabled=arm.migrate, order=arm.order))
     lengths, ttft = scenario.planning_lengths(workload.prompt_tokens), scenario.ttft
-    rng = np.random.default_rng(0)  # the policy brings its own
+    rng = np.random.default_rng(0)  # unused: the policy has its own generator
     arranging = TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng, policy=policy)
     return Dispatcher(preset, lengths=lengths, ttft=ttft, rng=rng, arranging=arranging)
 
 
 class _ArmPlanner:
-    """Plans under an arm; the arms "oracle" and "recorded" know which request it is."""
+    """Plan under an arm. For the arms "oracle" and "recorded" the number of the request matters."""
 
     def __init__(self, workload: Workload, scenario: Scenario, arm: Arm, seed: int) -> None:
         self.delayed: _DelayedStarts | None = None

@@ -1,9 +1,10 @@
-"""Playing a stretch in which nothing but the reader's pace stands between one packet and the next.
+"""Playback of a stretch of packets in which only the reader's pace matters between one packet and the next.
 
-What `Session.deltas` and `Session.woken` would do, packet by packet, for a driver that knows what comes: one by one
-(`flow`), or, where the text and the times of an attempt are known beforehand, many at once (`take_stretch`). A move
-that is only considered does not end a stretch: the rule is asked at the same times as live, and the first packet at
-which its verdict would change anything is left to the session. Both leave a session as it would be, to the last bit.
+These functions do what `Session.deltas` and `Session.woken` would do packet by packet, for a driver that knows the
+packets in advance. `flow` takes them one by one. `take_stretch` takes many at once, if the text and the times of an
+attempt are known. A migration that is only considered does not end a stretch: the rule is asked at the same times as in
+a live client, and the session handles the first packet at which the rule's verdict would change anything. Both leave
+a session in the same state as packet by packet, to the last bit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from disco.session.switching.migration import RECONSIDER_S
 
 __all__ = ["KnownPackets", "flow", "flows", "take_stretch"]
 
-_ROUNDING_S = 1e-9  # while an answer moves `wake_at` is worked out anew at every packet
+_ROUNDING_S = 1e-9  # while an answer migrates, `wake_at` is computed again at every packet
 
 
 def flows(session: Session, state: AttemptState) -> bool:
-    """Whether nothing but releases can follow from what this attempt writes next."""
+    """Return whether only releases can follow from the attempt's next packets."""
     return (
         session.transcript.writer is state
         and state.first_content_at is not None
@@ -38,7 +39,7 @@ def flows(session: Session, state: AttemptState) -> bool:
 
 
 def only_moves(session: Session) -> bool:
-    """Whether what the writer writes next leads to releases and to a move at most."""
+    """Return whether only releases and at most a migration can follow from the writer's next packets."""
     ended = session.ending.ended or not session.config.streams
     parts = session.parts
     return not (ended or parts.race.pending) and parts.attempts.deadlines.next_at == inf
@@ -52,19 +53,19 @@ def flow(
     until: float,
     out: list[tuple[float, list[Delta]]] | None = None,
 ) -> tuple[float, Any]:
-    """Take all that the writer writes in a row.
+    """Take all consecutive packets of the writer.
 
     Args:
-        session: of which `flows` holds.
+        session: a session for which `flows` holds.
         state: the writer.
-        packets: (seconds after `offset_s`, event) in order; taken up to the first event that is none of the
-            writer's packets, which is the last at the latest.
-        offset_s: see there.
-        until: packets of that time or later are not taken either.
-        out: where (time, deltas) is written down as the reader gets it, if anywhere.
+        packets: (seconds after `offset_s`, event) in order. They are taken up to the first event that is not a packet
+            of the writer; the last event never is one.
+        offset_s: time that the packets' times are counted from, s.
+        until: packets at this time or later are not taken.
+        out: list that gets (time, deltas) when the reader gets them; None: they are not written down.
 
     Returns:
-        (time, event) of the one that was fetched and not taken.
+        (time, event) of the event that was fetched and not taken.
     """
     transcript, playback, wake_at = session.transcript, session.transcript.playback, session.wake_at
     for at, event in packets:
@@ -85,13 +86,13 @@ def flow(
             out.append((now, deltas))
         next_at = playback.next_at
         wake_at = inf if next_at is None else next_at
-    raise AssertionError("what an attempt does ends with Ended or a failure")
+    raise AssertionError("the events of an attempt must end with Ended or a failure")
 
 
 class KnownPackets:
-    """An attempt's events, whose times and texts are known: packets of one token each, then the end.
+    """An attempt's events with known times and texts: packets of one token each, then the end.
 
-    Mutable: `taken`, how many packets have been. Iterating takes them one by one.
+    Mutable: `taken`, how many packets were taken. Iterating takes them one by one.
     """
 
     __slots__ = (
@@ -115,19 +116,19 @@ class KnownPackets:
         first: int,
         ended: Callable[[], Ended],
     ) -> None:
-        """Take over what is given.
+        """Store the arguments.
 
         Args:
-            first_at: when the first packet comes, s since the attempt's beginning; where there is none, the end.
-            gaps: seconds between each packet and the next; as many are taken as are needed.
-            packets: what is written; of one token each.
-            pieces: of the text that they are a part of.
-            first: the piece that the first packet is.
-            ended: makes what comes with the last packet.
+            first_at: time of the first packet, s since the attempt's beginning; without packets, of the end.
+            gaps: seconds between each packet and the next; only as many as needed are taken.
+            packets: what is written, one token each.
+            pieces: the text that the packets are a part of.
+            first: number of the piece that is the first packet.
+            ended: returns the event that comes with the last packet.
         """
         self._first_at = first_at
         self._gaps = gaps
-        # Both found out late: most attempts that lose a race are asked for no more than the first.
+        # Both are computed late: most attempts that lose a race are asked only for the first packet.
         self._known_s: list[float] | None = None
         self._known_at: list[float] | None = None
         self._packets = packets
@@ -161,11 +162,11 @@ class KnownPackets:
         return self._times_s[-1], ended()
 
     def coming(self, started_at: float, until: float) -> list[float]:
-        """When the packets come that are not taken yet and come before `until`, s.
+        """Return the times of the packets that are not taken yet and come before `until`, s.
 
         Args:
-            started_at: when the attempt began to work, s; the same at every call.
-            until: s.
+            started_at: time when the attempt began to work, s; the same at every call.
+            until: time, s.
         """
         times = self._known_at
         if times is None:
@@ -179,17 +180,17 @@ class KnownPackets:
 def take_stretch(
     session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
 ) -> int:
-    """Have a session take as many packets as can be taken at once.
+    """Let a session take as many packets as can be taken at once.
 
     Args:
-        session: between two events; nothing is done where it does not allow a stretch.
+        session: between two events. Nothing is done if its state does not allow a stretch.
         state: the attempt that writes.
-        known: what it writes; the packets taken are taken from it.
-        started_at: when it began, s.
-        until: packets of that time or later are not taken.
+        known: the attempt's packets; those that the session takes are removed.
+        started_at: time when the attempt began, s.
+        until: packets at this time or later are not taken.
 
     Returns:
-        How many.
+        How many packets were taken.
     """
     transcript, migration = session.transcript, session.migration
     playback = transcript.playback
@@ -235,7 +236,7 @@ def take_stretch(
 def _take_beyond(
     session: Session, state: AttemptState, known: KnownPackets, started_at: float, until: float
 ) -> int:
-    """What the source of a move writes behind the cut piles up until `wake_at`; the last is left to the session."""
+    """Take what a migration's source writes behind the cut until `wake_at`; the session handles the last packet."""
     moving = session.migration.moving
     if moving is None or not moving.beyond or moving.source != state.number:
         return 0

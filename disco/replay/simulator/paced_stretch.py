@@ -1,13 +1,13 @@
-"""Playback of packets that are known beforehand: the arithmetic of `Playback`, without its objects.
+"""Playback of packets that are known in advance: the arithmetic of `Playback`, without its objects.
 
-Where a driver in virtual time knows what an endpoint will write, and nothing but the reader's pace stands between
-the packets, `play_stretch` takes many of them at once. It leaves the playback as it would be after `push` and `release`
-packet by packet, to the last bit (a property test compares them). What depends on the text (which pieces glue to the
-one before, which leave a word open) is found out once per text, by `Playback` itself.
+If a driver in virtual time knows what an endpoint will write, and only the reader's pace matters between the packets,
+`play_stretch` takes many of them at once. It leaves the playback in the same state as `push` and `release` packet by
+packet, to the last bit (a property test compares them). What depends on the text (which pieces continue the word
+before them, which leave a word open) is computed once per text, by `Playback` itself.
 """
 
-# ruff: noqa: FURB136, PLR1730 - as in `buffer`: done for every token
-# ruff: noqa: SLF001 - the other half of `Playback`
+# ruff: noqa: FURB136, PLR1730 - as in `buffer`: executed for every token
+# ruff: noqa: SLF001 - this module works on the private state of `Playback`
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def _kind(item: Item) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A text in pieces, and what playback makes of each. Columns of equal length; not to be written to.
+    """A text in pieces, with playback's properties of each piece. Columns of equal length; read only.
 
     Attributes:
         deltas: the pieces.
         texts: their texts.
-        tokens: of each, as it counts them.
-        weights: of each, as playback counts tokens.
-        chars: of each.
-        glued: whether it goes on with the word of the piece before it.
-        open: whether what follows may go on with its last word.
-        kinds: `_PLAIN` for an open word of its own that counts one token, which most pieces are; `_CLOSING` for the end
-            of a word, of one token, which most marks are; 0 for others.
-        ends: how many characters there are up to the end of each, after a 0.
-        runs: how many characters the word that it belongs to has so far.
+        tokens: tokens of each piece, as its delta counts them.
+        weights: tokens of each piece, as playback counts them.
+        chars: characters of each piece.
+        glued: whether the piece continues the word of the piece before it.
+        open: whether the next piece may continue the last word of this one.
+        kinds: `_PLAIN` for an open word of its own that counts one token (most pieces); `_CLOSING` for the end of a
+            word, of one token (most punctuation marks); 0 for others.
+        ends: characters up to the end of each piece, after a 0.
+        runs: characters so far of the word that the piece belongs to.
     """
 
     deltas: list[Delta]
@@ -72,7 +72,7 @@ class Pieces:
 
     @classmethod
     def of(cls, deltas: Sequence[Delta]) -> Pieces | None:
-        """Find out about a text; None: a piece holds more than one word, or something other than text."""
+        """Analyse a text; return None if a piece holds more than one word, or something other than text."""
         if any(delta.kind is not DeltaKind.TEXT or not delta.text for delta in deltas):
             return None
         trial = Playback(Pace(1.0))
@@ -98,7 +98,7 @@ class Pieces:
 
 
 def _item(pieces: Pieces, piece: int, arrived_at: float) -> Item:
-    """The piece in a queue; what `Item` would find out about its text is known."""
+    """Return a piece as an item of a queue, with the known properties of its text."""
     item = Item.__new__(Item)
     item.delta = pieces.deltas[piece]
     item.arrived_at = arrived_at
@@ -112,12 +112,12 @@ def _item(pieces: Pieces, piece: int, arrived_at: float) -> Item:
 
 @dataclass(slots=True)
 class Asking:
-    """Somebody who is asked at packets whether the stretch may go on, and sets `banking` to what it is already.
+    """A question that is asked at packets: may the stretch go on? Asking also sets `banking` to its current value.
 
     Attributes:
-        may_go_on: given how many pieces of the stretch are taken with this one, and `Playback.slack_s` then.
-        every_s: how long after a question there is no other.
-        next_at: when to ask next, s; mutable.
+        may_go_on: called with the number of pieces taken, this one included, and `Playback.slack_s` then.
+        every_s: least time between two questions, s.
+        next_at: time of the next question, s; mutable.
     """
 
     may_go_on: Callable[[int, float], bool]
@@ -127,12 +127,12 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What became of a stretch.
+    """The result of a stretch.
 
     Attributes:
-        taken: how many packets.
-        queued: texts that waited before it, and left during it.
-        released_at: when each piece left, s: those of `queued`, then those that were taken, in order.
+        taken: how many packets were taken.
+        queued: texts that waited before the stretch, and left during it.
+        released_at: time when each piece left, s: those of `queued`, then the taken ones, in order.
         next_at: `Playback.next_at`, or `inf`.
     """
 
@@ -149,18 +149,18 @@ def play_stretch(
     times: list[float],
     asking: Asking | None = None,
 ) -> Stretch | None:
-    """Push the pieces from `first` on at their times, and release whenever `next_at` says so.
+    """Push the pieces from `first` on at their times, and release at every `next_at`.
 
     Args:
-        playback: brought to where it stands after the last piece that was taken.
+        playback: its state is advanced to that after the last piece taken.
         pieces: the text.
         first: the first piece to push; it begins a word.
-        times: when to push it and those after it, s, not decreasing, none before the playback's last call.
-        asking: who may have the stretch end before a piece; None: nobody.
+        times: when to push the first piece and those after it, s; not decreasing, none before the playback's last call.
+        asking: may end the stretch before a piece; None: nothing is asked.
 
     Returns:
-        None where this does not serve, and nothing was done: no pace, nothing shown yet, a gate or a tempo, the
-        answer has ended, or something in the queue is not a whole piece of text.
+        The result. None if the stretch cannot be played at once, and nothing was done: no pace, nothing shown yet, a
+        gate or a tempo, the answer has ended, or something in the queue is not a whole piece of text.
     """
     pace = playback.pace
     if pace is None or playback._ended or playback.released_chars == 0 or pieces.glued[first]:
@@ -168,7 +168,7 @@ def play_stretch(
     if playback.gate is not None or playback.tempo is not None:
         return None
     text, before = pieces.texts[first], playback._last_text
-    # Something else stands before it than in `pieces`.
+    # The text before the first piece is not the one in `pieces`.
     if text[0] != " " and before and continues(before, text):
         return None
     queue = playback._queue
@@ -176,7 +176,7 @@ def play_stretch(
         if item.offset or item.cut != item.chars or not item.chars:
             return None
 
-    # What waits already stands before the pieces, as if they had been pushed together.
+    # The waiting pieces come before the new ones, in the same columns.
     waiting = len(queue)
     arrived = [item.arrived_at for item in queue]
     weights = [item.weight for item in queue]
@@ -202,8 +202,8 @@ def play_stretch(
     next_at = inf if soonest is None else soonest
     known_until = playback._nothing_before_at
 
-    span_s, kept = 0.0, 1.0  # the latest gap between two pieces, and what it leaves of the memory of the rate
-    one_tps, two_tps = 1.0 / hold_s, 2.0 / hold_s  # what one and two tokens that wait make of the rate
+    span_s, kept = 0.0, 1.0  # the latest gap between two pieces, and its decay factor for the rate's average
+    one_tps, two_tps = 1.0 / hold_s, 2.0 / hold_s  # the rate that one and two waiting tokens demand
     least_of_one_tps = one_tps if one_tps > tps else tps
     least_of_two_tps = two_tps if two_tps > tps else tps
     free = not banking and asking is None
@@ -220,10 +220,10 @@ def play_stretch(
             and gone % 1.0 == 0.0
             and (head == tail or (tail - head == 1 and open_[head] and pushed - gone == 1.0))
         ):
-            # Nothing waits, or one word that may go on: what a source settles down to that is faster than the
-            # reader (each word leaves when the next comes) or slower (each leaves as it comes).
+            # Nothing waits, or one word that may go on. A steady source settles down to this state, whether it is
+            # faster than the reader (each word leaves when the next comes) or slower (each leaves when it comes).
             waits = head < tail
-            read_at = -inf  # when the reader needs what comes next, as of some token before: it only grows
+            read_at = -inf  # when the reader needs the next token, as of an earlier token: it only grows
             due_at = due_from_at + due_tokens / rate_tps
             for tail in range(head + waits, stop):
                 now, kind = arrived[tail], kinds[tail]
@@ -241,7 +241,7 @@ def play_stretch(
                     waits = True
                 else:
                     break
-                if now - last_push_at != span_s:  # of a steady source it is the same again and again
+                if now - last_push_at != span_s:  # a steady source has the same gap again and again
                     span_s = now - last_push_at
                     kept = exp(-span_s / _EWMA_SPAN_S)
                 span_sum_s = span_sum_s * kept + span_s
@@ -256,7 +256,7 @@ def play_stretch(
                     read_at = begun_at + gone * token_s - _LEAD_S
                     if read_at < next_at:
                         next_at = read_at
-                # It ends the word that has left, or the reader waits for it.
+                # The piece ends the word that has left, or the reader waits for it.
                 if next_at <= now or kind == _CLOSING:
                     if next_at < now:
                         next_at = now
@@ -324,7 +324,7 @@ def play_stretch(
                 if burst_tps > rate_tps:
                     rate_tps = burst_tps
             tail += 1
-            if asked:  # `banking` was set: the rate is set anew, to what it is
+            if asked:  # `banking` was set: the rate is set again, to its current value
                 due_at = due_from_at + due_tokens / rate_tps
                 if due_at > now:
                     due_from_at, due_tokens = now, (due_at - now) * rate_tps
@@ -359,7 +359,7 @@ def play_stretch(
                     if tail == stop or next_at >= arrived[tail]:
                         known_until = next_at
                         break
-                    now = next_at  # nothing comes before: it leaves then
+                    now = next_at  # no packet comes before: the head leaves then
             weight = weights[head]
             due_from_at, due_tokens = due_at, weight
             gone += weight
@@ -382,7 +382,7 @@ def play_stretch(
         playback.pushed_chars += pieces.ends[first + taken] - pieces.ends[first]
         for column in range(max(head, waiting), tail):
             queue.append(_item(pieces, column + shift, arrived[column]))
-        # The word that the last piece belongs to, or all of it that is looked at.
+        # The word that the last piece belongs to, up to the length that `Playback` looks at.
         last = start = tail - 1 + shift
         while pieces.glued[start]:
             start -= 1

@@ -1,8 +1,8 @@
-"""What a reader got of each answer, gathered into columns.
+"""What the reader got of each answer, as columns.
 
-The definitions are those of `playback.reader_metrics`, which take one timeline at a time; these are for many long ones.
-With `x_i = t_i − i/r`, the reader at r tokens/s who began at `a_0` reaches token i at `i/r + max(a_0, x_1, …, x_i)`,
-so that all of them come out of the running maximum of x. A test holds both against each other.
+The definitions are those of `playback.reader_metrics`, which handles one timeline at a time; this module handles many
+long ones. With `x_i = t_i − i/r`, a reader at r tokens/s who began at `a_0` reaches token i at
+`i/r + max(a_0, x_1, …, x_i)`, so all metrics follow from the running maximum of x. A test compares both modules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["FLUIDITY_TTFT_S", "Readings"]
 
 Floats = NDArray[np.float64]
 
-FLUIDITY_TTFT_S = 1.0  # target of the first token; of the others it is 1/r_c
+FLUIDITY_TTFT_S = 1.0  # deadline of the first token; each further token has 1/r_c
 
 _NONE = np.empty(0)
 
 
 class Readings:
-    """Takes sessions as they close, in any order. Mutable throughout."""
+    """Collect sessions when they close, in any order. Mutable: all."""
 
     __slots__ = (
         "_beats_s",
@@ -53,12 +53,12 @@ class Readings:
         self._tbt_s: list[Floats] = [_NONE] * requests
 
     def add(self, row: int, session: Session, times_s: Floats) -> None:
-        """Take a closed session.
+        """Add a closed session.
 
         Args:
-            row: which request it was.
+            row: number of the request.
             session: closed.
-            times_s: of the released tokens since the request, s; shape (k,).
+            times_s: times of the released tokens since the request, s; shape (k,).
         """
         self._failed_over[row] = _has_failed_over(session)
         cuts = [h.cut_tokens for h in session.migrations_run if h.outcome == "switched"]
@@ -76,12 +76,12 @@ class Readings:
         most = np.maximum.accumulate(x)
         waited_s = most[-1] - x[0]
         missed = int(x[0] > FLUIDITY_TTFT_S + TOLERANCE_S)
-        if waited_s:  # else nothing was late
+        if waited_s:  # otherwise no token was late
             late = x > x[0] + TOLERANCE_S
             self._late[row] = np.count_nonzero(late)
             for cut in cuts:
                 self._handover_late[row] += np.count_nonzero(late[cut:])
-            # After a miss the deadlines start anew from there, so it is missed by those that set a record.
+            # A missed deadline restarts the deadlines from that token, so exactly the new maxima miss theirs.
             missed += int(np.count_nonzero(x[1:] > np.maximum(most[:-1], FLUIDITY_TTFT_S) + TOLERANCE_S))
         self._fluidity[row] = 1 - missed / k
         self._stall[row] = waited_s / (waited_s + k / pace_tps)
@@ -90,7 +90,7 @@ class Readings:
         self._qoe[row] = 1 - (reached_s - k * due_s) / (reached_s + self._beats_s[:k].sum())
 
     def reading(self) -> Reading:
-        """All of it as columns."""
+        """Return all sessions as columns."""
         moved = [times for times, moved in zip(self._tbt_s, self._moved, strict=True) if moved]
         return Reading(
             late_tokens=self._late,
@@ -106,7 +106,7 @@ class Readings:
 
 
 def _has_failed_over(session: Session) -> bool:
-    """Whether an attempt failed and another endpoint wrote on, or wrote instead."""
+    """Return whether an attempt failed and another endpoint continued the answer or wrote it instead."""
     failed = [a for a in session.attempts if a.outcome is AttemptOutcome.FAILED]
     if not failed or session.error is not None:
         return False
@@ -114,7 +114,7 @@ def _has_failed_over(session: Session) -> bool:
 
 
 def _replaced(dead: AttemptState, by: AttemptState) -> bool:
-    # Of an answer that was read to its end, the last of those who took over has finished it.
+    # If the answer was completed, the last endpoint that took over has finished it.
     return has_replaced(
         same_endpoint=by.candidate.name == dead.candidate.name,
         wrote=by.outcome is AttemptOutcome.FINISHED,

@@ -1,8 +1,8 @@
-"""Runs sessions in virtual time on simulated endpoints: the other thin driver around `session.machine`.
+"""Driver that runs sessions in virtual time on simulated endpoints; the live driver is the other user of the machine.
 
-An event heap instead of an event loop: nothing waits, the same seed gives the same run to the last bit, and
-the session under it is the one that runs live. One session may have a heap to itself (`Player.run`), or many
-share one (`run_together`), where they meet at a device that has a queue.
+It has an event heap instead of an event loop: nothing waits, and the same seed gives the same run to the last bit.
+The session is the one that runs live (`session.machine`). A session may have its own heap (`Player.run`), or many
+share one (`run_together`) and meet at a device that has a queue.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from disco.session.machine import Session
 
 __all__ = ["Player", "Scripts", "Shared", "run_together"]
 
-_STOP = object()  # a cancelled attempt has really stopped
-_EVENT, _WAKE = 0, 1  # at the same time, what happens comes before what falls due
+_STOP = object()  # event: a cancelled attempt has stopped
+_EVENT, _WAKE = 0, 1  # at the same time, events come before wake-ups
 
 
 class Scripts(Protocol):
-    """What the endpoints of one session would do."""
+    """The scripts of one session's endpoints."""
 
     def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
-        """An attempt's events, timed from when it begins to work.
+        """Return an attempt's events, timed from when it begins to work.
 
         Args:
             start: the attempt.
             holds_prompt: the endpoint has kept the prompt's prefill for this session.
 
         Returns:
-            The events; how many tokens of prompt and prefix there are; how many of these are cached.
+            The events, the number of tokens of prompt and prefix, and how many of these are cached.
         """
         ...
 
 
 class Playing:
-    """One attempt. All but its number, its start and who plays it is mutable."""
+    """One attempt in virtual time. Mutable: all but its number, its start and its player."""
 
     __slots__ = (
         "cached_tokens",
@@ -73,34 +73,34 @@ class Playing:
         self.number = start.attempt
         self.start = start
         self.events: Iterator[Scripted] = iter(())
-        self.started_at = math.inf  # when it begins to work; it may have to wait for its turn
+        self.started_at = math.inf  # when the attempt begins to work; it may have to wait for its turn
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.written = 0
         self.parked = False
-        self.over = False  # its script has ended or was cut short
+        self.over = False  # the script has ended or was cut short
         self.stopped = False
 
     def begin(self, at: float) -> None:
-        """It is its turn."""
+        """Begin to work at time `at`."""
         self.player.begin(self, at)
 
     def forget(self) -> None:
-        """What the endpoint kept of it is gone."""
+        """Note that the endpoint no longer holds the prompt's prefill."""
         self.player.holding.discard(self.start.endpoint)
 
     def processed(self, now: float) -> Usage:
-        """What it is charged for when it is stopped now."""
+        """Return what the attempt is charged for if it stops now."""
         if now < self.started_at:
             return Usage()
         return Usage(self.prompt_tokens, self.written, self.cached_tokens)
 
 
-Entry = tuple[float, int, int, "Player", Playing | None, Any]  # (at, rank, tie-break, whose, attempt, event)
+Entry = tuple[float, int, int, "Player", Playing | None, Any]  # (at, rank, tie-break, player, attempt, event)
 
 
 class Shared:
-    """A heap of events and what orders those of the same time and rank. Mutable throughout."""
+    """A heap of events, and a counter that orders events of the same time and rank. Mutable: all."""
 
     __slots__ = ("heap", "ties")
 
@@ -110,15 +110,15 @@ class Shared:
 
 
 class Player:
-    """Plays one session: does what its effects say and tells it what comes of it.
+    """Play one session: execute its effects, and report the results to it.
 
     Args:
         session: not started.
-        scripts: what the endpoints do.
-        shared: with others; None: it plays alone.
+        scripts: the scripts of the endpoints.
+        shared: a heap shared with other players; None: the player has its own heap.
         devices: endpoints where attempts may have to wait for their turn.
-        cancel_takes_s: how long an attempt goes on after it was cancelled; it is charged until then.
-        out: where what is released is written down, if anywhere.
+        cancel_takes_s: time that an attempt goes on after it was cancelled, s; it is charged until then.
+        out: list that gets everything released; None: it is not written down.
     """
 
     # Mutable: the heap, its ties and everything below `out`.
@@ -160,10 +160,10 @@ class Player:
         self.closed = False
         self.finished: str | None = None
         self.error: Exception | None = None
-        self.wakes_at = math.inf  # when a shared heap will wake it
+        self.wakes_at = math.inf  # when the shared heap will wake the session
 
     def run(self, start_at: float, cancel_at: float = math.inf) -> float:
-        """Play to the end on a heap of one's own; returns the time then."""
+        """Play to the end on the player's own heap; return the time of the end."""
         session, heap = self.session, self.heap
         now = start_at
         self.apply(session.start(now), now)
@@ -171,7 +171,7 @@ class Player:
             wake_at = session.wake_at
             event_at = heap[0][0] if heap else math.inf
             if cancel_at <= event_at and cancel_at <= wake_at:
-                assert cancel_at < math.inf, "the session waits for something that will never come"
+                assert cancel_at < math.inf, "the session waits, but no event is left that could wake it"
                 now = max(now, cancel_at)
                 cancel_at = math.inf
                 self.apply(session.cancelled(now), now)
@@ -189,7 +189,7 @@ class Player:
         return now
 
     def write(self, playing: Playing, packet: list[Delta], now: float, until: float) -> float:
-        """Deliver packets as long as nothing else happens before the next one; returns the time of the last."""
+        """Deliver packets until something else happens before the next one; return the time of the last packet."""
         session, heap, number, started_at = self.session, self.heap, playing.number, playing.started_at
         while True:
             playing.written += packet[0].tokens if len(packet) == 1 else sum([d.tokens for d in packet])
@@ -221,7 +221,7 @@ class Player:
             now, packet = at, event
 
     def deliver(self, playing: Playing, event: Any, now: float) -> None:
-        """Tell the session what one of its attempts did."""
+        """Report an event of an attempt to the session."""
         session, number = self.session, playing.number
         if event is _STOP:
             playing.over = True
@@ -253,7 +253,7 @@ class Player:
             self.stop(playing, now)
 
     def stop(self, playing: Playing, now: float, usage: Usage | None = None) -> None:
-        """Nothing of the attempt runs any more."""
+        """Note that the attempt has stopped: charge it, and free its slot."""
         if playing.stopped:
             return
         playing.stopped = True
@@ -270,7 +270,7 @@ class Player:
             heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, scripted[1]))
 
     def begin(self, playing: Playing, at: float) -> None:
-        """An attempt begins to work at `at`."""
+        """Begin an attempt's script at time `at`."""
         start = playing.start
         playing.started_at = at
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
@@ -281,7 +281,7 @@ class Player:
         self.schedule(playing)
 
     def apply(self, effects: list[Effect], now: float) -> None:
-        """Do what the session wants."""
+        """Execute the session's effects."""
         for effect in effects:
             if type(effect) is Release:
                 if self.out is not None:
@@ -301,7 +301,7 @@ class Player:
             elif type(effect) is ParkAttempt:
                 self.playing[effect.attempt].parked = True
             elif type(effect) is FollowAttempt:
-                pass  # a script reads its whole prompt at once: nothing would be read sooner
+                pass  # a script reads its whole prompt at once, so reading along has no effect
             elif type(effect) is Finish:
                 self.closed = True
                 self.finished = effect.reason
@@ -310,22 +310,22 @@ class Player:
                 self.error = effect.error
 
     def forget(self) -> None:
-        """Let go of the attempts, which hold on to their player: nothing is left for the garbage collector."""
+        """Drop the attempts, which refer to their player, so that the garbage collector need not free both."""
         self.playing.clear()
 
     def wake_me(self, now: float) -> None:
-        """On a shared heap: see to it that the session is woken in time."""
+        """Put the session's next wake-up on the shared heap."""
         wake_at = self.session.wake_at
         if wake_at < self.wakes_at:
             self.wakes_at = max(wake_at, now)
             heappush(self.heap, (self.wakes_at, _WAKE, next(self.ties), self, None, None))
 
     def step(self, playing: Playing | None, event: Any, now: float) -> bool:
-        """On a shared heap: take what was on its top; returns whether that was the session's end."""
+        """Handle an entry from the top of the shared heap; return whether the session has ended."""
         if playing is not None:
             self.deliver(playing, event, now)
         elif now < self.wakes_at:
-            return False  # an earlier one has taken its place since
+            return False  # an earlier wake-up has replaced this one
         else:
             self.wakes_at = math.inf
             if self.session.wake_at <= now:
@@ -338,12 +338,12 @@ class Player:
 def run_together(
     arrivals: Iterable[tuple[float, Callable[[], Player | None]]], shared: Shared
 ) -> Iterator[Player]:
-    """Play sessions on one heap; yields each as it ends.
+    """Play sessions on one heap; yield each player when its session ends.
 
     Args:
-        arrivals: (time, what makes the player) in order of time. A player is made when its time has come, so
-            that it may depend on how the devices stand then; None: nobody can answer.
-        shared: by all the players, empty.
+        arrivals: (time, function that returns the player) in order of time. The function is called at that time, so
+            that the player may depend on the state of the devices; it returns None if no endpoint can answer.
+        shared: the heap of all players, empty.
     """
     heap = shared.heap
     for at, make in arrivals:
@@ -356,7 +356,7 @@ def run_together(
 
 
 def _until(heap: list[Entry], until: float) -> Iterator[Player]:
-    """Whatever happens by that time."""
+    """Handle all events up to a time; yield each player when its session ends."""
     while heap and heap[0][0] <= until:
         at, _, _, player, playing, event = heappop(heap)
         if not player.closed and player.step(playing, event, at):

@@ -1,6 +1,6 @@
 """Replay on any number of endpoints.
 
-`replay.workload.scenario` and its evaluators are for one device and one server.
+`replay.workload.scenario` and its evaluators handle one device and one server.
 """
 
 from disco.replay.stations.station import Station

@@ -1,4 +1,4 @@
-"""One endpoint of a replay: how fast it is, what it costs, what it can do, and how many answers it works on at once."""
+"""One endpoint of a replay: its speed, price and abilities, and how many answers it works on at once."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from disco.replay.simulator.device_queue import SharedDevice
 
 __all__ = ["DEFAULT_TPS", "PLANNED_QUANTILE", "Station", "check_stations", "key_of"]
 
-DEFAULT_TPS = 50.0  # where a server's profile does not know how fast it writes
-PLANNED_QUANTILE = 0.9  # of a drawn TTFT: a hand-over that is late is abandoned, so plan it slow
+DEFAULT_TPS = 50.0  # tokens/s, if a server's profile has no decode rate
+PLANNED_QUANTILE = 0.9  # of a drawn TTFT: plan it slow, because a migration that is late is abandoned
 
 Timing = LinearFit | Empirical
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """An endpoint with its queue, as queueing theory has it.
+    """An endpoint with its queue, as in queueing theory.
 
     Attributes:
-        name: what plans, charges and records call it.
+        name: the endpoint's name in plans, charges and records.
         reach: how far a prompt travels to it.
         rates: unified cost per token (USD).
-        ttft: its time to first token. A line in the tokens it has to read: its time can be told in advance, and it
-            reads on from a prompt whose prefill it has kept. Or a distribution: every attempt draws from it, whatever
-            the length.
-        decode_tps: what a plan takes its decode rate to be, tokens/s.
-        tpot: its mean time per output token over requests, s; None: `1/decode_tps` always.
-        context_tokens: prompt and answer together; None: no limit.
-        continues: it can continue a half-written answer.
-        parks: it can finish a prefill and keep it without writing; None: where its TTFT is a line.
-        announces: it says when it begins to work on an attempt, so that waiting for its turn is no silence; None: it
-            does where it is on this device and attempts have to wait.
-        standby: it serves only where no other endpoint of its place may.
-        rank: its place in the user's order of endpoints, from the smallest model (0) to the best.
-        slots: answers it works on at once, others queue in order of arrival; None: it never queues.
-        load_s: time to load its model; 0 where it needs none.
-        idle_unload_s: it unloads its model after that long without work, and begins without; None: it is always loaded.
-        fault: what goes wrong there, and how often.
+        ttft: time to first token. A line in the tokens to read: the time can be computed in advance, and tokens whose
+            prefill the endpoint has kept are not read again. Or a distribution: every attempt draws from it,
+            independent of the length.
+        decode_tps: the decode rate that plans assume, tokens/s.
+        tpot: distribution over requests of the mean time per output token, s; None: always `1/decode_tps`.
+        context_tokens: limit of prompt and answer together; None: no limit.
+        continues: whether the endpoint can continue a half-written answer.
+        parks: whether the endpoint can finish a prefill and keep it without writing; None: it can if `ttft` is a line.
+        announces: whether the endpoint reports when it begins to work on an attempt, so that waiting for a slot does
+            not count as silence; None: it does if it is on this device and attempts have to wait.
+        standby: the endpoint serves only where no other endpoint of its place may.
+        rank: place in the user's order of endpoints, from the smallest model (0) to the best.
+        slots: answers that the endpoint works on at once, others queue in order of arrival; None: no queue.
+        load_s: time to load the model; 0 if it needs none.
+        idle_unload_s: the model is unloaded after this time without work, s, and is not loaded at the beginning; None:
+            the model is always loaded.
+        fault: what fails at the endpoint, and how often.
     """
 
     name: str
@@ -72,7 +73,9 @@ class Station:
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"station {self.name!r} must have at least 1 slot, not {self.slots}")
         if not self.load_s >= 0:
-            raise ConfigurationError(f"station {self.name!r} cannot load its model in {self.load_s} s")
+            raise ConfigurationError(
+                f"station {self.name!r} has load_s = {self.load_s}; the time to load its model must be 0 s or more"
+            )
 
     @classmethod
     def of_device(
@@ -88,15 +91,15 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """A model on a machine of the user's, from its profile; see the attributes.
+        """Return a model on one of the user's machines, from its profile; see the attributes.
 
         Raises:
-            ConfigurationError: it is to be unloaded, and the profile does not say how long loading takes.
+            ConfigurationError: the model is to be unloaded, and the profile does not say how long loading takes.
         """
         if idle_unload_s is not None and profile.load_s is None:
             raise ConfigurationError(
-                f"idle_unload_s unloads a model, and device {profile.name!r} does not say how long loading "
-                "it takes; add load_s to its profile, or leave idle_unload_s out"
+                f"idle_unload_s unloads a model, but the profile of device {profile.name!r} does not say how long "
+                "loading takes; add load_s to the profile, or leave idle_unload_s out"
             )
         return cls(
             name=name,
@@ -125,7 +128,7 @@ class Station:
         rank: int = 0,
         fault: Fault | None = None,
     ) -> Station:
-        """A model behind an API, from its profile; see the attributes."""
+        """Return a model behind an API, from its profile; see the attributes."""
         return cls(
             name=name,
             reach=reach,
@@ -140,17 +143,17 @@ class Station:
 
     @property
     def queues(self) -> bool:
-        """Whether what one request does there can matter to the next."""
+        """Whether one request at the endpoint can affect the next."""
         return self.slots is not None or self.idle_unload_s is not None
 
     def device(self) -> SharedDevice | None:
-        """Its queue and its model, at the beginning of a replay; None where requests know nothing of each other."""
+        """Return the endpoint's queue at the beginning of a replay; None if requests do not affect each other."""
         if not self.queues:
             return None
         return SharedDevice(slots=self.slots, load_s=self.load_s, idle_unload_s=self.idle_unload_s)
 
     def candidate(self, *, cold: bool = False) -> Candidate:
-        """It as dispatch and session see it; `cold`: its model has to be loaded."""
+        """Return the endpoint as dispatch and session see it; `cold`: its model has to be loaded."""
         line = self.ttft if isinstance(self.ttft, LinearFit) else None
         if line is None:
             assert isinstance(self.ttft, Empirical)
@@ -176,20 +179,20 @@ class Station:
 
 
 def check_stations(stations: Sequence[Station]) -> tuple[Station, ...]:
-    """The stations, if they can be told apart.
+    """Return the stations as a tuple, if their names are valid.
 
     Raises:
-        ConfigurationError: there is none, or two have one name.
+        ConfigurationError: there is no station, or two have the same name.
     """
     names = [station.name for station in stations]
     if not names:
         raise ConfigurationError("a replay needs at least one station")
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"two stations are called {name!r}; give each a name of its own")
+            raise ConfigurationError(f"two stations are called {name!r}; give each a different name")
     return tuple(stations)
 
 
 def key_of(name: str) -> int:
-    """A number that a station's streams of randomness are told apart by: it depends on nothing but its name."""
+    """Return a number that seeds a station's random streams; it depends only on the station's name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

@@ -1,4 +1,4 @@
-"""What became of every request, by station."""
+"""The outcome of every request, by station."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class StationOutcome:
     """Columns of shape (n,), or (n, k) by station; one row per request in order of arrival.
 
     Attributes:
-        names: of the k stations, in the order of the columns.
+        names: names of the k stations, in the order of the columns.
         ttft_s: from the request to the first token the reader got; NaN where there was none. Shape (n,).
-        winner: which station wrote the first token; -1 where none did. Shape (n,).
+        winner: index of the station that wrote the first token; -1 where none did. Shape (n,).
         request_tokens: length of the prompt. Shape (n,).
-        answer_tokens: of the answer, as far as it came. Shape (n,).
-        started_tokens: the prompt's length where the station was started on it by the plan or in place of one that
-            failed before it wrote, else 0: what a share of tokens counts. Shape (n, k).
+        answer_tokens: length of the answer, as far as it was written. Shape (n,).
+        started_tokens: the prompt's length if the station was started on it by the plan, or in place of one that
+            failed before it wrote; else 0. Shares of prompt tokens count these. Shape (n, k).
         prompt_tokens, completion_tokens, cached_tokens: charged for, prompts read again included. Shape (n, k).
-        cost_usd: charged, in unified money. Shape (n, k).
-        migrations: hand-overs in mid-sentence, on purpose. Shape (n,).
+        cost_usd: charged, as unified cost in USD. Shape (n, k).
+        migrations: number of migrations. Shape (n,).
         failures: attempts that failed. Shape (n, k).
         failed: no station could complete the answer. Shape (n,).
-        total_usd: of all stations together, correctly rounded. Shape (n,).
-        cost_by: in total, by (station, phase).
+        total_usd: cost of all stations together, correctly rounded. Shape (n,).
+        cost_by: cost over all requests, by (station, phase).
         reading: what readers got.
-        examples: the record, with its timelines, of the first answer to end of each kind that was asked for; by
-            default those that several stations wrote, by the stations' names in the order of writing.
+        examples: for each kind of example, the record with its timelines of the first answer to end. By default the
+            kinds are answers that several stations wrote, by the stations' names in the order of writing.
     """
 
     names: tuple[str, ...]
@@ -64,10 +64,10 @@ class StationOutcome:
         return int(self.ttft_s.size)
 
     def share_won(self, name: str) -> float:
-        """Share of all requests whose first token this station wrote."""
+        """Return the share of all requests whose first token this station wrote."""
         return float(np.mean(self.winner == self.names.index(name)))
 
     def share_of_prompts(self, name: str) -> float:
-        """Share of all prompt tokens that this station was started on."""
+        """Return the share of all prompt tokens that this station was started on."""
         total = float(self.request_tokens.sum())
         return float(self.started_tokens[:, self.names.index(name)].sum()) / total if total else 0.0

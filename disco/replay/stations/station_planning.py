@@ -1,4 +1,4 @@
-"""Who plans the requests of a replay: a dispatcher with a preset, a function, or something that knows more."""
+"""Planners of a replay's requests: a dispatcher with a preset, a function, or a planner that knows the workload."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from disco.plan import Candidate, CoolDown
 __all__ = ["PlanFunction", "Planner", "planner_of"]
 
 PlanFunction = Callable[[Features, Sequence[Candidate]], Plan]
-"""Plans one request for the stations that may serve it, at least one, in the order in which they were given."""
+"""Plan one request for the stations that may serve it (at least one), in the order in which they were given."""
 
 
 @runtime_checkable
 class Planner(Protocol):
-    """Plans request by request, in order of arrival."""
+    """Plans requests one by one, in order of arrival."""
 
     def plan_row(
         self,
@@ -29,23 +29,23 @@ class Planner(Protocol):
         resting: Mapping[str, CoolDown],
         probing: Collection[str],
     ) -> Plan:
-        """The plan of one request.
+        """Return the plan of one request.
 
         Args:
-            row: which one; what knows the workload (an oracle, a recording) can look it up.
-            features: its lengths.
-            candidates: all stations as they stand when it comes.
+            row: number of the request; a planner that knows the workload (an oracle, a recording) looks it up.
+            features: the request's lengths.
+            candidates: all stations, in their state when the request arrives.
             resting: stations whose breaker is open, by name.
-            probing: stations whose cool-down is over and may be tried by this request.
+            probing: stations whose cool-down is over and that this request may try.
 
         Raises:
-            NoEndpointError: no station may serve it; it counts as failed.
+            NoEndpointError: no station may serve the request; it counts as failed.
         """
         ...
 
 
 def planner_of(plan: Dispatcher | PlanFunction | Planner) -> Planner:
-    """What plans the requests, whatever was given for it."""
+    """Return a planner for any of the accepted types."""
     if isinstance(plan, Dispatcher):
         return _ByDispatcher(plan)
     return plan if isinstance(plan, Planner) else _ByFunction(plan)
@@ -53,13 +53,13 @@ def planner_of(plan: Dispatcher | PlanFunction | Planner) -> Planner:
 
 @dataclass(frozen=True, slots=True)
 class _ByDispatcher:
-    """As it plans live."""
+    """Plan with a dispatcher, as in a live client."""
 
     dispatcher: Dispatcher
 
     def plan_row(
         self,
-        row: int,  # noqa: ARG002 - it must not know more than a live client
+        row: int,  # noqa: ARG002 - a dispatcher must not know more than a live client
         features: Features,
         candidates: Sequence[Candidate],
         *,
@@ -71,7 +71,7 @@ class _ByDispatcher:
 
 @dataclass(frozen=True, slots=True)
 class _ByFunction:
-    """A function decides; which stations may serve a request at all, and which rest, is decided before."""
+    """Plan with a function. Which stations may serve a request, and which cool down, is decided before the call."""
 
     function: PlanFunction
 
@@ -82,10 +82,10 @@ class _ByFunction:
         candidates: Sequence[Candidate],
         *,
         resting: Mapping[str, CoolDown],
-        probing: Collection[str],  # noqa: ARG002 - a station on trial takes part as any other
+        probing: Collection[str],  # noqa: ARG002 - a station that is probed takes part like any other
     ) -> Plan:
         able = eligible(features, candidates, {})
-        # As under a dispatcher: a station that rests takes no part as long as another one may serve the request.
+        # As under a dispatcher: a station that cools down takes no part as long as another one may serve the request.
         awake = [c for c in able if c.name not in resting] or able
         plan = self.function(features, awake)
         named = [

@@ -1,4 +1,4 @@
-"""What each station would do for each request of a workload, whichever is asked and whenever."""
+"""Scripts: what each station would do for each request of a workload, whenever it is asked."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["AnswerScripts", "Answers"]
 class Answers:
     """The scripts of all requests of a workload.
 
-    The first attempt at each station meets the workload's times, and the same faults under every plan. What comes
-    after that (a station as target of a move, a second try) is drawn anew, from the streams that `again` names.
+    The first attempt at each station has the workload's times, and the same faults under every plan. Later attempts
+    (a station as target of a migration, a second try) are drawn separately, from the streams that `again` names.
     """
 
-    # Read only once made.
+    # Read only after the constructor.
     __slots__ = ("columns", "max_tokens", "pieces", "prompt_tokens", "prose")
 
     def __init__(self, workload: StationWorkload, stations: Sequence[Station]) -> None:
-        """Take the columns of a workload; `stations` are those that it was resolved for, in its order."""
-        # Lists: one of their floats costs a tenth of an array's.
+        """Take the columns of a workload; `stations` are those that the workload was resolved for, in its order."""
+        # Lists: reading a float from a list costs a tenth of reading it from an array.
         self.prompt_tokens: list[int] = workload.prompt_tokens.tolist()
         self.max_tokens = workload.max_tokens
         self.prose = prose(int(workload.answer_tokens.max()))
@@ -44,11 +44,11 @@ class Answers:
         }
 
     def of(self, row: int) -> AnswerScripts:
-        """The scripts of one request."""
+        """Return the scripts of one request."""
         return AnswerScripts(self, row)
 
     def swallowed_tokens(self, prefix: Prefix) -> int:
-        """How many of the last tokens of the prefix are withheld."""
+        """Return how many of the last tokens of the prefix are withheld."""
         chars, tokens = len(prefix.withheld), 0
         while chars > 0:
             tokens += 1
@@ -58,12 +58,12 @@ class Answers:
 
 @lru_cache(maxsize=8)
 def _pieces(tokens: int) -> Pieces | None:
-    """What playback makes of `prose(tokens)`."""
+    """Return playback's properties of `prose(tokens)`."""
     return Pieces.of([delta for packet in prose(tokens) for delta in packet])
 
 
 class _Columns:
-    """One station's columns. Read only once made."""
+    """One station's columns. Read only after the constructor."""
 
     __slots__ = (
         "again",
@@ -94,7 +94,7 @@ class _Columns:
 
 
 class AnswerScripts:
-    """What the stations would do for one request. Mutable: what was tried, the streams of later draws."""
+    """The scripts of the stations for one request. Mutable: the stations tried, the streams of later draws."""
 
     __slots__ = ("_again", "_answers", "_row", "_tried")
 
@@ -105,7 +105,7 @@ class AnswerScripts:
         self._again: dict[tuple[int, ...], np.random.Generator] = {}
 
     def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
-        """See `virtual.Scripts`."""
+        """See `virtual_driver.Scripts`."""
         answers, row, prefix, name = self._answers, self._row, start.prefix, start.endpoint
         station = answers.columns[name]
         again = name in self._tried
@@ -113,7 +113,7 @@ class AnswerScripts:
         prompt_tokens = answers.prompt_tokens[row] + prefix.tokens
         cached_tokens = 0
         if prefix or (holds_prompt if station.line is not None else again):
-            # Not what the workload knows of: the tokens that are left to read, or a draw of its own.
+            # The workload's time does not apply: compute it from the tokens left to read, or draw it.
             if station.line is not None:
                 cached_tokens = answers.prompt_tokens[row] if holds_prompt else 0
                 ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
@@ -129,8 +129,8 @@ class AnswerScripts:
             gaps = chain(station.gaps.of(row)[prefix.tokens :].tolist(), gaps)
         fault = station.fault
         if fault is not None:
-            befallen = self._later(station).random() < fault.probability if again else station.faulty[row]
-            fault = fault if befallen else None
+            is_faulty = self._later(station).random() < fault.probability if again else station.faulty[row]
+            fault = fault if is_faulty else None
         script = self._events(station, start, ttft_s, gaps, fault, prompt_tokens, cached_tokens)
         return script, prompt_tokens, cached_tokens
 
@@ -163,13 +163,13 @@ class AnswerScripts:
             at += sum(islice(gaps, swallowed))
         reason = "stop" if limit is None or total < limit else "length"
 
-        def ended() -> Ended:  # only few attempts get that far
+        def ended() -> Ended:  # a function, because few attempts get this far
             return Ended(reason, Usage(prompt_tokens, generated, cached_tokens))
 
         if fault is None:
             if answers.pieces is not None:
                 return KnownPackets(at, gaps, packets, answers.pieces, prefix.tokens, ended)
-            # As `play` has it, in one go.
+            # The same as `play`, in one step.
             times = list(islice(accumulate(chain((at,), gaps)), max(len(packets), 1)))
             return chain(zip(times, packets, strict=False), ((times[-1], ended()),))
         return _with_fault(packets, at, gaps, fault, start.endpoint, ended())
@@ -184,5 +184,5 @@ def _with_fault(
     ended: Ended,
 ) -> Iterator[Scripted]:
     at = yield from play(packets, at, gaps, fault=fault, endpoint=endpoint)
-    if not math.isnan(at):  # it did not fail
+    if not math.isnan(at):  # the attempt did not fail
         yield at, ended

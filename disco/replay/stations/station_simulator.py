@@ -1,7 +1,7 @@
 """Sessions of a whole workload on any number of stations, in virtual time, token by token.
 
-What runs live runs here: session, playback, breakers, ledger. What is asked of those stands in `_Replay._session` and
-`_Replay._note`.
+Session, playback, breakers and ledger are those that run live. `_Replay._session` and `_Replay._note` hold all calls
+to them.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from disco.session.switching.answer_lengths import AnswerLengths
 __all__ = ["ExampleOf", "answer_lengths", "simulate_stations", "writers"]
 
 ExampleOf = Callable[[Session], tuple[str, ...] | None]
-"""Of which kind of example a closed session is; None: of none."""
+"""Returns the kind of example that a closed session is; None: it is no example."""
 
 _NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
 _PROGRESS_EVERY = 64
-_MOST_EXAMPLES = 32  # each holds the timelines of an answer
-MOST_TOKENS = 1_000_000  # of an answer: more is a mistake in a trace, and would run for hours
+_MOST_EXAMPLES = 32  # each example holds the timelines of an answer
+MOST_TOKENS = 1_000_000  # of an answer: more is taken for a mistake in the trace, and would run for hours
 
 
 class _Answered(Protocol):
-    """A workload: of stations, or of a device and a server."""
+    """A workload, either of stations or of a device and a server."""
 
     @property
     def answer_tokens(self) -> NDArray[np.int64]: ...
@@ -57,20 +57,20 @@ class _Answered(Protocol):
 
 
 def answer_lengths(workload: _Answered) -> AnswerLengths:
-    """How long answers are, as the migration rule wants it; those at the limit would have been longer."""
+    """Return the answer lengths for the migration rule; answers at the limit count as longer than the limit."""
     tokens, limit = workload.answer_tokens.ravel(), workload.max_tokens
     if limit is None:
         return AnswerLengths.from_samples(tokens.tolist())
     ended = tokens[tokens < limit]
     if not ended.size:
-        # All that is known is that nobody was seen to stop: far longer than the limit.
+        # No answer was seen to end, so lengths are far above the limit: assume a geometric distribution.
         return AnswerLengths.geometric(float(tokens.sum())).capped(limit)
     lengths = AnswerLengths.from_samples(ended.tolist(), tokens[tokens >= limit].tolist())
     return lengths.capped(limit)
 
 
 def writers(session: Session) -> tuple[str, ...] | None:
-    """Who wrote an answer, in order, where there were several."""
+    """Return the names of the endpoints that wrote an answer, in order; None if there was only one."""
     names = tuple(segment.writer.candidate.name for segment in session.transcript.segments)
     return names if len(names) > 1 else None
 
@@ -90,28 +90,29 @@ def simulate_stations(
 ) -> StationOutcome:
     """Run a workload on stations, token by token.
 
-    Where no station queues, unloads its model or fails, requests know nothing of each other, and each is run by
-    itself. Else all run on one clock in order of arrival, and meet at the stations' queues; one whose station unloads
-    its model finds it not loaded at first; a station that fails again and again is left alone as it is live.
+    If no station queues, unloads its model or fails, requests do not affect each other, and each runs by itself.
+    Otherwise all requests run on one clock in order of arrival and meet at the stations' queues. A station that unloads
+    its model has it not loaded at first. A station that keeps failing is left alone as in a live client.
 
     Args:
         workload: resolved for these stations.
         stations: in the workload's order.
-        plan: a dispatcher plans as it does live (it knows the cheapest endpoint on the device and the cheapest one
-            elsewhere, and falls back to the others); a function plans as it likes; see `Planner` for what must know
-            which request it is.
-        pace_tps: the reader's pace; None: text is passed on as it comes.
-        timeouts: of each attempt; None: where stations may fail those of a live client, less the one for the whole
-            answer; where nothing fails none, so that the slowest station is waited for.
+        plan: a dispatcher plans as in a live client (it knows the cheapest endpoint on the device and the cheapest one
+            elsewhere, and falls back to the others); a function plans freely; see `Planner` for a planner that needs
+            the number of the request.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+        timeouts: timeouts of each attempt; None: if stations may fail, those of a live client without the one for the
+            whole answer; if nothing fails, no timeouts, so that the slowest station is waited for.
         breakers: stations that keep failing are left alone.
-        policy: what records say planned the answers.
-        example_of: which sessions are kept as examples.
-        on_record: is told the row and the record of every answer as it ends; not of those that nobody could serve.
-        progress: is told every now and then how many answers are complete, and how many there are.
+        policy: name of the planner in records.
+        example_of: selects the sessions that are kept as examples.
+        on_record: called with the row and the record of every answer when it ends; not called for requests that no
+            station could serve.
+        progress: called from time to time with the number of complete answers and the total.
 
     Raises:
-        ConfigurationError: stations and workload do not fit each other, an answer has more than a million tokens, or a
-            plan names what is no station.
+        ConfigurationError: stations and workload do not match, an answer has more than a million tokens, or a plan
+            names an unknown station.
     """
     replay = _Replay(workload, stations, planner_of(plan), pace_tps, timeouts, policy, breakers=breakers)
     return replay.run(example_of, on_record, progress)
@@ -122,13 +123,13 @@ def _check_lengths(workload: StationWorkload) -> None:
     if longest.max() > MOST_TOKENS:
         row = int(longest.argmax())
         raise ConfigurationError(
-            f"request {row + 1} has an answer of {longest[row]:,} tokens, and one is run token by token up to "
+            f"request {row + 1} has an answer of {longest[row]:,} tokens; answers are run token by token, up to "
             f"{MOST_TOKENS:,}; limit answers with max_tokens (--max-tokens)"
         )
 
 
 class _Tally:
-    """What one station was charged for, by request, in lists: one of their numbers costs a tenth of an array's."""
+    """What one station was charged for, by request. Lists, because writing an element costs a tenth of an array's."""
 
     __slots__ = ("cached", "column", "completion", "cost_usd", "failures", "prompt", "started")
 
@@ -141,7 +142,7 @@ class _Tally:
 
 
 class _Replay:
-    """One run. Mutable: the columns of its outcome, filled as answers end."""
+    """One run. Mutable: the columns of its outcome, filled when answers end."""
 
     def __init__(
         self,
@@ -158,7 +159,8 @@ class _Replay:
         names = tuple(station.name for station in self.stations)
         if names != workload.names:
             raise ConfigurationError(
-                f"the workload was resolved for the stations {', '.join(workload.names)}, not for {', '.join(names)}"
+                f"the workload was resolved for the stations {', '.join(workload.names)}, not for {', '.join(names)}; "
+                "resolve it again for these stations"
             )
         workload.check()
         _check_lengths(workload)
@@ -195,7 +197,7 @@ class _Replay:
         on_record: Callable[[int, RouteRecord], None] | None,
         progress: Callable[[int, int], None] | None,
     ) -> StationOutcome:
-        """Play all requests."""
+        """Play all requests and return their outcome."""
         n = len(self.workload)
         apart = not self.devices and self.health is None
         ended = self._one_by_one() if apart else self._together()
@@ -227,7 +229,7 @@ class _Replay:
         )
 
     def _column(self, name: str) -> NDArray[Any]:
-        """What the stations were counted under that name; shape (n, k)."""
+        """Return the stations' tallies of that name; shape (n, k)."""
         return np.array([getattr(tally, name) for tally in self.tallies.values()]).T.copy()
 
     def _one_by_one(self) -> Iterator[tuple[int, Session | None]]:
@@ -266,7 +268,7 @@ class _Replay:
             yield row, None
 
     def _standing(self, at: float) -> tuple[Candidate, ...]:
-        """The stations as they stand at a time: with their model loaded or not."""
+        """Return the stations' candidates at a time: with the model loaded or not."""
         unloaded = {name for name, device in self.devices.items() if device.is_cold(at)}
         if not unloaded:
             return self.warm
@@ -277,7 +279,7 @@ class _Replay:
     def _session(
         self, row: int, candidates: tuple[Candidate, ...], watch: HealthWatch | None, at: float = 0.0
     ) -> Session | None:
-        """The session of a request, planned; None when no station may serve it."""
+        """Plan a request and return its session; None if no station may serve it."""
         prompt_tokens = self.answers.prompt_tokens[row]
         max_tokens = self.workload.max_tokens
         features = Features(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
@@ -304,7 +306,7 @@ class _Replay:
         example_of: ExampleOf,
         on_record: Callable[[int, RouteRecord], None] | None,
     ) -> None:
-        """Write down what became of a request."""
+        """Add the outcome of a request to the columns."""
         tallies = self.tallies
         t0 = session.started_at
         released = session.transcript.released

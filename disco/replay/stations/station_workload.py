@@ -1,7 +1,7 @@
-"""A trace with nothing left open for any number of stations: columns of shape (n, k), drawn once for all plans.
+"""A trace with all draws made for any number of stations: columns of shape (n, k), drawn once for all plans.
 
-Each station's draws come from streams of its own, which depend on the seed and on its name alone. So every plan meets
-the same luck (common random numbers), and a station more, or another order of them, leaves the others' as they were.
+Each station has its own random streams, which depend only on the seed and on the station's name. So every plan gets the
+same draws (common random numbers), and adding or reordering stations does not change the draws of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from disco.replay.workload.trace import Gaps, Trace
 
 __all__ = ["KnownTimes", "StationWorkload", "resolve_stations"]
 
-# Which column a stream of a station's draws: together with the seed and the station's key, where it begins.
+# Numbers of a station's random streams; together with the seed and the station's key they seed a generator.
 _TTFT_STREAM, _TPOT_STREAM, _FAULT_STREAM, _AGAIN_STREAM = 21, 22, 13, 11
 
 Floats = NDArray[np.float64]
@@ -29,13 +29,13 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class KnownTimes:
-    """What is known of one station before anything is drawn. Columns of shape (n,); None: nothing is known.
+    """Values of one station that are known before the draws. Columns of shape (n,); None: nothing is known.
 
     Attributes:
         ttft_s, tpot_s: NaN where unknown.
-        answer_tokens: of its own answers, where its model writes more or less than the trace says.
-        cached_tokens: of the prompt, what it need not read again at its first attempt.
-        gaps: times between tokens; they come before `tpot_s`.
+        answer_tokens: lengths of the station's answers, if its model writes more or less than the trace says.
+        cached_tokens: tokens of the prompt that the station need not read at its first attempt.
+        gaps: times between tokens; they take precedence over `tpot_s`.
     """
 
     ttft_s: ArrayLike | None = None
@@ -50,18 +50,18 @@ class StationWorkload:
     """Requests in order of arrival, and what each of k stations would do for each of them.
 
     Attributes:
-        names: of the stations, in the order of the columns; k of them.
-        arrival_s: seconds; shape (n,).
+        names: names of the k stations, in the order of the columns.
+        arrival_s: times of arrival, s; shape (n,).
         prompt_tokens: shape (n,).
-        answer_tokens: after the limit, at least 1; shape (n,) where all stations answer alike, or (n, k).
+        answer_tokens: after the limit, at least 1; shape (n,) if all stations have the same lengths, or (n, k).
         ttft_s: of a first attempt with the model loaded and the station idle; shape (n, k).
         tpot_s: per token after the first; shape (n, k).
-        faulty: the station's fault befalls its first attempt; shape (n, k).
-        again: by station, where the draws of what comes after first attempts begin (a move's target, a second try);
-            stations that begin at the same place share one stream per request.
-        max_tokens: the limit, None for none.
+        faulty: whether the station's fault hits its first attempt; shape (n, k).
+        again: by station, the seed of draws after first attempts (a migration's target, a second try); stations with
+            the same seed share one stream per request.
+        max_tokens: limit of every answer; None: no limit.
         gaps: times between tokens by station name, where they are known.
-        cached_tokens: of the prompt, what a station need not read again at its first attempt; shape (n, k); None: none.
+        cached_tokens: tokens of the prompt that a station need not read at its first attempt; shape (n, k); None: none.
     """
 
     names: tuple[str, ...]
@@ -80,11 +80,11 @@ class StationWorkload:
         return int(self.arrival_s.size)
 
     def answers_of(self, column: int) -> Ints:
-        """Lengths of a station's answers; shape (n,)."""
+        """Return the lengths of a station's answers; shape (n,)."""
         return self.answer_tokens if self.answer_tokens.ndim == 1 else self.answer_tokens[:, column]
 
     def take(self, start: int, stop: int) -> StationWorkload:
-        """Requests `start` to `stop`. What is drawn after first attempts is that of other requests."""
+        """Return requests `start` to `stop`. Draws after first attempts differ: they depend on the row number."""
         rows = slice(start, min(stop, len(self)))
         return replace(
             self,
@@ -94,7 +94,7 @@ class StationWorkload:
         )
 
     def check(self) -> None:
-        """See that the columns fit each other.
+        """Check that the columns match each other.
 
         Raises:
             ConfigurationError: they do not; the message names the column.
@@ -135,19 +135,19 @@ def resolve_stations(
 ) -> StationWorkload:
     """Draw what a trace and `known` leave open.
 
-    Of the trace its arrivals, prompts and answer lengths are used. Its times are those of one device and one server; if
-    they are a station's, pass them in `known`.
+    From the trace, arrivals, prompts and answer lengths are used. Its times are those of one device and one server; if
+    they are the times of a station, pass them in `known`.
 
     Args:
-        trace: all of it.
-        stations: names that differ.
-        seed: of all draws; at least 0.
-        max_tokens: limit of every answer; None for none.
-        known: by station name.
+        trace: all of it is resolved.
+        stations: their names must differ.
+        seed: seed of all draws; at least 0.
+        max_tokens: limit of every answer; None: no limit.
+        known: known values by station name.
 
     Raises:
-        ConfigurationError: stations that cannot be told apart, `known` names none of them or has a column that does
-            not fit.
+        ConfigurationError: two stations have the same name, `known` names an unknown station or has a column of a
+            wrong shape.
     """
     stations = check_stations(stations)
     names = tuple(station.name for station in stations)

@@ -1,1 +1,1 @@
-"""Policies × budgets × seeds × scenarios, in one process, in many, or on a cluster."""
+"""Sweeps over policies × budgets × seeds × scenarios, in one process, in many, or on a cluster."""

@@ -1,8 +1,8 @@
-"""Sweeps over traces too long to hold: memory depends on the chunk, not on the trace.
+"""Sweeps over traces too long to hold in memory: memory depends on the chunk, not on the trace.
 
-Policies plan on the lengths and times of the whole trace, which a first pass collects. What a policy's rounding owes
-goes on from chunk to chunk, and so do the draws: means, shares, budget and cost are what the whole trace at once would
-give; quantiles are exact to `tally.RELATIVE_ERROR`.
+Policies plan on the lengths and times of the whole trace, which a first pass collects. A policy's rounding errors and
+the random draws continue from chunk to chunk. So means, shares, budget and cost are the same as for the whole trace at
+once; quantiles are exact to `running_tally.RELATIVE_ERROR`.
 """
 
 from __future__ import annotations
@@ -43,26 +43,28 @@ def sweep_chunks(
 ) -> list[Cell]:
     """Run every arm on every scenario with the vectorised evaluator, `chunk_rows` requests at a time.
 
-    The pieces of work are one scenario and one seed each, and every one of them reads the file for itself.
+    One unit of work is one scenario and one seed. Every unit reads the file itself.
 
     Args:
-        path: the trace; workers elsewhere must see it under the same path.
-        scenarios: with names that differ. Those without `lengths` get the whole trace's.
-        arms: what is compared; not the oracle, which must see all requests at once. So there are no regrets.
+        path: the trace; workers on other machines must see it under the same path.
+        scenarios: their names must differ. Those without `lengths` get the whole trace's.
+        arms: the policies to compare; not the oracle, which must see all requests at once. So there are no regrets.
         chunk_rows: requests in memory at a time, at least 1.
-        format: as for `formats.read_chunks`, like the next.
-        skip_invalid: leave unusable rows out; `survey` counts them.
+        format: as for `formats.read_chunks`.
+        skip_invalid: leave out rows that are not valid; `survey` counts them.
         surveyed: the file's survey; None: made here, by one more pass.
         seeds: as for `sweep`.
-        executor: any; None: this process.
-        progress: called in this process: after every chunk where the work is done here, else after every piece.
+        executor: any executor; None: the work is done in this process.
+        progress: called in this process: after every chunk if the work is done here, else after every unit.
 
     Raises:
         ConfigurationError: as for `sweep` and `formats.read_chunks`.
     """
     check_names(scenarios, arms)
     if any(arm.policy == ORACLE for arm in arms):
-        raise ConfigurationError("the oracle must see all requests at once: leave it out, or chunk_rows")
+        raise ConfigurationError(
+            "the oracle must see all requests at once: leave out the oracle, or chunk_rows"
+        )
     file = _File(os.fspath(path), chunk_rows, format, skip_invalid)
     if surveyed is None:
         surveyed = survey(path, chunk_rows=chunk_rows, format=format, skip_invalid=skip_invalid)
@@ -94,7 +96,7 @@ class _File:
     skip_invalid: bool
 
     def workloads(self, scenario: Scenario, seed: int) -> Iterator[Workload]:
-        """The requests with nothing left open, chunk by chunk."""
+        """Yield the requests with all draws made, chunk by chunk."""
         rngs = draws(seed)
         with read_chunks(
             self.path, chunk_rows=self.chunk_rows, format=self.format, skip_invalid=self.skip_invalid
@@ -104,7 +106,7 @@ class _File:
 
 
 class _Ticks:
-    """Counts chunks. Mutable: `done`."""
+    """Counter of chunks that reports progress. Mutable: `done`."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress = progress
@@ -119,7 +121,7 @@ class _Ticks:
 
 @dataclass(slots=True)
 class _Run:
-    """One arm on its way through the trace. Mutable: policy and tally, by every chunk."""
+    """One arm while it runs over the trace. Mutable: policy and tally, by every chunk."""
 
     arm: Arm
     policy: Policy
@@ -129,7 +131,7 @@ class _Run:
 def _evaluate(
     file: _File, scenario: Scenario, arms: tuple[Arm, ...], seed: int, tick: Callable[[], None] | None = None
 ) -> list[SeedFigures]:
-    """All arms on one scenario and seed; runs in a worker."""
+    """Run all arms on one scenario and seed; runs in a worker."""
     with errors_named(scenario, seed):
         runs: list[_Run] = []
         for workload in file.workloads(scenario, seed):

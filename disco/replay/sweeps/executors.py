@@ -1,4 +1,4 @@
-"""Where the work of a sweep runs: in this process, in processes of this machine, or on a Dask cluster."""
+"""Executors for the work of a sweep: this process, processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from disco.errors import ConfigurationError
 __all__ = ["Progress", "available_cores", "open_executor", "run_all", "share", "shared_value"]
 
 Progress = Callable[[int, int], None]
-"""Is told how many pieces of work are done, and how many there are."""
+"""Called with the number of units of work done, and the total."""
 
 CONNECT_S = 5.0  # how long a Dask scheduler may take to answer
 
@@ -30,15 +30,15 @@ CONNECT_S = 5.0  # how long a Dask scheduler may take to answer
 def open_executor(
     jobs: int | None = None, scheduler: str | None = None, *, connect_s: float = CONNECT_S
 ) -> Iterator[Executor | None]:
-    """An executor for `sweep`; what it started is gone when the block ends.
+    """Open an executor for `sweep`; everything that it started has stopped when the block ends.
 
     Args:
-        jobs: how many processes; None: one per core that this process may use; 1: none, the work is done here.
+        jobs: number of processes; None: one per core that this process may use; 1: the work is done in this process.
         scheduler: address of a Dask scheduler, such as "tcp://10.0.0.5:8786"; its workers need the same disco.
         connect_s: how long the scheduler may take to answer, s.
 
     Yields:
-        The executor, or None where the work is to be done in this process.
+        The executor, or None if the work is to be done in this process.
 
     Raises:
         ConfigurationError: `jobs` below 1 or together with `scheduler`, `distributed` is not installed, or no
@@ -57,7 +57,7 @@ def open_executor(
         yield None
         return
     # Fresh interpreters: a fork would copy locks that other threads of this process hold.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_die_with_the_terminal)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_exit_on_interrupt)
     try:
         yield pool
     finally:
@@ -65,7 +65,7 @@ def open_executor(
 
 
 def available_cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
+    """Return the number of cores that this process may use; in a container fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -73,16 +73,16 @@ def available_cores() -> int:
 
 @contextmanager
 def share(executor: Executor, value: Any) -> Iterator[Any]:
-    """Bring something big to the workers once instead of with every task.
+    """Send a large value to the workers once instead of with every task.
 
     Args:
-        executor: where tasks will be submitted.
+        executor: executor of the tasks.
         value: can be pickled.
 
     Yields:
-        What a task takes as an argument of its own (not inside another one) in the value's place, and unwraps
-        with `shared_value`. On a Dask cluster the value is scattered; for processes of this machine it lies in a
-        temporary file, which each reads once; any other executor gets the value itself.
+        A handle. A task takes the handle as an argument of its own (not inside another one) in the value's place, and
+        unwraps it with `shared_value`. On a Dask cluster the value is scattered; for processes of this machine it is in
+        a temporary file, which each process reads once; any other executor gets the value itself.
     """
     client = getattr(executor, "_client", None)
     if client is not None and hasattr(client, "scatter"):
@@ -99,7 +99,7 @@ def share(executor: Executor, value: Any) -> Iterator[Any]:
 
 
 def shared_value(handle: Any) -> Any:
-    """The value behind what `share` gave out, in a worker."""
+    """Return the value of a handle of `share`, in a worker."""
     return _read(handle.path) if isinstance(handle, _Spilled) else handle
 
 
@@ -109,16 +109,16 @@ def run_all(
     arguments: Sequence[tuple[Any, ...]],
     progress: Progress | None,
 ) -> list[Any]:
-    """Results in the order of their arguments; the first error cancels what has not begun, and is raised.
+    """Return results in the order of their arguments. The first error cancels calls that have not begun, and is raised.
 
     Args:
-        executor: where; None: here.
+        executor: any executor; None: the calls run in this process.
         function: can be pickled, like its arguments.
         arguments: of each call.
-        progress: is told after each.
+        progress: called after each call.
 
     Raises:
-        ConfigurationError: a worker died.
+        ConfigurationError: a worker process ended unexpectedly.
     """
     tell = progress or (lambda _done, _total: None)
     total = len(arguments)
@@ -136,8 +136,8 @@ def run_all(
         return [future.result() for future in futures]
     except BrokenExecutor as error:
         raise ConfigurationError(
-            "a worker process ended abruptly: out of memory (use fewer jobs, or chunks), or the program that starts "
-            'the sweep has no `if __name__ == "__main__":` around it'
+            "a worker process ended abruptly: it was out of memory (use fewer jobs, or chunks), or the program that "
+            'starts the sweep has no `if __name__ == "__main__":` around it'
         ) from error
     finally:
         for future in futures:
@@ -149,14 +149,14 @@ class _Spilled:
     path: Path
 
 
-@lru_cache(maxsize=1)  # one sweep at a time works in a process; the folder's name is never used again
+@lru_cache(maxsize=1)  # a process works on one sweep at a time, and folder names are never reused
 def _read(path: Path) -> Any:
     with path.open("rb") as file:
         return pickle.load(file)  # noqa: S301 - written by `share` into a folder only this user can open
 
 
-def _die_with_the_terminal() -> None:
-    # Ctrl-C reaches every process of the terminal: workers go silently, the parent says what there is to say.
+def _exit_on_interrupt() -> None:
+    # Ctrl-C reaches every process of the terminal: workers exit without output, the parent reports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

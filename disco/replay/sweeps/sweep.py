@@ -1,4 +1,4 @@
-"""Policies × budgets × seeds × scenarios, on any executor, with the same figures on each."""
+"""Sweeps over policies × budgets × seeds × scenarios on any executor; all executors give the same figures."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ __all__ = [
 
 EvaluatorName = Literal["vectorised", "events"]
 Source = Trace | Callable[[int], Trace]
-"""One trace for every seed, or what makes the trace of a seed (a function that can be pickled)."""
+"""One trace for every seed, or a function that returns the trace of a seed (it must be picklable)."""
 
 BUDGETLESS: Final = frozenset(("device_only", "race", "server_only"))
-"""Policies that keep to no budget: the same at each."""
+"""Policies without a budget: their results are the same at each budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
         cells: scenario by scenario, arms in the order given.
-        example: the record of the first answer that moved in mid-sentence; None when none did or none could.
+        example: the record of the first answer that migrated; None when none did.
     """
 
     cells: list[Cell]
@@ -67,7 +67,7 @@ def sweep(
     progress: Progress | None = None,
     oracle: bool = True,
 ) -> list[Cell]:
-    """As `run_sweep`; its cells alone."""
+    """Run every arm on every scenario as `run_sweep`, and return only the cells."""
     return run_sweep(
         source,
         scenarios,
@@ -93,27 +93,27 @@ def run_sweep(
 ) -> Swept:
     """Run every arm on every scenario.
 
-    The pieces of work are one scenario and one seed each (and one arm each with the event-accurate evaluator).
-    They are put together in a fixed order, so every executor gives the same numbers to the last bit.
+    One unit of work is one scenario and one seed (and one arm with the event-accurate evaluator). Results are combined
+    in a fixed order, so every executor gives the same numbers to the last bit.
 
     Args:
         source: the trace; see `Source`.
-        scenarios: with names that differ.
-        arms: what is compared.
-        seeds: how often what the trace leaves open is drawn anew (seeds 0 to `seeds` - 1), or the seeds.
+        scenarios: their names must differ.
+        arms: the policies to compare.
+        seeds: the number of seeds (0 to `seeds` - 1), or the seeds; each draws what the trace leaves open again.
         evaluator: "vectorised" (TTFT, budget and cost) or "events" (the reader's side too, and migration).
-        executor: any; None: this process.
+        executor: any executor; None: the work is done in this process.
         progress: called in this process.
-        oracle: find the oracle's TTFT at every budget, for the regrets; costs about as much as two arms a budget.
+        oracle: compute the oracle's TTFT at every budget, for the regrets; costs about as much as two arms a budget.
 
     Raises:
-        ConfigurationError: nothing to do, or a scenario and an arm that do not go together; the message names the
-            scenario and the seed. Other errors of a worker are raised as they are, with such a note.
+        ConfigurationError: no scenario, arm or seed, or a scenario and an arm that cannot be combined; the message
+            names the scenario and the seed. Other errors of a worker are raised unchanged, with a note of them.
     """
     check_names(scenarios, arms)
     seeds = seed_numbers(seeds)
     units = _units(scenarios, arms, seeds, evaluator, oracle=oracle)
-    # A big trace goes to the workers once, not with every piece of work.
+    # A large trace is sent to the workers once, not with every unit of work.
     sharing = (
         share(executor, source) if executor is not None and isinstance(source, Trace) else nullcontext(source)
     )
@@ -123,13 +123,13 @@ def run_sweep(
 
 
 def figures_key(arm: Arm) -> Arm:
-    """The arm that stands for all that give the same outcome as this one."""
+    """Return the arm that represents all arms with the same outcome as this one."""
     return replace(arm, budget=1.0, tail=0.0) if arm.policy in BUDGETLESS else arm
 
 
 @contextmanager
 def errors_named(scenario: Scenario, seed: int) -> Iterator[None]:
-    """Errors of the block say which scenario and seed they belong to, and can be sent between processes."""
+    """Name scenario and seed in errors of the block, and make the errors picklable."""
     where = f"{scenario.name}, seed {seed}"
     try:
         yield
@@ -138,8 +138,8 @@ def errors_named(scenario: Scenario, seed: int) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"while replaying {where}")
         try:
-            pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, one line ago
-        except Exception:  # noqa: BLE001 - whatever it raises, it would take the worker's pool with it
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled in the same line
+        except Exception:  # noqa: BLE001 - an error that cannot be pickled would break the worker's pool
             raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from None
         raise
 
@@ -151,14 +151,14 @@ def cell(
     figures: Sequence[SeedFigures],
     oracles: Sequence[tuple[float, float]] | None,
 ) -> Cell:
-    """One line of a result from its seeds.
+    """Return one line of a result from its seeds.
 
     Args:
-        scenario: where.
-        arm: what.
-        evaluator: by which.
-        figures: seed by seed.
-        oracles: mean and P99 of the oracles' TTFT, seed by seed; None where they are not known.
+        scenario: the scenario of the line.
+        arm: the arm of the line.
+        evaluator: name of the evaluator.
+        figures: one per seed.
+        oracles: mean and P99 of the oracles' TTFT, one per seed; None if not known.
     """
     regrets: tuple[Figure | None, Figure | None] = (None, None)
     if oracles is not None and arm.policy != ORACLE:
@@ -168,7 +168,7 @@ def cell(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A piece of work: some arms, and the oracles of some budgets, on one scenario and seed."""
+    """A unit of work: some arms, and the oracles of some budgets, on one scenario and seed."""
 
     scenario: Scenario
     seed: int
@@ -210,10 +210,10 @@ def _units(
 
 
 def seed_numbers(seeds: int | Sequence[int]) -> Sequence[int]:
-    """The seeds meant.
+    """Return the numbers of the seeds.
 
     Raises:
-        ConfigurationError: none, or one of them below 0.
+        ConfigurationError: there is no seed, or one is below 0.
     """
     chosen = range(seeds) if isinstance(seeds, int) else tuple(seeds)
     if not chosen or min(chosen) < 0:
@@ -222,21 +222,21 @@ def seed_numbers(seeds: int | Sequence[int]) -> Sequence[int]:
 
 
 def check_names(scenarios: Sequence[Scenario], arms: Sequence[Arm]) -> None:
-    """There is something to do, and every result will have a name of its own.
+    """Check that there is a scenario and an arm, and that the names of the scenarios differ.
 
     Raises:
-        ConfigurationError: otherwise.
+        ConfigurationError: there is none, or names are equal.
     """
     if not scenarios or not arms:
         raise ConfigurationError("a sweep needs at least one scenario and one arm")
     names = [scenario.name for scenario in scenarios]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigurationError(f"two scenarios are called {twice!r}; give them names that differ")
+        raise ConfigurationError(f"two scenarios are called {twice!r}; give them different names")
 
 
 def _evaluate(handle: Any, unit: _Unit) -> _Done:
-    """Do one piece of work; runs in a worker."""
+    """Run one unit of work; runs in a worker."""
     source: Source = shared_value(handle)
     scenario, seed = unit.scenario, unit.seed
     with errors_named(scenario, seed):
@@ -245,7 +245,7 @@ def _evaluate(handle: Any, unit: _Unit) -> _Done:
         outcomes = (_outcome(workload, unit, arm) for arm in unit.arms)
         figures = []
         example = None
-        for outcome in outcomes:  # one at a time: columns of a long trace are big
+        for outcome in outcomes:  # one at a time: columns of a long trace are large
             figures.append(figures_of(outcome, scenario.constrained))
             example = example or outcome.example
         oracles = tuple(_oracle(workload, scenario, budget, seed) for budget in unit.oracle_budgets)
@@ -259,7 +259,7 @@ def _outcome(workload: Workload, unit: _Unit, arm: Arm) -> Outcome:
 
 
 def _oracle(workload: Workload, scenario: Scenario, budget: float, seed: int) -> tuple[float, float]:
-    """The least mean and the least P99 of TTFT at that budget, s."""
+    """Return the least mean and the least P99 of TTFT at a budget, s."""
     arm = Arm(ORACLE, budget)
     least_mean = evaluate(workload, scenario, arm, seed=seed, objective="mean")
     least_p99 = evaluate(workload, scenario, arm, seed=seed, objective="p99")

@@ -1,1 +1,1 @@
-"""The search for the preset that serves an objective best."""
+"""Search for the preset that serves an objective best."""

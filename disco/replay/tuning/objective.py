@@ -1,4 +1,4 @@
-"""What tuning is to achieve, and what a candidate achieved."""
+"""Objectives of tuning, and the figures of the settings that were tried."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["OBJECTIVES", "Objective", "Trial", "TuningObjective", "parse_max_cos
 Objective = Literal["p99-ttft", "mean-ttft", "cost", "qoe"]
 OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
 
-AS_GOOD: Final = 1.01  # within that factor of the best, the second thing that matters decides
+AS_GOOD: Final = 1.01  # within this factor of the best value, the second criterion decides
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate and what it came to, per request.
+    """One choice of settings and its figures per request.
 
     Attributes:
-        choice: its settings.
+        choice: the settings.
         ttft_mean_s, ttft_p99_s: s.
         server_usd: the server's bill.
         device_usd: the device's energy at the user's exchange rate.
-        least_usd: what it might cost if every answer moved to the cheap side at once (a lower bound); its cost
-            where it was verified.
-        qoe, late_tokens: means per answer; None until it was verified.
-        requests: of the replay the figures are from.
-        verified: they are the event-accurate evaluator's.
+        least_usd: lower bound of the cost, reached if every answer moved to the cheaper side at once; the cost itself
+            if `verified`.
+        qoe, late_tokens: means per answer; None until `verified`.
+        requests: number of requests of the replay that gave the figures.
+        verified: the figures come from the event-accurate evaluator.
     """
 
     choice: PresetChoice
@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def cost_usd(self) -> float:
-        """Bill and energy together, USD per request."""
+        """Return the server's bill and the device's energy together, USD per request."""
         return self.server_usd + self.device_usd
 
 
@@ -56,12 +56,12 @@ class TuningObjective:
     """An objective and its limits.
 
     Attributes:
-        objective: what is to be best.
-        max_cost: per request: USD, or "0.8x" of what server_only costs; None: no limit.
+        objective: the figure to optimise.
+        max_cost: limit per request: USD, or "0.8x" of the cost of server_only; None: no limit.
         max_p99_s: P99 of TTFT, s; None: no limit.
 
     Raises:
-        ConfigurationError: unknown objective, or a limit that is none.
+        ConfigurationError: unknown objective, or a limit that is not valid.
     """
 
     objective: Objective
@@ -75,15 +75,17 @@ class TuningObjective:
         if isinstance(self.max_cost, str):
             parse_max_cost(self.max_cost)
         if self.max_p99_s is not None and not self.max_p99_s > 0:
-            raise ConfigurationError(f"a limit of P99 is seconds above 0, not {self.max_p99_s}")
+            raise ConfigurationError(
+                f"max_p99_s is a limit of TTFT's P99 in seconds above 0, not {self.max_p99_s}"
+            )
 
     def limit_usd(self, reference: Trial) -> float | None:
-        """What a request may cost, USD."""
+        """Return what a request may cost, USD; None: no limit."""
         limit = parse_max_cost(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
         return float(limit.removesuffix("x")) * reference.cost_usd if isinstance(limit, str) else limit
 
     def keeps(self, trial: Trial, reference: Trial, *, hoping: bool = False) -> bool:
-        """Whether it keeps to the limits; `hoping`: whether it might once its answers move."""
+        """Return whether a trial keeps to the limits; `hoping`: whether it may once its answers migrate."""
         limit = self.limit_usd(reference)
         usd = trial.least_usd if hoping else trial.cost_usd
         return (limit is None or usd <= limit) and (
@@ -91,7 +93,7 @@ class TuningObjective:
         )
 
     def value(self, trial: Trial) -> float:
-        """What is to be small. Until QoE is known the mean TTFT, which it mostly follows, stands for it."""
+        """Return the value to minimise. Until QoE is known, mean TTFT stands for it: QoE mostly follows mean TTFT."""
         match self.objective:
             case "p99-ttft":
                 return trial.ttft_p99_s
@@ -102,7 +104,7 @@ class TuningObjective:
         return trial.ttft_mean_s
 
     def ranked(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Best first."""
+        """Return the trials, the best first."""
         ordered = sorted(trials, key=self.value)
         if not ordered:
             return []
@@ -112,7 +114,7 @@ class TuningObjective:
         return sorted(near, key=second) + ordered[len(near) :]
 
     def out_of_reach(self, trials: Sequence[Trial], reference: Trial) -> str:
-        """Says that nothing keeps to the limits, and how near it gets."""
+        """Return a message: no trial keeps to the limits, and how close the cheapest and the fastest come."""
         limit = self.limit_usd(reference)
         wanted = []
         if limit is not None:
@@ -126,18 +128,18 @@ class TuningObjective:
         cheapest = min(trials, key=lambda t: t.cost_usd)
         fastest = min(trials, key=lambda t: t.ttft_p99_s)
         return (
-            f"nothing that was tried {' and '.join(wanted)}. The cheapest is {cheapest.choice.label} at "
+            f"no settings that were tried {' and '.join(wanted)}. The cheapest is {cheapest.choice.label} at "
             f"{_usd(cheapest.cost_usd)} ({cheapest.cost_usd / max(reference.cost_usd, 1e-300):.2f}x) with a P99 of "
             f"{cheapest.ttft_p99_s:.2f} s; the fastest is {fastest.choice.label} with a P99 of "
-            f"{fastest.ttft_p99_s:.2f} s at {_usd(fastest.cost_usd)}. Allow more, or try another device or server"
+            f"{fastest.ttft_p99_s:.2f} s at {_usd(fastest.cost_usd)}. Raise the limits, or try another device or server"
         )
 
 
 def parse_max_cost(text: str) -> float | str:
-    """A cost limit: "0.8x" (of what server_only costs) stays a string, "0.0004" becomes USD per request.
+    """Parse a cost limit: "0.8x" (of the cost of server_only) stays a string, "0.0004" becomes USD per request.
 
     Raises:
-        ConfigurationError: neither.
+        ConfigurationError: `text` is neither.
     """
     try:
         value = float(text.removesuffix("x"))
@@ -145,7 +147,7 @@ def parse_max_cost(text: str) -> float | str:
         value = math.nan
     if not 0 <= value < math.inf:
         raise ConfigurationError(
-            f'a cost limit is a multiple of what server_only costs, such as "0.8x", or USD per request, not {text!r}'
+            f'a cost limit is a multiple of the cost of server_only, such as "0.8x", or USD per request, not {text!r}'
         )
     return text if text.endswith("x") else value
 

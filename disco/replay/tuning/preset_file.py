@@ -1,4 +1,4 @@
-"""What tuning chooses, and the preset file that says so."""
+"""The settings that tuning chooses, and the preset file that holds them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PresetChoice:
 
     Attributes:
         arm: policy, budget, α and whether answers may move.
-        exchange_rate: λ, USD per 10⁶ FLOPs, that decides which side is dear.
-        pace_tps: the reader's pace, tokens/s; None: text is passed on as it comes.
+        exchange_rate: λ, USD per 10⁶ FLOPs; decides which side is more expensive.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
     """
 
     arm: Arm
@@ -33,16 +33,16 @@ class PresetChoice:
 
     @property
     def label(self) -> str:
-        """For tables and messages."""
+        """The policy and its budget, for tables and messages."""
         if self.arm.policy in BUDGETLESS:
             return self.arm.policy
         return f"{self.arm.policy} at budget {self.arm.budget:g}"
 
     def values(self, *, summary: str = "") -> dict[str, dict[str, Any] | str]:
-        """As `load_preset` takes it."""
+        """Return the settings in the form that `load_preset` takes."""
         dispatch: dict[str, Any] = {"policy": self.arm.policy}
         if self.arm.policy not in BUDGETLESS:
-            # The tables print two digits; more would promise more than a trace can know.
+            # A trace is not precise enough for more digits; the tables print two.
             dispatch |= {"budget": round(self.arm.budget, 4), "tail": round(self.arm.tail, 4)}
         playback: dict[str, Any] = (
             {"pace_tps": "off", "max_hold_s": 0.0}
@@ -63,20 +63,20 @@ def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary:
 
     Args:
         choice: the settings.
-        path: a `.toml` file; an old one is replaced whole.
+        path: a `.toml` file; an existing file is replaced.
         summary: one line for listings.
         comment: put at the top, wrapped.
 
     Returns:
-        What the file loads as.
+        The preset that the file loads as.
 
     Raises:
-        ConfigurationError: the path does not end in ".toml", or cannot be written.
+        ConfigurationError: the path does not end in ".toml", or the file cannot be written.
     """
     target = Path(path)
     if target.suffix != ".toml":
         raise ConfigurationError(
-            f"a preset is a .toml file; write {target.name}.toml instead of {target.name}"
+            f"the preset {target.name} must be a .toml file; write {target.name}.toml instead"
         )
     header = "\n".join("\n".join(textwrap.wrap(part, 98)) for part in comment.splitlines())
     text = dump_toml(choice.values(summary=summary), comment=header)
@@ -87,7 +87,7 @@ def write_preset(choice: PresetChoice, path: str | os.PathLike[str], *, summary:
         draft.replace(target)
     except OSError as error:
         raise ConfigurationError(
-            f"the preset {target} cannot be written: {error.strerror or error}"
+            f"the preset {target} cannot be written: {error.strerror or error}; name a path that can be written"
         ) from error
     finally:
         draft.unlink(missing_ok=True)

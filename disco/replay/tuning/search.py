@@ -1,13 +1,14 @@
-"""Finds the policy, budget, α, λ and pace that serve an objective best on a trace.
+"""Search for the policy, budget, α, λ and pace that serve an objective best on a trace.
 
 Money is counted at the user's own exchange rate throughout: the server's bill, plus the device's energy at that
-rate. Another λ that is tried only steers (which side counts as dear, and so where answers move); unified costs under
-different λ could not be compared, and are not looked at.
+rate. Another λ that is tried only decides which side counts as more expensive, and so where answers migrate. Unified
+costs under different λ cannot be compared, and are not used.
 
-The search is wide with the vectorised evaluator, and then short and exact: the best few run through the real session,
-and the best of those again at other paces and under another λ. Who starts when depends on neither of the two, only
-what moves do; the vectorised evaluator sees no moves, so it searches without them. A candidate that is too dear
-without moves stays in the race as long as moving every answer at once could make it cheap enough.
+The search has two steps. The vectorised evaluator tries many settings. Then the best few run through the real
+session, and the best of those run again at other paces and under another λ. Pace and λ do not change which endpoints
+start when; they only change what migrations do. The vectorised evaluator sees no migrations, so the first step leaves
+both out. Settings that are too expensive without migrations are kept as long as migrating every answer at once could
+make them cheap enough.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ __all__ = ["Tuned", "tune"]
 
 BUDGETS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 TAILS: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
-PACES: Final = (8.0, 12.0, 25.0, None)  # tokens/s; None: text is passed on as it comes
+PACES: Final = (8.0, 12.0, 25.0, None)  # tokens/s; None: text is passed on when it arrives
 FIRST_PACE: Final = 12.0
-TAILED: Final = frozenset(("optimal_wait", "wait_time"))  # policies that heed α
+TAILED: Final = frozenset(("optimal_wait", "wait_time"))  # policies that use α
 SEARCHED: Final = ("optimal_wait", "wait_time", "length_threshold", "race", "server_only", "device_only")
 REFINEMENTS: Final = (0.05, 0.025)  # steps around the best budgets, one round each
-BEST: Final = 5  # candidates that are refined and verified
+BEST: Final = 5  # settings that are refined and verified
 WINNERS: Final = 2  # of these, how many are tried at other paces and under another λ
 
 Tell = Callable[[str, int, int], None]
@@ -51,12 +52,12 @@ class Tuned:
     """What tuning found.
 
     Attributes:
-        objective: what was asked for.
-        chosen: the best that keeps to the limits.
+        objective: the objective that was asked for.
+        chosen: the best trial that keeps to the limits.
         reference: server_only on the same requests as `chosen`.
-        max_cost_usd, max_p99_s: the limits, per request; None: none.
-        verified: every candidate that ran through the session, cheapest first.
-        searched: how many were looked at.
+        max_cost_usd, max_p99_s: the limits, per request; None: no limit.
+        verified: every trial that ran through the session, cheapest first.
+        searched: how many settings the first step tried.
     """
 
     objective: Objective
@@ -84,33 +85,34 @@ def tune(
     executor: Executor | None = None,
     progress: Tell | None = None,
 ) -> Tuned:
-    """Search, verify, choose.
+    """Search for settings with the vectorised evaluator, verify the best with the session, and choose one.
 
     Args:
-        trace: requests like those to come.
-        scenario: where. Its pace is replaced by what is tried.
-        objective: the least P99 or mean of TTFT, the least cost, or the most QoE. Candidates as good as the best
-            within 1 % are told apart by what they cost (or, where cost is the objective, by P99 of TTFT).
-        exchange_rate: the user's λ, USD per 10⁶ FLOPs, at which the scenario's device is priced; None: what its rates
-            and its FLOPs per token come to.
-        max_cost: at most, per request: USD, or "0.8x" of what server_only costs on the same requests.
+        trace: requests that represent future ones.
+        scenario: device, server and reader. Its pace is replaced by the paces that are tried.
+        objective: the least P99 or mean of TTFT, the least cost, or the most QoE. Among settings within 1 % of the
+            best, the cheapest is chosen (or, where cost is the objective, the one with the least P99 of TTFT).
+        exchange_rate: the user's λ, USD per 10⁶ FLOPs, at which the scenario's device is priced; None: computed from
+            the device's rates and its FLOPs per token.
+        max_cost: at most, per request: USD, or "0.8x" of the cost of server_only on the same requests.
         max_p99_s: P99 of TTFT at most, s.
-        policies: to try.
-        paces: to try beside 12 tokens/s; None passes text on as it comes. Not tried for QoE.
-        search_requests: the search looks at every k-th request so that it has at most that many.
-        verify_requests: the best few run on that many requests from the trace's beginning.
-        seed: of what the trace leaves open.
+        policies: the policies to try.
+        paces: paces to try besides 12 tokens/s; None passes text on when it arrives. Not tried for QoE.
+        search_requests: the search uses every k-th request, so that it has at most this many.
+        verify_requests: the best few run on this many requests from the trace's beginning.
+        seed: seed of the random draws that the trace leaves open.
         executor: as for `sweep`.
+        progress: called with the name of the current step, the work done and the total.
         progress: called with what is being done, and how far it is.
 
     Raises:
-        ConfigurationError: unknown objective; the device is not priced at `exchange_rate`, or its λ cannot be told;
-            or nothing keeps to the limits, and the message says how near it gets.
+        ConfigurationError: unknown objective; the device is not priced at `exchange_rate`, or its λ cannot be
+            computed; or no settings keep to the limits, and the message says how close they come.
     """
     aim = TuningObjective(objective, max_cost, max_p99_s)
     exchange_rate = _own_rate(scenario, exchange_rate)
     search = _Search(
-        # The few that are verified plan on what all of them look like, as a live client would after a while.
+        # The few verified requests plan on the lengths of the whole trace, like a client that has run for a while.
         scenario=replace(scenario, lengths=scenario.planning_lengths(trace.prompt_tokens)),
         exchange_rate=exchange_rate,
         seed=seed,
@@ -125,7 +127,7 @@ def tune(
     verified = search.exact(few, [trial.choice.arm for trial in shortlist], FIRST_PACE, exchange_rate)
     winners = aim.ranked([t for t in verified if aim.keeps(t, reference)] or verified)[:WINNERS]
     arms = [trial.choice.arm for trial in winners]
-    # QoE is measured against the pace: a slower one would not serve readers better, it would expect less of them.
+    # QoE is measured against the pace: a slower pace only lowers the demand, it does not serve readers better.
     others = () if objective == "qoe" else tuple(pace for pace in paces if pace != FIRST_PACE)
     for pace_tps in others:
         verified += search.exact(few, arms, pace_tps, exchange_rate)
@@ -154,7 +156,7 @@ class _Search:
     tell: Tell
 
     def wide(self, trace: Trace, policies: Sequence[str], aim: TuningObjective) -> list[Trial]:
-        """Everything on the coarse grid, then closer and closer around the best."""
+        """Try all settings of the coarse grid, then finer steps around the best."""
         arms = [arm for policy in policies for arm in _grid(policy, BUDGETS)]
         found = {trial.choice: trial for trial in self._run(trace, arms, "searching")}
         reference = self.reference(trace)
@@ -167,26 +169,26 @@ class _Search:
         return list(found.values())
 
     def reference(self, trace: Trace) -> Trial:
-        """server_only."""
+        """Return the trial of server_only."""
         return self._run(trace, [Arm("server_only", 1.0, 0.0)], "searching")[0]
 
     def exact(
         self, trace: Trace, arms: Sequence[Arm], pace_tps: float | None, exchange_rate: float
     ) -> list[Trial]:
-        """Arms through the real session, with moves."""
+        """Run arms through the real session, with migrations."""
         moving = [replace(arm, migrate=True) for arm in arms]
         return self._run(trace, moving, "verifying", "events", pace_tps, exchange_rate)
 
     def steering_rates(self) -> tuple[float, ...]:
-        """A λ under which the other side is the dear one; none where the device's work is not known in FLOPs."""
+        """Return a λ under which the other side is more expensive; empty if the device's FLOPs are not known."""
         flops, server = self.scenario.device.flops, self.scenario.server_rates
-        dear = max(server.cost_in, server.cost_out)
-        if flops is None or dear == 0:
+        server_usd = max(server.cost_in, server.cost_out)
+        if flops is None or server_usd == 0:
             return ()
         work = flops.decode, flops.prefill_at(128.0)
-        device_dear_from = dear * 1e6 / min(work)
-        if self.exchange_rate <= device_dear_from:
-            return (device_dear_from * 2,)
+        threshold = server_usd * 1e6 / min(work)  # from here on the device is more expensive
+        if self.exchange_rate <= threshold:
+            return (threshold * 2,)
         return (min(server.cost_in, server.cost_out) * 1e6 / max(work) / 2,)
 
     def _run(
@@ -224,7 +226,7 @@ class _Search:
         usd = {"device": 0.0, "server": 0.0}
         for key, each in summary.cost_by.items():
             usd[key.partition("/")[0]] += each
-        # Energy is linear in λ, so what it costs the user follows from what it cost under the other λ.
+        # Energy cost is linear in λ, so the cost at the user's λ follows from the cost at the other λ.
         if steered.device_rates.cost_out > 0:
             usd["device"] *= self.scenario.device_rates.cost_out / steered.device_rates.cost_out
         reading = summary.reading
@@ -245,14 +247,14 @@ class _Search:
 
 
 def _own_rate(scenario: Scenario, given: float | None) -> float:
-    """The λ at which the scenario's device is priced: a preset with another may turn round which side is dear."""
+    """Return the λ of the scenario's device. A preset with another λ may swap which side is more expensive."""
     profile, rates = scenario.device, scenario.device_rates
     if profile.flops is None:
         if rates.cost_in == rates.cost_out == 0:
-            return 0.0  # any λ would do: the device's work is free
+            return 0.0  # the device's work is free: any λ is right
         raise ConfigurationError(
-            f"the exchange rate of {scenario.name!r} cannot be told: its device costs {rates.cost_out:.3g} USD per "
-            "token, and its profile does not say how many FLOPs that are. Name a device profile with "
+            f"the exchange rate of {scenario.name!r} cannot be computed: its device costs {rates.cost_out:.3g} USD per "
+            "token, and its profile does not say how many FLOPs a token takes. Name a device profile with "
             "[flops] (--device), or describe the device's price (--exchange-rate)"
         )
     rate = rates.cost_out * 1e6 / profile.flops.decode
@@ -260,7 +262,7 @@ def _own_rate(scenario: Scenario, given: float | None) -> float:
         if not math.isclose(given, rate, rel_tol=1e-6):
             raise ConfigurationError(
                 f"the device of {scenario.name!r} is priced at {rate:.3g} USD per 10^6 FLOPs and not at {given:.3g}; "
-                "leave exchange_rate out, or price the device at it"
+                "leave exchange_rate out, or price the device at that rate"
             )
         rate = given
     priced = device_rates(profile, ExchangeRate(usd_per_mflop=rate))
@@ -274,21 +276,23 @@ def _own_rate(scenario: Scenario, given: float | None) -> float:
 
 
 def _answer_tokens(trace: Trace, scenario: Scenario) -> float:
-    """Mean length of an answer under the scenario's limit."""
+    """Return the mean length of an answer under the scenario's limit, tokens."""
     limit = np.inf if scenario.max_tokens is None else scenario.max_tokens
     return float(np.clip(trace.output_tokens, 1, limit).mean())
 
 
 def _may_save(cell: Cell, scenario: Scenario, answer_tokens: float) -> float:
-    """What moves could save at most, USD per request: the dear side's answers at the cheap side's price."""
+    """Return what migrations could save at most, USD per request: the expensive side's answers at the cheap price."""
     device, server = scenario.device_rates.cost_out, scenario.server_rates.cost_out
-    dear, continues = (
+    expensive, continues = (
         ("device", scenario.server_continues) if device > server else ("server", scenario.device_continues)
     )
     if not continues or device == server:
         return 0.0
-    # Of what answers cost there, prompts included, no more than this went into writing.
-    writing_usd = min(cell.summary.cost_by.get(f"{dear}/answer", 0.0), answer_tokens * max(device, server))
+    # Of the cost of answers there, prompts included, no more than this was for writing.
+    writing_usd = min(
+        cell.summary.cost_by.get(f"{expensive}/answer", 0.0), answer_tokens * max(device, server)
+    )
     return writing_usd * (1.0 - min(device, server) / max(device, server))
 
 
@@ -300,7 +304,7 @@ def _grid(policy: str, budgets: Sequence[float]) -> list[Arm]:
 
 
 def _neighbours(arm: Arm, step: float) -> list[Arm]:
-    """The same with a little more and a little less budget and tail."""
+    """Return the arm with slightly more and slightly less budget and tail."""
     if arm.policy in BUDGETLESS:
         return []
     budgets = {round(min(1.0, max(0.0, arm.budget + by)), 6) for by in (-step, 0.0, step)}
@@ -311,7 +315,7 @@ def _neighbours(arm: Arm, step: float) -> list[Arm]:
 
 
 def _shortlist(trials: Sequence[Trial], aim: TuningObjective, reference: Trial) -> list[Trial]:
-    """The best that may keep to the limits, the best that surely do, and the cheapest of all."""
+    """Return the best trials that may keep to the limits, the best that do for certain, and the cheapest of all."""
     hoping = aim.ranked([t for t in trials if aim.keeps(t, reference, hoping=True)])
     sure = aim.ranked([t for t in trials if aim.keeps(t, reference)])
     cheapest = min(trials, key=lambda t: t.cost_usd)
@@ -319,7 +323,7 @@ def _shortlist(trials: Sequence[Trial], aim: TuningObjective, reference: Trial) 
 
 
 def _thin(trace: Trace, most: int) -> Trace:
-    """Every k-th request, so that at most `most` are left; all times of day stay in."""
+    """Keep every k-th request, so that at most `most` remain; all times of day stay covered."""
     step = -(-len(trace) // most)
     if step <= 1:
         return trace

@@ -1,1 +1,1 @@
-"""The vectorised evaluator: TTFT, budget and cost of millions of requests at once."""
+"""Vectorised evaluator: TTFT, budget and cost of millions of requests at once."""

@@ -1,4 +1,4 @@
-"""When each side starts under an arm, for every request of a workload at once."""
+"""Starting times of both sides under an arm, for all requests of a workload at once."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ Objective = Literal["mean", "p99"]
 ORACLE: Final = "oracle"
 RECORDED: Final = "recorded"
 
-_POLICY_STREAM = 7  # apart from the streams that `scenario.resolve` draws from under the same seed
-_SERVER_LEADS = frozenset(("optimal_wait", "wait_time"))  # their `starts` names the server first
+_POLICY_STREAM = 7  # different from the streams that `scenario.resolve` draws from under the same seed
+_SERVER_LEADS = frozenset(("optimal_wait", "wait_time"))  # policies whose `starts` names the server first
 
 
 def policy_name(scenario: Scenario, arm: Arm) -> str:
-    """The arm's policy, or what "auto" stands for in that regime."""
+    """Return the arm's policy, or the policy that "auto" stands for in the scenario's regime."""
     if arm.policy != AUTO:
         return arm.policy
     return "length_threshold" if scenario.constrained == "server" else "wait_time"
 
 
 def server_leads(scenario: Scenario, arm: Arm) -> bool:
-    """Of two that start at the same time and would write at the same time, whether the server comes first."""
+    """Return whether the server wins if both sides start and would write at the same times."""
     return policy_name(scenario, arm) in _SERVER_LEADS
 
 
 def arm_delays(
     workload: Workload, scenario: Scenario, arm: Arm, *, seed: int, objective: Objective = "mean"
 ) -> Delays:
-    """When each side starts, in seconds after its request came.
+    """Return when each side starts, in seconds after the request.
 
-    A policy without `delays` is asked request by request, which is slower and gives the same.
+    A policy without `delays` is asked request by request, which is slower and gives the same result.
 
     Args:
         workload: the requests; policies see their prompt lengths, only the oracle sees their times.
-        scenario: where.
-        arm: what.
-        seed: of the policy's own randomness.
-        objective: what an oracle makes small.
+        scenario: device, server and reader.
+        arm: the policy and its numbers.
+        seed: seed of the policy's own random draws.
+        objective: the figure that an oracle minimises.
 
     Raises:
-        ConfigurationError: nobody knows the policy, it cannot be planned on this workload, or it needs more of a
-            request than a trace holds.
+        ConfigurationError: the policy is unknown, cannot be planned on this workload, or needs more of a request than
+            a trace has.
     """
     if arm.policy == ORACLE:
         return oracle_delays(
@@ -76,30 +76,30 @@ def arm_delays(
 
 
 def recorded_delays(workload: Workload) -> Delays:
-    """When a live client started each side.
+    """Return when a live client started each side.
 
     Raises:
         ConfigurationError: the trace is not a recording.
     """
     if workload.starts is None:
         raise ConfigurationError(
-            f"the policy {RECORDED!r} starts what a live client started, and this trace does not say; record one "
+            f"the policy {RECORDED!r} needs the starts of a live client, and this trace has none; record a trace "
             "with disco.RouteLog, or name another policy"
         )
     return workload.starts
 
 
 def arm_policy(scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64], *, seed: int) -> Policy:
-    """The arm's policy, fitted; it carries what rounding owes from one request to the next.
+    """Return the arm's policy, fitted; the policy carries rounding errors from one request to the next.
 
     Args:
-        scenario: where.
-        arm: what; not the oracle.
-        prompt_tokens: what it is planned on, unless the scenario has lengths of its own.
-        seed: of the policy's own randomness.
+        scenario: device, server and reader.
+        arm: the policy and its numbers; not the oracle.
+        prompt_tokens: lengths that the policy is planned on, unless the scenario has its own.
+        seed: seed of the policy's own random draws.
 
     Raises:
-        ConfigurationError: nobody knows the policy, or it cannot be planned on these lengths.
+        ConfigurationError: the policy is unknown, or cannot be planned on these lengths.
     """
     name = policy_name(scenario, arm)
     device, _ = scenario.candidates()
@@ -121,7 +121,7 @@ def arm_policy(scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64], *
 
 
 def policy_delays(policy: Policy, scenario: Scenario, arm: Arm, prompt_tokens: NDArray[np.int64]) -> Delays:
-    """What the arm's policy decides for the next requests, as `arm_delays`."""
+    """Return what the arm's policy decides for the next requests, as `arm_delays`."""
     at_once = delays(policy, prompt_tokens)
     if at_once is not None:
         return at_once
@@ -139,13 +139,13 @@ def _one_by_one(policy: Policy, name: str, scenario: Scenario, prompt_tokens: ND
             if error.obj is not features:
                 raise
             raise ConfigurationError(
-                f"policy {name!r} needs {error.name!r} of a request, which this replay cannot give it; "
-                "it gives prompt_tokens and max_tokens"
+                f"policy {name!r} needs {error.name!r} of a request, but a replay has only prompt_tokens and "
+                "max_tokens; name another policy"
             ) from error
         for start in starts:
             if start.endpoint not in after_s:
                 raise ConfigurationError(
-                    f"policy {name!r} starts {start.endpoint!r}; a replay has {DEVICE!r} and {SERVER!r}"
+                    f"policy {name!r} starts {start.endpoint!r}; a replay has only {DEVICE!r} and {SERVER!r}"
                 )
             after_s[start.endpoint][row] = min(after_s[start.endpoint][row], start.after_s)
     return Delays(after_s[DEVICE], after_s[SERVER])

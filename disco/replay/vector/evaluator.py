@@ -1,13 +1,13 @@
 """TTFT, budget and cost of an arm over millions of requests, without a Python loop over them.
 
-The rules are those of `session.machine` where nothing fails, nobody queues, no model has to be loaded and answers
-stay where they began; `replay.simulator.event_evaluator` knows the rest. A test holds that both give the same.
+The rules are those of `session.machine` if no endpoint fails, no request queues, no model has to be loaded and no
+answer migrates; `replay.simulator.event_evaluator` covers the rest. A test checks that both give the same result.
 
 - A side that starts after `delay` writes its first token at `delay + TTFT`; the earlier one wins.
-- A side that is not due before the other one writes never starts.
-- Whoever started is charged the whole prompt; the winner also its answer.
-- Where both would write at the same time, the one that started first wins, and the other one's first token is
-  charged before it is stopped. Of two that started together, the one that the policy names first wins.
+- A side never starts if the other one writes before its delay is over.
+- A side that started is charged the whole prompt; the winner also its answer.
+- If both would write at the same time, the side that started first wins, and the other side's first token is charged
+  before it is stopped. If both also started at the same time, the side that the policy names first wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from disco.replay.workload.scenario import Arm, Scenario, Workload
 
 __all__ = ["check_evaluable", "evaluate", "race"]
 
-# Requests that are worked on at a time: their dozen columns fit into a core's own cache.
+# Requests processed at a time: their dozen columns fit into one core's own cache.
 _BLOCK = 1 << 13
 
 
@@ -37,14 +37,14 @@ def evaluate(
 
     Args:
         workload: resolved for the same scenario.
-        scenario: where. The oracle, a bound, does without the scenario's faults, queue and loading.
-        arm: what; without migration.
-        seed: of the policy's own randomness.
-        objective: what an oracle makes small, the mean of TTFT or its P99.
+        scenario: device, server and reader. The oracle is a bound and ignores the scenario's faults, queue and loading.
+        arm: the policy and its numbers; without migration.
+        seed: seed of the policy's own random draws.
+        objective: the figure that an oracle minimises, the mean of TTFT or its P99.
 
     Raises:
-        ConfigurationError: the arm or the scenario asks for what only the event-accurate evaluator sees, or see
-            `arms.arm_delays`.
+        ConfigurationError: the arm or the scenario needs the event-accurate evaluator, or as for
+            `arm_delays.arm_delays`.
     """
     check_evaluable(scenario, arm)
     delays = arm_delays(workload, scenario, arm, seed=seed, objective=objective)
@@ -52,22 +52,22 @@ def evaluate(
 
 
 def check_evaluable(scenario: Scenario, arm: Arm) -> None:
-    """Whether this evaluator sees all that the two ask for.
+    """Check that this evaluator covers the scenario and the arm.
 
     Raises:
-        ConfigurationError: only the event-accurate one does.
+        ConfigurationError: only the event-accurate evaluator covers them.
     """
     beyond = ""
     if arm.migrate:
-        beyond = "answers only move"
+        beyond = "answers migrate only"
     elif arm.policy == ORACLE:
         return
     elif scenario.device_fault is not None or scenario.server_fault is not None:
-        beyond = "endpoints only fail"
+        beyond = "endpoints fail only"
     elif scenario.device_slots is not None:
-        beyond = "the device only queues"
+        beyond = "the device queues only"
     elif scenario.idle_unload_s is not None:
-        beyond = "models are only unloaded"
+        beyond = "models are unloaded only"
     if beyond:
         raise ConfigurationError(
             f"{beyond} in the event-accurate evaluator: pass evaluator='events' (--events)"
@@ -76,7 +76,7 @@ def check_evaluable(scenario: Scenario, arm: Arm) -> None:
 
 @dataclass(slots=True)
 class _Tokens:
-    """Tokens charged to one side. Mutable throughout."""
+    """Tokens charged to one side. Mutable: all."""
 
     prompt: int = 0
     won_prompt: int = 0
@@ -96,16 +96,16 @@ class _Tokens:
 
 
 def race(workload: Workload, scenario: Scenario, delays: Delays, *, server_first: bool = False) -> Outcome:
-    """What becomes of requests when each side starts after these delays.
+    """Return the outcome of requests if each side starts after these delays.
 
     Args:
         workload: the requests, shape (n,).
         scenario: for its rates.
         delays: shape (n,) each, seconds, at least 0; `inf`: never. One of the two is finite.
-        server_first: of two that start at the same time and would write at the same time, the server wins.
+        server_first: the server wins if both sides start and would write at the same times.
 
     Raises:
-        ConfigurationError: delays that are negative, NaN or of the wrong shape, or a request that nobody serves.
+        ConfigurationError: a delay is negative, NaN or of the wrong shape, or a request has no start.
     """
     n = len(workload)
     if delays.device_s.shape != (n,) or delays.server_s.shape != (n,):
@@ -146,13 +146,15 @@ def _race_block(
     """Fill some rows of the outcome, and count their tokens."""
     device_s, server_s = delays.device_s[rows], delays.server_s[rows]
     first = np.minimum(device_s, server_s)
-    if not (first.min() >= 0.0 and first.max() < inf):  # written so that NaN fails too
-        raise ConfigurationError("a policy gave a delay that is negative or NaN, or lets nobody start")
+    if not (first.min() >= 0.0 and first.max() < inf):  # in this form it is also true for NaN
+        raise ConfigurationError(
+            "a policy gave a delay that is negative or NaN, or starts no endpoint for a request"
+        )
     device_at = device_s + workload.device_ttft_s[rows]
     server_at = server_s + workload.server_ttft_s[rows]
     np.minimum(device_at, server_at, out=out.ttft_s[rows])
     won = np.less(device_at, server_at, out=out.device_won[rows])
-    # Those due at the same time start together, even where one of them would write at once.
+    # Sides with the same delay both start, even if one of them would write at once.
     device_runs = device_s < server_at
     device_runs |= device_s == server_s
     server_runs = server_s < device_at

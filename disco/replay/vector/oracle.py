@@ -1,20 +1,19 @@
-"""The oracle: who should have started, had every time to first token been known in advance.
+"""Oracle: the best starts, if every time to first token were known in advance.
 
-The side that is not constrained starts every request at once; waiting would gain it nothing. The constrained
-side starts at once on chosen requests and never on the others: a late start costs the same tokens and gains
-less. So all there is to choose is a set of requests, each with what it costs (its prompt tokens) and what it
-gains (how much sooner its first token comes): a knapsack.
+The side that is not constrained starts every request at once; waiting would gain nothing. The constrained side starts
+at once on chosen requests and never on the others: a late start costs the same tokens and gains less. So the choice is
+a set of requests, each with a cost (its prompt tokens) and a gain (how much sooner its first token comes): a knapsack.
 
-- "mean": by gain per token, dearest last, until the budget is reached. Every beginning of that order gains the
-  most that so many tokens can.
-- "p99": the smallest time `τ` that 99 % of the requests can be served within: of those that the free side alone
-  serves later, all but 1 % of all requests must be rescued, and the cheapest that can be are. What is left of
-  the budget goes to the mean.
+- "mean": requests in order of gain per token, the largest first, until the budget is reached. Every prefix of that
+  order has the largest gain that its number of tokens allows.
+- "p99": the smallest time `τ` within which 99 % of the requests can be served. The requests that the free side alone
+  serves later than `τ`, except for 1 % of all requests, must also start on the constrained side. The cheapest ones that
+  it serves within `τ` are chosen. The rest of the budget goes to the mean.
 
-The budget is rounded up to a whole prompt: the last request chosen may reach beyond it. That makes the oracle a
-bound on the workload it is given: no choice that takes no more tokens than the budget (nor, for "mean", than the
-oracle itself took) has a smaller mean, or a smaller P99. A policy that overspends by more than a prompt because
-its luck was bad can beat it: compare at tokens used.
+The budget is rounded up to a whole prompt: the last request chosen may exceed it. That makes the oracle a bound on the
+given workload: no choice that takes no more tokens than the budget (nor, for "mean", than the oracle itself took) has
+a smaller mean, or a smaller P99. A policy that happens to overspend by more than a prompt can be better than the
+oracle: compare at tokens used.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_MAY_BE_LATER = 0.01  # share of the requests that P99 does not look at
-_ROUNDING = 1e-12  # of all tokens: a budget of 0.3 is not to buy one more prompt because of its last digit
+_MAY_BE_LATER = 0.01  # share of the requests that P99 ignores
+_ROUNDING = 1e-12  # of all tokens: a rounding error in a budget of 0.3 must not buy one more prompt
 
 
 def oracle_delays(
@@ -44,17 +43,17 @@ def oracle_delays(
     budget: float,
     objective: Literal["mean", "p99"] = "mean",
 ) -> Delays:
-    """The best starts there are under a budget, for this very workload.
+    """Return the best starts under a budget, for this workload.
 
     Args:
         workload: its `prompt_tokens`, `server_ttft_s` and `device_ttft_s` (no queue, the model loaded).
         constrained: the side that the budget limits.
-        budget: share b in [0, 1] of all prompt tokens it may process, rounded up to a whole prompt.
-        objective: "mean" makes the mean of TTFT as small as can be; "p99" first its P99 (the smallest time
-            that at most 1 % of the requests exceed), then the mean with what is left.
+        budget: share b in [0, 1] of all prompt tokens that this side may process, rounded up to a whole prompt.
+        objective: "mean" minimises the mean of TTFT; "p99" first minimises its P99 (the smallest time that at most
+            1 % of the requests exceed), then the mean with the rest of the budget.
 
     Raises:
-        ValueError: a budget that is no share.
+        ValueError: the budget is not a share.
     """
     check_share("budget", budget)
     tokens = workload.prompt_tokens
@@ -74,7 +73,7 @@ def oracle_delays(
 
 
 def _best_by_gain(tokens: Ints, gain_s: Floats, limit_tokens: float) -> NDArray[np.intp]:
-    """Requests with a gain, most per token first, until the limit is reached; empty prompts are free."""
+    """Return requests with a gain, most per token first, until the limit is reached; empty prompts are free."""
     useful = np.flatnonzero(gain_s > 0.0)
     cost = tokens[useful]
     paid = useful[cost > 0]
@@ -87,13 +86,13 @@ def _best_by_gain(tokens: Ints, gain_s: Floats, limit_tokens: float) -> NDArray[
 
 
 def _rescued(tokens: Ints, free_s: Floats, both_s: Floats, limit_tokens: float) -> Bools:
-    """The cheapest requests to start the scarce side on, so that 99 % are served as soon as can be.
+    """Return the cheapest requests to start the constrained side on, so that 99 % are served as soon as possible.
 
     Args:
-        tokens: what each costs, shape (n,).
-        free_s: when it is served by the free side alone, s, shape (n,).
-        both_s: when by both, s, shape (n,).
-        limit_tokens: what may be spent before the last of them.
+        tokens: cost of each request, shape (n,).
+        free_s: time when the free side alone serves it, s, shape (n,).
+        both_s: time when both sides serve it, s, shape (n,).
+        limit_tokens: limit on the tokens spent before the last request.
     """
     n = tokens.size
     may_be_later = int(_MAY_BE_LATER * n + _ROUNDING)
@@ -101,7 +100,7 @@ def _rescued(tokens: Ints, free_s: Floats, both_s: Floats, limit_tokens: float) 
     tokens, free_s, both_s = tokens[cheapest], free_s[cheapest], both_s[cheapest]
 
     def rescue(within_s: float) -> NDArray[np.intp] | None:
-        """Whom to rescue for that time; None: it cannot be had."""
+        """Return the requests to rescue for that time; None: the time is not possible."""
         late = free_s > within_s
         missing = int(np.count_nonzero(late)) - may_be_later
         if missing <= 0:
@@ -114,13 +113,13 @@ def _rescued(tokens: Ints, free_s: Floats, both_s: Floats, limit_tokens: float) 
         spent_before = float(tokens[chosen[:-1]].sum())
         return chosen if tokens[chosen[-1]] == 0 or spent_before < limit_tokens else None
 
-    # A time that can be had stays so for longer ones. Any time without P99 in it can be put off to the next that
-    # somebody is served at, and none need be shorter than where both serve everybody or longer than where one does.
+    # If a time is possible, so are longer ones. The best P99 is the time at which some request is served, by the free
+    # side or by both. It is at least the P99 of both sides and at most the P99 of the free side alone.
     rank = n - 1 - may_be_later
     best_s, worst_s = (float(np.partition(times_s, rank)[rank]) for times_s in (both_s, free_s))
     times_s = np.concatenate([free_s, both_s])
     times_s = np.sort(times_s[(times_s >= best_s) & (times_s <= worst_s)])
-    low, high = 0, times_s.size - 1  # the last one needs no rescue
+    low, high = 0, times_s.size - 1  # the largest time needs no rescue
     found = np.zeros(0, dtype=np.intp)
     while low < high:
         middle = (low + high) // 2

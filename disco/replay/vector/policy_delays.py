@@ -1,10 +1,10 @@
-"""What each policy decides for many requests at once: the vectorised forms of its `starts`, for replay.
+"""Vectorised forms of the policies' `starts`, for replay: decisions for many requests at once.
 
-A property test holds each equal to the rule, decision by decision, to the last bit. A policy of another package may
-bring its own form along, as a method `delays`.
+A property test checks that each gives the same decisions as `starts`, to the last bit. A policy of another package may
+have its own form, as a method `delays`.
 """
 
-# ruff: noqa: ARG001, SLF001 - dispatched by the type of the policy, and the other half of it
+# ruff: noqa: ARG001, SLF001 - dispatched by the policy's type; works on the policies' private state
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Tokens = NDArray[np.int64]
 
 @singledispatch
 def delays(policy: object, prompt_tokens: Tokens) -> Delays | None:
-    """What `policy.starts` would decide for these requests one after the other, a device and a server being there.
+    """Return what `policy.starts` would decide for these requests in order, with a device and a server available.
 
     Args:
-        policy: any.
+        policy: any policy.
         prompt_tokens: of each request, in order of arrival; int64, shape (n,).
 
     Returns:
-        The delays; None where the policy has no vectorised form.
+        The delays; None if the policy has no vectorised form.
     """
     return policy.delays(prompt_tokens) if isinstance(policy, VectorPolicy) else None
 
@@ -114,7 +114,7 @@ def _(policy: WaitTime, prompt_tokens: Tokens) -> Delays:
 def _divide(
     policy: WaitTime, device_s: NDArray[np.float64], wait: WaitByLength, tied: NDArray[np.intp]
 ) -> None:
-    """Give the early wait to as many of those tied at its length as belong to it."""
+    """Give the early wait to the policy's share of the requests whose length is the boundary of `wait`."""
     if tied.size:
         early = policy._later.take_many(wait.part, int(wait.tokens), tied.size)
         device_s[tied[early]] = wait.early

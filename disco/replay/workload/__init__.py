@@ -1,1 +1,1 @@
-"""What is replayed: traces, made-up workloads, and the scenario they are replayed on."""
+"""Inputs of a replay: traces, synthetic workloads, and scenarios."""

@@ -1,4 +1,4 @@
-"""What a recording was made on, as a scenario: rates, device, server and pace from the route records themselves."""
+"""Scenario of a recording: rates, device, server and pace, taken from the route records."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from disco.replay.workload.trace import Trace
 
 __all__ = ["is_recording", "scenario_of_routes"]
 
-FEWEST_STARTS = 8  # of the device with a known TTFT, for a line through them
-DEFAULT_DEVICE_TPS = 15.0  # where no answer of the device was long enough to tell
-_STEEPEST_TPS = 1e6  # prompt tokens/s where prompts are so short that a line through their TTFTs has no slope
+FEWEST_STARTS = 8  # of the device with a known TTFT, to fit a line
+DEFAULT_DEVICE_TPS = 15.0  # if no answer of the device was long enough to measure the rate
+_STEEPEST_TPS = 1e6  # prompt tokens/s, if prompts are so short that a line through their TTFTs has no slope
 
 Floats = NDArray[np.float64]
 
 
 def is_recording(trace: Trace) -> bool:
-    """Whether a trace was read from route records (format "routes") and so knows what it was recorded on."""
+    """Return whether a trace was read from route records (format "routes"), which name their endpoints and rates."""
     return trace.features.keys() >= {"ttft_recorded_s", "device_cost_in_usd", "server_cost_in_usd"}
 
 
@@ -34,26 +34,27 @@ def scenario_of_routes(
     server: ServerProfile | None = None,
     name: str | None = None,
 ) -> Scenario:
-    """The scenario of a recording.
+    """Return the scenario of a recording.
 
-    Rates, pace and who could continue an answer are those of the last record. The device's line is fitted through
-    the TTFTs of its warm starts over the prompt tokens it really read; the server's TTFT distribution counts lost
-    races as "longer than that" (Kaplan and Meier). Both answer for what the records do not know; what they do know
-    is replayed as it was.
+    Rates, pace and the endpoints' ability to continue an answer are those of the last record. The device's line is
+    fitted through the TTFTs of its warm starts over the prompt tokens it really read. The server's TTFT distribution
+    counts lost races as "longer than that" (Kaplan and Meier). Line and distribution are used only for values that the
+    records do not have; recorded values are replayed unchanged.
 
     Args:
         trace: read from route records.
-        device: in place of the fit; needed where there are too few starts of the device for one.
-        server: its TTFTs and speed where the recording has not one; needed then.
-        name: of the scenario; None: after the endpoints.
+        device: replaces the fit; required if the device has too few starts for a fit.
+        server: its TTFTs and speed are used if the recording has none; required then.
+        name: name of the scenario; None: made from the endpoints' names.
 
     Raises:
-        ConfigurationError: the trace is no recording, has only one side, or knows too little of one and no profile
-            was given.
+        ConfigurationError: the trace is not a recording, has only one side, or has too few data of one side and no
+            profile was given.
     """
     if not is_recording(trace):
         raise ConfigurationError(
-            f"trace {trace.name!r} was not read from route records; describe what to replay it on with profiles"
+            f"trace {trace.name!r} was not read from route records; describe the endpoints to replay it on with "
+            "profiles"
         )
     ttft, server_tps, tpot = _server(trace, server)
     profile = device or _device(trace)
@@ -75,7 +76,7 @@ def scenario_of_routes(
 
 
 def _server(trace: Trace, profile: ServerProfile | None) -> tuple[Empirical, float, Empirical | None]:
-    """TTFT, tokens/s and time per token."""
+    """Return TTFT, tokens/s and time per token."""
     seen = _known(trace.ttft_s)
     if seen.size:
         times = Rolling(half_life=None)
@@ -88,7 +89,7 @@ def _server(trace: Trace, profile: ServerProfile | None) -> tuple[Empirical, flo
         ttft = profile.ttft()
     else:
         raise ConfigurationError(
-            f"in the recording {trace.name!r} the server never came to speak, so nothing is known of its TTFT; name a "
+            f"the recording {trace.name!r} has no first token of the server, so the server's TTFT is unknown; name a "
             "server profile"
         )
     tpot_s = _known(trace.tpot_s)
@@ -107,8 +108,8 @@ def _device(trace: Trace) -> DeviceProfile:
     warm = known & ~cold
     if warm.sum() < FEWEST_STARTS or np.ptp(read_tokens[warm]) == 0:
         raise ConfigurationError(
-            f"the recording {trace.name!r} has {int(warm.sum())} warm starts of the device whose TTFT is known, and a "
-            f"profile takes at least {FEWEST_STARTS} with prompts of different lengths; name a device profile"
+            f"the recording {trace.name!r} has {int(warm.sum())} warm starts of the device with a known TTFT, and a "
+            f"profile needs at least {FEWEST_STARTS} with prompts of different lengths; name a device profile"
         )
     line = fit_line(read_tokens[warm], trace.device_ttft_s[warm], non_negative=True)
     k_s_per_token = max(line.k_s_per_token, 1.0 / _STEEPEST_TPS)
@@ -142,8 +143,8 @@ def _last_known(trace: Trace, column: str) -> Any:
     if not known.any():
         side = column.split("_", maxsplit=1)[0]
         raise ConfigurationError(
-            f"the recording {trace.name!r} was made without a {side}: there is nothing to decide between; describe "
-            "both sides with profiles"
+            f"the recording {trace.name!r} was made without a {side}, so policies have no choice; describe both sides "
+            "with profiles"
         )
     return values[known][-1]
 

@@ -1,7 +1,7 @@
-"""What a trace is replayed on: a device, a server, prices and a reader; and under which policy.
+"""Scenario (device, server, prices, reader) on which a trace is replayed, and arms: the policies that are compared.
 
-`resolve` draws everything that a trace leaves open once, before any policy looks at it. So every policy, both
-evaluators and every budget meet the same luck (common random numbers), and differences are theirs.
+`resolve` makes all random draws that a trace needs, before any policy sees the trace. So every policy, both evaluators
+and every budget get the same draws (common random numbers), and differences come from the policies alone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ __all__ = ["DEVICE", "SERVER", "Arm", "Draws", "Scenario", "Workload", "draws", 
 DEVICE = "device"
 SERVER = "server"
 
-DEFAULT_SERVER_TPS = DEFAULT_TPS  # where neither trace nor profile knows how fast the server writes
-# Features that a recording brings along and `resolve` makes use of; NaN where there is nothing to say.
-TTFT_OVER = "ttft_over_s"  # the server's first token took longer than this: it lost a race and was stopped
-DEVICE_TTFT_OVER = "device_ttft_over_s"  # the same of the device
-DEVICE_CACHED = "device_cached_tokens"  # of the prompt, what the device still held from requests before
-STARTS = ("device_start_s", "server_start_s")  # seconds after the request; NaN: it was not to start
+DEFAULT_SERVER_TPS = DEFAULT_TPS  # tokens/s, if neither trace nor profile has the server's decode rate
+# Features of a recording that `resolve` uses; NaN where they do not apply.
+TTFT_OVER = (
+    "ttft_over_s"  # the server's first token took longer than this: the server lost a race and was stopped
+)
+DEVICE_TTFT_OVER = "device_ttft_over_s"  # the same for the device
+DEVICE_CACHED = (
+    "device_cached_tokens"  # tokens of the prompt that the device still held from earlier requests
+)
+STARTS = ("device_start_s", "server_start_s")  # seconds after the request; NaN: no start was planned
 
-# Streams of randomness of their own: the seed that made a synthetic trace (0, 1, 2) may also resolve it.
+# Separate random streams: the seed of a synthetic trace (streams 0, 1, 2) may also resolve it.
 _TTFT_STREAM, _TPOT_STREAM = 21, 22
 
 Floats = NDArray[np.float64]
@@ -51,17 +55,18 @@ class Scenario:
         device: prefill and decode rates, load time.
         device_rates, server_rates: unified cost per token (USD).
         ttft: the server's time to first token: what policies plan on, and what unknown times are drawn from.
-        tpot: the server's mean time per output token over requests, s; None: `1/server_tps` always.
-        server_tps: what a plan takes the server's decode rate to be, tokens/s.
+        tpot: the server's distribution over requests of the mean time per output token, s; None: always
+            `1/server_tps`.
+        server_tps: the server's decode rate that plans assume, tokens/s.
         lengths: prompt lengths that policies plan on; None: those of the trace itself.
         max_tokens: limit of every answer; None: no limit.
-        pace_tps: the reader's pace; None: text is passed on as it comes.
-        device_slots: answers the device works on at once, others queue; None: it never queues (as the paper has it).
-        idle_unload_s: the device unloads its model after that long without work; None: it is always loaded.
-        device_continues, server_continues: it can continue a half-written answer.
-        device_fault, server_fault: what goes wrong there, and how often.
-        server_name: of the server's profile, for tables.
-        labelled: the regime that an experiment says it is in; None: the one that the prices make it.
+        pace_tps: the reader's pace, tokens/s; None: text is passed on when it arrives.
+        device_slots: answers the device works on at once, others queue; None: no queue (as in the paper).
+        idle_unload_s: the device unloads its model after this time without work, s; None: it is always loaded.
+        device_continues, server_continues: whether the endpoint can continue a half-written answer.
+        device_fault, server_fault: what fails at the endpoint, and how often.
+        server_name: name of the server's profile, for tables.
+        labelled: the regime as labelled by an experiment; None: the regime that follows from the prices.
     """
 
     name: str
@@ -85,19 +90,19 @@ class Scenario:
 
     @property
     def regime(self) -> Regime:
-        """Which side is to be spared."""
+        """The regime: which side's work is limited by the budget."""
         return self.labelled or regime(self.device_rates, self.server_rates)
 
     @property
     def constrained(self) -> Literal["device", "server"]:
-        """The side the budget limits."""
+        """The side that the budget limits."""
         return "device" if self.regime == "device-constrained" else "server"
 
     def stations(self) -> tuple[Station, Station]:
-        """Device and server, for a replay of any number of endpoints.
+        """Return device and server, for a replay of any number of endpoints.
 
         Raises:
-            ConfigurationError: the model is to be unloaded, and the device does not say how long loading takes.
+            ConfigurationError: the model is to be unloaded, and the device's profile has no load time.
         """
         device = Station.of_device(
             self.device,
@@ -121,12 +126,12 @@ class Scenario:
         return device, server
 
     def candidates(self) -> tuple[Candidate, Candidate]:
-        """Device and server as dispatch and session see them, the model being loaded."""
+        """Return device and server as dispatch and session see them, with the model loaded."""
         device, server = self.stations()
         return device.candidate(), server.candidate()
 
     def planning_lengths(self, prompt_tokens: Ints) -> Lengths:
-        """The prompt lengths that policies plan on."""
+        """Return the prompt lengths that policies plan on."""
         return self.lengths if self.lengths is not None else Lengths.from_samples(prompt_tokens)
 
 
@@ -142,21 +147,21 @@ def scenario_for(
     max_tokens: int | None = None,
     pace_tps: float | None = 4.8,
 ) -> Scenario:
-    """A scenario from profiles.
+    """Return a scenario made from profiles.
 
     Args:
-        device: answers here.
-        server: answers there.
+        device: profile of the device.
+        server: profile of the server.
         exchange_rate: λ.
-        prices: where the server's price is looked up; None: the shipped table.
-        price: the server's price where it is known otherwise; comes first.
-        trace: where most of its requests know the server's TTFT, policies plan on those instead of the profile.
+        prices: table with the server's price; None: the shipped table.
+        price: the server's price; takes precedence over `prices`.
+        trace: if most of its requests have a TTFT of the server, policies plan on those instead of the profile's.
         lengths: prompt lengths that policies plan on; None: the trace's.
         max_tokens: see `Scenario`.
         pace_tps: see `Scenario`.
 
     Raises:
-        ConfigurationError: the server has no price, or the device nothing for the exchange rate to price.
+        ConfigurationError: the server has no price, or the device has no energy or FLOPs that the exchange rate prices.
     """
     if price is None:
         if server.price is None:
@@ -186,15 +191,15 @@ def scenario_for(
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One policy with its numbers: what is compared.
+    """One policy with its numbers, as one line of a comparison.
 
     Attributes:
-        policy: a name that presets know, "auto" included; "oracle" (knows every TTFT in advance; a bound that
-            cannot be had live); or "recorded" (starts each side when a live client did, `Workload.starts`).
+        policy: a name that presets know, "auto" included; "oracle" (knows every TTFT in advance; a bound that no live
+            client can reach); or "recorded" (starts each side when a live client did, `Workload.starts`).
         budget: share b of all prompt tokens that the constrained endpoint may process.
         tail: share α kept for slow servers.
-        migrate: answers may move to the cheaper side in mid-sentence.
-        order: whether the first writer goes on until the second one writes too, or stops at the cut.
+        migrate: answers may migrate to the cheaper side.
+        order: whether the source of a migration writes until the target writes, or stops at the cut.
     """
 
     policy: str
@@ -205,36 +210,36 @@ class Arm:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.budget <= 1.0:
-            raise ConfigurationError(f"a budget is a share and must lie between 0 and 1, not {self.budget}")
+            raise ConfigurationError(f"budget must be a share between 0 and 1, not {self.budget}")
         if not 0.0 <= self.tail < 1.0:
-            raise ConfigurationError(f"a tail is a share in [0, 1), not {self.tail}")
+            raise ConfigurationError(f"tail must be a share in [0, 1), not {self.tail}")
 
     def at(self, budget: float) -> Arm:
-        """The same with another budget."""
+        """Return the same arm with another budget."""
         return replace(self, budget=budget)
 
     @property
     def label(self) -> str:
-        """Policy, and whether it migrates; the budget is an axis of its own."""
+        """Policy, and whether it migrates; the budget is shown separately."""
         return f"{self.policy} + migration" if self.migrate else self.policy
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A trace with nothing left open: what both evaluators run on. All columns have shape (n,).
+    """A trace with all draws made, as input of both evaluators. All columns have shape (n,).
 
     Attributes:
-        arrival_s: seconds.
+        arrival_s: times of arrival, s.
         prompt_tokens: tokens.
         answer_tokens: length of the answer after the limit, at least 1.
         server_ttft_s: s.
-        device_ttft_s: s, the model being loaded and the device idle.
+        device_ttft_s: s, with the model loaded and the device idle.
         server_tpot_s, device_tpot_s: s per token after the first.
-        max_tokens: the limit, None for none.
-        gaps: the server's times between tokens where the trace knows them.
-        starts: when each side was really started, where the trace is a recording; what the arm "recorded" does.
-        device_cached_tokens: of the prompt, what the device need not read again, where a recording says so; it is
-            charged as such (`Rates.cached_share`). None: nothing.
+        max_tokens: limit of every answer; None: no limit.
+        gaps: the server's times between tokens, if the trace has them.
+        starts: recorded starts of each side, if the trace is a recording; the arm "recorded" uses them.
+        device_cached_tokens: tokens of the prompt that the device need not read, from a recording; charged as cached
+            (`Rates.cached_share`). None: none.
     """
 
     arrival_s: Floats
@@ -253,7 +258,7 @@ class Workload:
         return int(self.arrival_s.size)
 
     def take(self, start: int, stop: int) -> Workload:
-        """Requests `start` to `stop`."""
+        """Return requests `start` to `stop`."""
         stop = min(stop, len(self))
         columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _WORKLOAD_COLUMNS}
         return replace(
@@ -279,22 +284,22 @@ _WORKLOAD_COLUMNS = (
 
 
 def draws(seed: int) -> Draws:
-    """Where the draws of a seed begin: the server's TTFT, and its time per token."""
+    """Return the random streams of a seed: for the server's TTFT, and for its time per token."""
     ttft_rng, tpot_rng = (np.random.default_rng([seed, stream]) for stream in (_TTFT_STREAM, _TPOT_STREAM))
     return ttft_rng, tpot_rng
 
 
 def resolve(trace: Trace, scenario: Scenario, *, seed: int, rngs: Draws | None = None) -> Workload:
-    """Draw what the trace leaves open; what it knows is kept.
+    """Draw the values that the trace does not have; values that it has are kept.
 
-    The draws depend on the seed and on the request's place in the trace alone, one stream per column.
+    The draws depend only on the seed and on the request's place in the trace, one stream per column.
 
     Args:
-        trace: all of it, or the next piece.
-        scenario: where from.
-        seed: of the draws.
-        rngs: `draws(seed)`, where a trace comes in pieces: each piece goes on where the one before it stopped, and
-            together they get what the whole trace would; None: from the beginning.
+        trace: the whole trace, or the next piece.
+        scenario: gives the distributions and rates.
+        seed: seed of the draws.
+        rngs: `draws(seed)`, if a trace comes in pieces: each piece continues where the one before it stopped, and
+            together they get the same draws as the whole trace; None: start from the beginning.
     """
     n = len(trace)
     ttft_rng, tpot_rng = draws(seed) if rngs is None else rngs
@@ -321,12 +326,12 @@ def resolve(trace: Trace, scenario: Scenario, *, seed: int, rngs: Draws | None =
 
 
 def _drawn(ttft: Empirical, levels: Floats, trace: Trace) -> Floats:
-    """The server's TTFTs at these levels, shape (n,): of what lies beyond the bound, where one is known."""
+    """Return the server's TTFTs at these levels, shape (n,); above the bound if one is known."""
     over_s = trace.features.get(TTFT_OVER)
     if over_s is None:
         return ttft.quantile(levels)
     below = np.where(np.isnan(over_s), 0.0, ttft.cdf(over_s))
-    # Where nothing slower was ever seen, the bound itself is the best there is.
+    # If no slower TTFT was ever seen, the bound itself is the best estimate.
     beyond_s: Floats = np.fmax(ttft.quantile(np.minimum(below + (1.0 - below) * levels, 1.0)), over_s)
     return beyond_s
 

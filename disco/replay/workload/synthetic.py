@@ -1,4 +1,4 @@
-"""Made-up workloads: arrivals as a random process, lengths from profiles. Same seed, same trace."""
+"""Synthetic workloads: random arrivals, lengths from profiles. The same seed gives the same trace."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Arrivals", "alpaca_like", "lognormal_lengths", "synthetic_trace"]
 
 Arrivals = Literal["poisson", "gamma", "per-client"]
 
-# What is published about the lengths of Alpaca: instructions with their input, and answers, in tokens of o200k_base.
+# Published lengths of Alpaca, in tokens of o200k_base: instructions with their input, and answers.
 ALPACA_PROMPT_MEAN, ALPACA_PROMPT_P99 = 16.8, 69.0
-# Answers of a current chat model to the same instructions are longer than the original ones (mean 53.6, P99 248);
-# of those only the mean is known, so the original's ratio of P99 to mean is kept.
+# Answers of a current chat model to the same instructions are longer than the original ones (mean 53.6, P99 248).
+# Only their mean is known, so the ratio of P99 to mean is that of the original answers.
 ALPACA_ANSWER_MEAN = 142.5
 ALPACA_ANSWER_P99 = ALPACA_ANSWER_MEAN * 248.0 / 53.6
 
@@ -42,24 +42,24 @@ def synthetic_trace(
     spread: float = 1.0,
     name: str = "synthetic",
 ) -> Trace:
-    """Requests with independent lengths and no times to first token: those come from the server's profile.
+    """Return requests with independent lengths and without times to first token: the server's profile has those.
 
     Args:
         requests: how many, at least 1.
-        seed: of all randomness.
+        seed: seed of all draws.
         prompts: prompt lengths; of a profile, its prompts.
         answers: answer lengths; of a profile, its answers. None: those of the profile given as `prompts`.
         arrivals: "poisson": exponential intervals. "gamma": intervals with coefficient of variation `cv`.
-            "per-client": `clients` independent processes of that kind, merged; the feature "client" says whose a
-            request is.
-        mean_interval_s: between requests, of all clients together, s.
-        cv: standard deviation of the intervals over their mean; 1 is Poisson, more is burstier, 0 is a clock.
+            "per-client": `clients` independent processes of that kind, merged; the feature "client" is the number of
+            the request's client.
+        mean_interval_s: mean time between requests, of all clients together, s.
+        cv: standard deviation of the intervals over their mean; 1 is Poisson, more is burstier, 0 is periodic.
         clients: how many, at least 1.
-        spread: standard deviation of the logarithm of the clients' rates; 0: all equally busy.
+        spread: standard deviation of the logarithm of the clients' rates; 0: all clients have the same rate.
         name: for tables and plots.
 
     Raises:
-        ConfigurationError: a number that cannot be, or no answer lengths.
+        ConfigurationError: a number out of range, or no answer lengths.
     """
     if arrivals not in get_args(Arrivals):
         raise ConfigurationError(f"unknown arrivals {arrivals!r}. {nearest(arrivals, get_args(Arrivals))}")
@@ -70,12 +70,14 @@ def synthetic_trace(
         if not (math.isfinite(given) and given >= 0):
             raise ConfigurationError(f"{what} must be 0 or more, not {given}")
     if cv > 100:
-        raise ConfigurationError(f"a cv of {cv} is no workload; 1 is Poisson, 10 is extremely bursty")
+        raise ConfigurationError(f"cv must be at most 100, not {cv}; 1 is Poisson, 10 is extremely bursty")
     if answers is None:
         if not isinstance(prompts, LengthsProfile):
-            raise ConfigurationError("give the answer lengths too: only a profile of lengths holds both")
+            raise ConfigurationError(
+                "give answers, too: only a lengths profile holds both prompts and answers"
+            )
         answers = prompts
-    # One stream per column: a change of one leaves the others as they were.
+    # One stream per column: a change of one column leaves the others unchanged.
     arrival_rng, prompt_rng, answer_rng = (np.random.default_rng([seed, column]) for column in range(3))
     prompt_lengths = prompts.prompt() if isinstance(prompts, LengthsProfile) else prompts
     answer_lengths = answers.output() if isinstance(answers, LengthsProfile) else answers
@@ -101,15 +103,15 @@ def synthetic_trace(
 
 
 def alpaca_like(requests: int, seed: int, *, mean_interval_s: float = 30.0) -> Trace:
-    """A stand-in for the Alpaca prompts of the DiSCo paper, which may not be shipped: log-normal lengths.
+    """Return a stand-in for the Alpaca prompts of the DiSCo paper, which may not be shipped: log-normal lengths.
 
     Mean and P99 of the prompts (16.8 and 69 tokens) and the mean of a modern model's answers (142.5) are Alpaca's;
-    everything between is the log-normal's. Poisson arrivals.
+    the shape of the distribution is log-normal. Poisson arrivals.
 
     Args:
         requests: how many, at least 1.
-        seed: of all randomness.
-        mean_interval_s: between requests, s.
+        seed: seed of all draws.
+        mean_interval_s: mean time between requests, s.
     """
     trace = synthetic_trace(
         requests=requests,
@@ -125,21 +127,24 @@ def alpaca_like(requests: int, seed: int, *, mean_interval_s: float = 30.0) -> T
 
 
 def lognormal_lengths(mean: float, p99: float, *, points: int = 4096) -> Lengths:
-    """The log-normal distribution with this mean and this 99th percentile, in whole tokens from 1 on.
+    """Return the log-normal distribution with this mean and this 99th percentile, in whole tokens from 1 on.
 
     From mean = exp(μ + σ²/2) and P99 = exp(μ + zσ): σ = z − √(z² − 2 ln(P99/mean)), the smaller root.
 
     Args:
         mean: tokens, positive.
         p99: tokens, above the mean and at most exp(z²/2) = 14.97 times it.
-        points: equally probable quantiles that stand for the distribution.
+        points: number of equally probable quantiles that represent the distribution.
 
     Raises:
-        ConfigurationError: no log-normal has these two.
+        ConfigurationError: no log-normal distribution has this mean and this P99.
     """
     z = NormalDist().inv_cdf(0.99)
     if not (mean > 0 and 0 < (ratio := math.log(p99 / mean) if p99 > 0 else 0.0) <= z * z / 2):
-        raise ConfigurationError(f"no log-normal distribution has a mean of {mean} and a P99 of {p99}")
+        raise ConfigurationError(
+            f"no log-normal distribution has a mean of {mean} and a P99 of {p99}; give a P99 above the mean and at "
+            "most 14.97 times it"
+        )
     sigma = z - math.sqrt(z * z - 2 * ratio)
     mu = math.log(mean) - sigma * sigma / 2
     normal = NormalDist(mu, sigma)
@@ -148,25 +153,25 @@ def lognormal_lengths(mean: float, p99: float, *, points: int = 4096) -> Lengths
 
 
 def _intervals(rng: np.random.Generator, n: int, mean_s: float, cv: float) -> Floats:
-    """Gamma intervals, s, shape (n,): shape 1/cv², scale mean·cv²."""
-    if cv < 1e-6:  # a clock; the Gamma's shape would overflow
+    """Return Gamma intervals, s, shape (n,): shape 1/cv², scale mean·cv²."""
+    if cv < 1e-6:  # periodic; the Gamma's shape would overflow
         return np.full(n, mean_s)
     return rng.gamma(1.0 / cv**2, mean_s * cv**2, n)
 
 
 def _rates(rng: np.random.Generator, clients: int, mean_interval_s: float, spread: float) -> Floats:
-    """Requests per second of each client, shape (clients,)."""
+    """Return the requests per second of each client, shape (clients,)."""
     if mean_interval_s == 0:
-        raise ConfigurationError("clients of their own need a mean_interval_s above 0")
+        raise ConfigurationError('arrivals "per-client" need a mean_interval_s above 0')
     rates = rng.lognormal(0.0, spread, clients)
     return np.asarray(rates / (rates.sum() * mean_interval_s))
 
 
 def _merged(requests: int, seed: int, rates: Floats, cv: float) -> tuple[Floats, Ints]:
-    """The first requests of all clients in order: times from 0, s, and client numbers; both shape (requests,).
+    """Return the first requests of all clients in order: times from 0, s, and client numbers; both (requests,).
 
-    Every client is drawn until it passes the last request that counts, each from a generator of its own, so that how
-    far another one had to be drawn changes nothing.
+    Every client is drawn until it passes the last request that counts. Each client has its own generator, so the draws
+    of one client do not depend on those of the others.
     """
     shares = rates / rates.sum()
     rngs = [np.random.default_rng([seed, 0, client]) for client in range(rates.size)]
@@ -186,6 +191,6 @@ def _merged(requests: int, seed: int, rates: Floats, cv: float) -> tuple[Floats,
         until_s = float(np.partition(merged, requests - 1)[requests - 1])
         if all(known[-1] >= until_s for known in times):
             break
-    whose = np.repeat(np.arange(rates.size), [known.size for known in times])
+    client_of = np.repeat(np.arange(rates.size), [known.size for known in times])
     order = np.argsort(merged, kind="stable")[:requests]
-    return merged[order] - merged[order[0]], whose[order]
+    return merged[order] - merged[order[0]], client_of[order]

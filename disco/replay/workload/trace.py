@@ -1,8 +1,8 @@
-"""A trace: many requests as columns, checked as they come in.
+"""A trace: many requests as columns, checked when they are read.
 
-One record format for everything that can be replayed: public workloads, benchmark output, what a live client
-recorded, and made-up requests. What a source does not know is NaN, and is drawn from profiles when the trace is
-replayed (`scenario.resolve`).
+This is the one record format for everything that can be replayed: public workloads, benchmark output, recordings of
+a live client, and synthetic requests. Values that a source does not have are NaN, and are drawn from profiles when the
+trace is replayed (`scenario.resolve`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Times between tokens of many answers, one behind the other.
+    """Times between tokens of many answers, concatenated.
 
     Attributes:
         offsets: answer i has the gaps `offsets[i]` to `offsets[i + 1]`; int64, shape (n + 1,), from 0.
@@ -35,11 +35,11 @@ class Gaps:
     values_s: Floats
 
     def of(self, i: int) -> Floats:
-        """The gaps of answer i; empty where none are known."""
+        """Return the gaps of answer i; empty if none are known."""
         return self.values_s[self.offsets[i] : self.offsets[i + 1]]
 
     def take(self, start: int, stop: int) -> Gaps:
-        """Answers `start` to `stop`."""
+        """Return the gaps of answers `start` to `stop`."""
         offsets = self.offsets[start : stop + 1]
         return Gaps(offsets - offsets[0], self.values_s[offsets[0] : offsets[-1]])
 
@@ -51,16 +51,16 @@ class Trace:
     Attributes:
         arrival_s: seconds since the first request, not decreasing.
         prompt_tokens: at least 0.
-        output_tokens: what the answer would have if nobody cut it short, at least 0.
-        ttft_s: the server's time to first token as the user felt it; NaN where unknown.
+        output_tokens: length of the complete answer, at least 0.
+        ttft_s: the server's time to first token as the user saw it; NaN where unknown.
         device_ttft_s: the device's, without queueing; NaN where unknown.
         tpot_s: the server's mean time per output token after the first; NaN where unknown.
         device_tpot_s: the device's; NaN where unknown.
         confidence: a score in [0, 1] for policies that judge answers; NaN where unknown.
-        gaps: the server's times between tokens, where known; they come before `tpot_s`.
+        gaps: the server's times between tokens, if known; they take precedence over `tpot_s`.
         features: further columns by name (a client's id, a model's name): arrays of shape (n,).
         name: for tables and plots.
-        source: where it comes from, in words.
+        source: where the trace comes from, in words.
     """
 
     arrival_s: Floats
@@ -93,7 +93,7 @@ class Trace:
         name: str = "trace",
         source: str = "",
     ) -> Trace:
-        """Build and check a trace; a column that is not given is unknown throughout.
+        """Build and check a trace; a column that is not given is unknown for all requests.
 
         Raises:
             ConfigurationError: columns of different lengths, no request, times that are negative, not finite or
@@ -126,7 +126,7 @@ class Trace:
         return int(self.arrival_s.size)
 
     def check(self) -> None:
-        """See `of`."""
+        """Check the columns; raises as `of`."""
         n = len(self)
         if n == 0:
             raise ConfigurationError(f"trace {self.name!r} holds no request")
@@ -147,17 +147,21 @@ class Trace:
         if (steps < 0).any():
             row = int((steps < 0).argmax()) + 1
             raise ConfigurationError(
-                f"trace {self.name!r}, row {row}: it arrives at {self.arrival_s[row]} s, before the row above it "
-                f"({self.arrival_s[row - 1]} s); sort the trace by arrival time"
+                f"trace {self.name!r}, row {row}: the request arrives at {self.arrival_s[row]} s, before the row above "
+                f"it ({self.arrival_s[row - 1]} s); sort the trace by arrival time"
             )
         if self.gaps is not None and self.gaps.offsets.shape != (n + 1,):
-            raise ConfigurationError(f"trace {self.name!r}: gaps do not fit its {n} requests")
+            raise ConfigurationError(
+                f"trace {self.name!r}: gaps do not match its {n} requests; give {n + 1} offsets"
+            )
         for name, values in self.features.items():
             if values.shape != (n,):
-                raise ConfigurationError(f"trace {self.name!r}: feature {name} does not fit its {n} requests")
+                raise ConfigurationError(
+                    f"trace {self.name!r}: feature {name} does not match its {n} requests; give one value per request"
+                )
 
     def take(self, start: int, stop: int) -> Trace:
-        """Requests `start` to `stop`, at their times."""
+        """Return requests `start` to `stop`, with unchanged times."""
         stop = min(stop, len(self))
         columns = {column: getattr(self, column)[start:stop] for column in _COLUMNS}
         return replace(

@@ -1,4 +1,4 @@
-"""A first look at a trace too long to hold: what policies plan on, in one pass and little memory."""
+"""Survey of a trace too long to hold in memory: the lengths and times that policies plan on, in one pass."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from disco.replay.formats import Skipped, read_chunks
 
 __all__ = ["Survey", "survey"]
 
-KEPT = 1 << 18  # times to first token that are kept, at most
+KEPT = 1 << 18  # limit on the times to first token that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a whole trace looks like.
+    """Summary of a whole trace.
 
     Attributes:
-        name: of the trace.
-        source: where it comes from, in words.
-        requests: how many.
+        name: name of the trace.
+        source: where the trace comes from, in words.
+        requests: number of requests.
         lasts_s: from the first request to the last, s.
         lengths: of all prompts, tokens.
-        output_tokens: mean of the answers.
-        ttft: of the server; None where fewer than half of the requests know theirs. From every k-th of a long trace.
-        ttft_known: share of requests that know it.
-        skipped: what was left out.
+        output_tokens: mean length of the answers, tokens.
+        ttft: of the server; None if fewer than half of the requests have one. From every k-th request of a long trace.
+        ttft_known: share of requests with a TTFT of the server.
+        skipped: rows that were left out.
     """
 
     name: str
@@ -56,7 +56,7 @@ def survey(
         path: as for `formats.read_chunks`, like the rest.
         chunk_rows: at least 1.
         format: of the file.
-        skip_invalid: leave unusable rows out.
+        skip_invalid: leave out rows that are not valid.
 
     Raises:
         ConfigurationError: as for `formats.read_chunks`.
@@ -98,16 +98,16 @@ def survey(
 
 
 class _Thinning:
-    """Every k-th of a stream of values, with k grown so that at most `KEPT` are held. Mutable: all fields."""
+    """Every k-th of a stream of values; k grows so that at most `KEPT` are held. Mutable: all fields."""
 
     def __init__(self) -> None:
         self.parts: list[NDArray[np.float64]] = []
         self.held = 0
         self.stride = 1
-        self.skip = 0  # values of the stream until the next one that is kept
+        self.skip = 0  # values of the stream to skip before the next one that is kept
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """The next values of the stream."""
+        """Take the next values of the stream."""
         # Copies: a slice would keep the whole chunk alive.
         self.parts.append(values[self.skip :: self.stride].copy())
         self.skip = (self.skip - values.size) % self.stride
@@ -116,10 +116,10 @@ class _Thinning:
             last = self.held - 1
             self.parts = [np.concatenate(self.parts)[::2].copy()]
             self.held = self.parts[0].size
-            # An odd number of values were behind the last one kept: the next that would come is dropped.
+            # If the last value held is kept, its index is even: the value after it is dropped.
             self.skip += 0 if last % 2 else self.stride
             self.stride *= 2
 
     def values(self) -> NDArray[np.float64]:
-        """Those kept, in order."""
+        """Return the values kept, in order."""
         return np.concatenate(self.parts)

@@ -51,7 +51,7 @@ def file(tmp_path):
         ("1,1,1,inf", "ttft_s", "'inf' is not finite"),
         ("1,1,1,-0.5", "ttft_s", "'-0.5' is negative"),
         ("-1,1,1,0.5", "arrival_s", "'-1' is negative"),
-        (",1,1,0.5", "arrival_s", "missing value; every request needs it"),
+        (",1,1,0.5", "arrival_s", "missing value; every request needs this value"),
         ("nan,1,1,0.5", "arrival_s", "'nan' is not a number (NaN)"),
         ("2023-11-16 18:15:46,1,1,0.5", "arrival_s", "'2023-11-16 18:15:46' is not a number"),
         ("1,,1,0.5", "prompt_tokens", "missing value"),
@@ -62,7 +62,7 @@ def file(tmp_path):
         ("1,1," + "9" * 5000 + ",0.5", "output_tokens", "a text of 5000 characters is not finite"),
         ("1,1,my deepest secret that nobody must ever read,1", "output_tokens", "a text of 44 characters is not a"),
         ("1,1,1", None, "wrong number of cells; the row has 3 cells and the header 4"),
-        ("0.25,1,1,0.5", "arrival_s", "'0.25' is out of order; it comes before the row above it; sort the file"),
+        ("0.25,1,1,0.5", "arrival_s", "'0.25' is out of order; this row is earlier than a row above it; sort the file"),
     ],
     ids=lambda value: value[:30] if value else "row",
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_whatever_stands_in_json_is_a_trace_or_an_error_that_says_so(tmp_path_fa
     [
         ("x.csv", b"", "is empty"),
         ("x.csv", b"\n", "is empty"),
-        ("x.csv", f"{TTFT}\n", "holds no request"),
+        ("x.csv", f"{TTFT}\n", "has no request that can be used"),
         ("x.jsonl", b"\n\n", "is empty"),
         ("x.jsonl", b"3\n4\n", "holds no JSON object; write one"),
         ("x.jsonl", b"3\n{4\n", "holds no JSON object (line 2: broken JSON); write one"),
@@ -175,8 +175,8 @@ def test_whatever_stands_in_json_is_a_trace_or_an_error_that_says_so(tmp_path_fa
         ("x.csv", b"arrival_s,arrival_s,prompt_tokens,output_tokens\n", "more than once"),
         ("x.csv", f'{TTFT}\n0,1,1,"' + "x" * 200_000, "A quote is not closed"),
         ("x.csv.gz", b"not packed", "are damaged"),
-        ("x.parquet", b"not a parquet file", "no complete Parquet file"),
-        ("x.txt", b"", "a trace ends in one of .csv, .json"),
+        ("x.parquet", b"not a parquet file", "not a complete Parquet file"),
+        ("x.txt", b"", "a trace file must end in one of .csv, .json"),
         ("x.json", b'\n[{"arrival_s": 0,\n "prompt', "line 3: broken JSON"),
         ("x.json", "[" + "9" * 5000 + "]", "a number with too many digits"),
         ("x.json", "[" * 100_000, "nested too deep"),
@@ -233,12 +233,12 @@ def test_a_truncated_parquet(tmp_path):
     path = tmp_path / "x.parquet"
     write_trace(Trace.of(arrival_s=[0.0], prompt_tokens=[1], output_tokens=[1]), path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert "no complete Parquet file" in message(path)
+    assert "not a complete Parquet file" in message(path)
 
 
 def test_nothing_left_is_an_error_that_counts(file):
     path = file("x.csv", f"{TTFT}\n0,x,1,1\n1,x,1,1\n")
-    left = "holds no request: 2 rows were left out: 2 not a number (line 2, line 3)"
+    left = "has no request that can be used: 2 rows were left out: 2 not a number (line 2, line 3)"
     assert left in message(path, skip_invalid=True)
 
 
@@ -247,7 +247,7 @@ def test_nothing_left_is_an_error_that_counts(file):
 
 def test_unknown_columns_list_the_formats_and_the_nearest_names(file):
     text = message(file("x.csv", "arrival_s,prompt_token,output_tokens\n0,1,1\n"))
-    assert "It has 'arrival_s', 'prompt_token', 'output_tokens'" in text
+    assert "The file has 'arrival_s', 'prompt_token', 'output_tokens'" in text
     for name in ("disco (", "burstgpt (", "azure (", "mooncake (", "llmperf (", "vllm ("):
         assert name in text
     assert "Did you mean 'prompt_token'?" in text
@@ -255,7 +255,7 @@ def test_unknown_columns_list_the_formats_and_the_nearest_names(file):
 
 def test_a_named_format_says_what_is_missing(file):
     path = file("x.csv", f"{TTFT}\n0,1,1,1\n")
-    lacks = "For the format 'mooncake' it lacks 'input_length', 'output_length', 'timestamp'"
+    lacks = "For the format 'mooncake' the file lacks 'input_length', 'output_length', 'timestamp'"
     assert lacks in message(path, format="mooncake")
     with pytest.raises(ConfigurationError, match=r"unknown trace format 'mooncak'.*'mooncake'"):
         read_trace(path, format="mooncak")
@@ -264,7 +264,7 @@ def test_a_named_format_says_what_is_missing(file):
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        ("ttft_s", [640, 810, 350, 901], "4 of the first 4 values of column ttft_s are above 300 s; it looks like"),
+        ("ttft_s", [640, 810, 350, 901], "4 of the first 4 values of column ttft_s are above 300 s; the column looks"),
         ("ttft_s", [0.5, 0.6, 350, 0.8], "has rows that look like milliseconds"),
         ("tpot_s", [20, 25, 30, 21], "column tpot_s are above 5 s"),
         ("gaps_s", ["20;30", "25", "", "31;20"], "column gaps_s are above 5 s"),
@@ -324,7 +324,7 @@ def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
 
 
 def test_chunks_and_limits_need_a_size(tmp_path):
-    with pytest.raises(ConfigurationError, match="at least one request"):
+    with pytest.raises(ConfigurationError, match="at least 1 request"):
         read_chunks(tmp_path / "x.csv", chunk_rows=0)
-    with pytest.raises(ConfigurationError, match="at least one request"):
+    with pytest.raises(ConfigurationError, match="at least 1 request"):
         read_trace(tmp_path / "x.csv", limit=0)

@@ -133,7 +133,7 @@ def test_a_cold_start_is_marked(tmp_path):
     [
         ({"created_s": None}, r"line 2, column created_s: missing value; .*virtual time .*disco\.RouteLog"),
         ({"created_s": "noon"}, "line 2, column created_s: 'noon' is not a number"),
-        ({"attempts": None}, "line 2: of another shape; it is not as in disco's route records"),
+        ({"attempts": None}, "line 2: of another shape; write each request as in disco's route records"),
         ({"prompt_tokens": -1, "attempts": []}, "line 2"),
     ],
 )
@@ -151,5 +151,5 @@ def test_records_without_what_a_replay_needs_are_not_taken_for_it(tmp_path):
     old = {k: v for k, v in played({"server": SERVER}, Start("server")).to_dict().items() if k != "endpoints"}
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps(old), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="it lacks 'endpoints'"):
+    with pytest.raises(ConfigurationError, match="the file lacks 'endpoints'"):
         read_trace(path, format="routes")

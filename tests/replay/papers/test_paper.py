@@ -192,7 +192,7 @@ def test_own_lengths_are_drawn_prompt_with_answer(tmp_path):
     [
         ("prompt_tokens\n1\n", "no column output_tokens"),
         ("", "no column prompt_tokens"),
-        ("prompt_tokens,output_tokens\n", "holds no lengths"),
+        ("prompt_tokens,output_tokens\n", "has no lengths below its first line"),
         ("prompt_tokens,output_tokens\n5,6\n0,6\n", "line 3, column prompt_tokens: .* at least 1"),
         ("prompt_tokens,output_tokens\n5,-6\n", "line 2, column output_tokens"),
         ("prompt_tokens,output_tokens\n5\n", "line 2, column output_tokens"),

@@ -66,13 +66,13 @@ def counted(rows: list[Line], conditions: str) -> list[Line]:
     return rows
 
 
-def dearer_endpoint(rows: list[Line]) -> Line | None:
+def more_expensive_endpoint(rows: list[Line]) -> Line | None:
     alone = [row for row in rows if row.name in BUDGETLESS[:2]]
     return max(alone, key=lambda row: row.cost, default=None)
 
 
 def lowest(rows: list[Line], conditions: str, *, with_budget: bool = False) -> float:
-    limit = dearer_endpoint(rows)
+    limit = more_expensive_endpoint(rows)
     within = [row for row in counted(rows, conditions) if limit is None or row.cost <= limit.cost]
     return min(row.p99 for row in within if not with_budget or row.budget != "–")
 
@@ -94,7 +94,7 @@ LOWEST = re.compile(
 )
 WITH_BUDGET = re.compile(r"Of those with a budget, (?P<who>.+) has the lowest: (?P<s>[\d.]+) s\.")
 AGAINST = re.compile(r"against (\w+) \(([\d.]+) s\) (.+?) P99 TTFT and (.+?) cost")
-NO_DEARER = re.compile(r"(\w+) alone is no slower and no dearer than that\.")
+NO_MORE_EXPENSIVE = re.compile(r"(\w+) alone is no slower and no more expensive than that\.")
 ORACLE = re.compile(
     r"An oracle that knows every TTFT in advance has (?P<s>[\d.]+) s at (?:the same budget|a budget of [\d.]+): "
     r"(?:no better|(?P<gain>[\d.]+) s(?: \((?P<share>\d+) %\))? is the most that could still be gained)\."
@@ -109,7 +109,7 @@ def check(sentences: list[str], table: TableData) -> None:
     said = LOWEST.fullmatch(left.pop(0))
     those = said["those"] or ""
     shown = by_who[said["who"]]
-    limit = dearer_endpoint(rows)
+    limit = more_expensive_endpoint(rows)
     assert (said["limit"] is None) == (limit is None)
     assert limit is None or next(r.cost for r in rows if r.name == said["limit"]) == limit.cost
     assert float(said["s"]) == shown.p99 == lowest(rows, those)
@@ -122,16 +122,16 @@ def check(sentences: list[str], table: TableData) -> None:
     if left and left[0].startswith("That is "):
         compared = AGAINST.findall(left.pop(0))
         assert {name for name, *_ in compared} == set(alone)
-        for name, p99, slower, dearer in compared:
+        for name, p99, slower, more_expensive in compared:
             assert float(p99) == alone[name].p99
             assert is_change(slower, shown.p99, alone[name].p99), slower
-            assert is_change(dearer, shown.cost, alone[name].cost), dearer
+            assert is_change(more_expensive, shown.cost, alone[name].cost), more_expensive
     else:
         assert not alone
     better = {n for n, row in alone.items() if row.p99 <= shown.p99 and row.cost <= shown.cost}
-    named = [m[1] for sentence in left if (m := NO_DEARER.fullmatch(sentence))]
+    named = [m[1] for sentence in left if (m := NO_MORE_EXPENSIVE.fullmatch(sentence))]
     assert set(named) == better
-    left = [sentence for sentence in left if not NO_DEARER.fullmatch(sentence)]
+    left = [sentence for sentence in left if not NO_MORE_EXPENSIVE.fullmatch(sentence)]
     if shown.regret is not None and shown.regret >= 0:
         said = ORACLE.fullmatch(left.pop(0))
         assert float(said["s"]) == pytest.approx(shown.p99 - shown.regret, rel=0.01)
@@ -181,14 +181,14 @@ def test_every_sentence_on_a_scenario_follows_from_its_table(cells):
     if sentences:
         check(sentences, table)
     else:
-        limit = dearer_endpoint(rows)
+        limit = more_expensive_endpoint(rows)
         honest = counted(rows, "answer as many requests as the best, keep to their budgets within 5 %")
         assert not [row for row in honest if limit is None or row.cost <= limit.cost]
 
 
 SUMMED = re.compile(
     r"Lowest P99 TTFT(?P<those> of the policies that .+?)?"
-    r"(?P<limit> at no more than the cost of the dearer endpoint alone(?P<some> where one was run)?)?"
+    r"(?P<limit> at no more than the cost of the more expensive endpoint alone(?P<some> where one was run)?)?"
     r", in (?P<found>\d+)(?: of (?P<of>\d+))? scenarios: (?P<winners>.+)\."
 )
 RANGE = r"([+−\d,]+) % to ([+−\d,]+) % \(median ([+−\d,]+) %\)"
@@ -229,7 +229,7 @@ def test_every_sentence_on_many_scenarios_follows_from_their_tables(drawn):
         len(drawn) if said["of"] else len(told),
     )
     assert (said["of"] is None) == (len(told) == len(drawn))
-    limited = sum(dearer_endpoint(rows) is not None for _, rows in told)
+    limited = sum(more_expensive_endpoint(rows) is not None for _, rows in told)
     assert (bool(said["limit"]), bool(said["some"])) == (limited > 0, 0 < limited < len(told))
     names = [who.split(" at a budget")[0] for who in best]
     assert tallied(said["winners"]) == {name: names.count(name) for name in names}
@@ -250,8 +250,8 @@ def test_every_sentence_on_many_scenarios_follows_from_their_tables(drawn):
         said = SUMMED_AGAINST.fullmatch(left.pop(0))
         assert (said["name"], int(said["in"] or len(told))) == (endpoint, len(pairs))
         slower = [100 * (row.p99 / other.p99 - 1) for row, other in pairs]
-        dearer = [100 * (row.cost / other.cost - 1) for row, other in pairs]
-        wanted = [f(changes) for changes in (slower, dearer) for f in (min, max, median)]
+        more_expensive = [100 * (row.cost / other.cost - 1) for row, other in pairs]
+        wanted = [f(changes) for changes in (slower, more_expensive) for f in (min, max, median)]
         assert percents(said.groups()[2:]) == pytest.approx(wanted, abs=0.6)
     known = [row for row in shown if row.regret is not None]
     if known:
@@ -267,12 +267,12 @@ def test_every_sentence_on_many_scenarios_follows_from_their_tables(drawn):
 # ---------------------------------------------------------------------- word by word
 
 
-def test_the_finding_is_the_best_p99_within_the_cost_of_the_dearer_endpoint():
+def test_the_finding_is_the_best_p99_within_the_cost_of_the_more_expensive_endpoint():
     good = cell("optimal_wait", p99=1.0, cost=8.0, budget=0.4, regret=0.2)
-    faster_but_dearer = cell("optimal_wait", p99=0.9, cost=10.1, budget=0.9)
+    faster_but_more_expensive = cell("optimal_wait", p99=0.9, cost=10.1, budget=0.9)
     slower = cell("random", p99=1.1, cost=2.0)
     impossible = cell("oracle", p99=0.8, cost=8.0, budget=0.4)
-    assert findings(report(*BASELINES, slower, good, faster_but_dearer, impossible)) == [
+    assert findings(report(*BASELINES, slower, good, faster_but_more_expensive, impossible)) == [
         (
             "optimal_wait at a budget of 0.4 has the lowest P99 TTFT of the policies compared at no more than "
             "server_only's cost: 1.00 s."
@@ -302,7 +302,7 @@ def test_an_endpoint_alone_that_is_best_is_called_so_and_the_best_with_a_budget_
             "That is against server_only (2.00 s) 2.50 times the P99 TTFT and 80 % less cost; against device_only "
             "(4.00 s) 25 % more P99 TTFT and 2.00 times the cost."
         ),
-        "device_only alone is no slower and no dearer than that.",
+        "device_only alone is no slower and no more expensive than that.",
         "An oracle that knows every TTFT in advance has 5.00 s at the same budget: no better.",
     ]
 
@@ -321,7 +321,10 @@ def test_figures_of_two_evaluators_are_not_compared():
 def test_many_scenarios_are_summed_up():
     made = (*BASELINES, cell("wait_time", p99=1.0, cost=5.0, regret=0.1))
     assert findings(report(*(replace(c, scenario=f"scenario {i}") for i in range(4) for c in made))) == [
-        "Lowest P99 TTFT at no more than the cost of the dearer endpoint alone, in 4 scenarios: wait_time in 4.",
+        (
+            "Lowest P99 TTFT at no more than the cost of the more expensive endpoint alone, in 4 scenarios: "
+            "wait_time in 4."
+        ),
         "Against server_only: P99 TTFT −50 % to −50 % (median −50 %), cost −50 % to −50 % (median −50 %).",
         "Against device_only: P99 TTFT −75 % to −75 % (median −75 %), cost +400 % to +400 % (median +400 %).",
         "P99 TTFT above the oracle's at the same budget: +11 % to +11 % (median +11 %).",

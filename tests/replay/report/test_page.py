@@ -169,5 +169,5 @@ def test_a_page_without_plotly_says_how_to_get_it(monkeypatch):
 
 
 def test_an_empty_report_is_refused():
-    with pytest.raises(ConfigurationError, match="without cells"):
+    with pytest.raises(ConfigurationError, match="has no cells"):
         to_html(report())

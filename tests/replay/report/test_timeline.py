@@ -79,11 +79,11 @@ def test_the_caption_says_who_wrote_and_what_was_late():
     failed_over = replace(moved, migrations=())
     captions = [timeline(record).caption for record in (moved, late, failed_over)]
     assert captions[0].startswith(
-        "Policy wait_time: 10 tokens, begun by device and handed to server after 6. The new writer took 0.40 s to its "
-        "first token, from the buffer the reader read on; no token was late."
+        "Preset wait_time: 10 tokens, begun by device and migrated to server after 6. The new endpoint took 0.40 s to "
+        "its first token, while the reader read from the buffer; no token was late."
     )
     assert "3 tokens were late" in captions[1]
-    assert captions[2] == "Policy wait_time: 10 tokens, written by device and server."
+    assert captions[2] == "Preset wait_time: 10 tokens, written by device and server."
 
 
 def test_a_record_without_timelines_has_no_plot():

@@ -279,11 +279,11 @@ FAULT = Fault(after_tokens=3)
 @pytest.mark.parametrize(
     ("arm", "beyond", "said"),
     [
-        (Arm("race", migrate=True), {}, "answers only move.*--events"),
-        (Arm("race"), {"server_fault": FAULT}, "endpoints only fail.*--events"),
-        (Arm("race"), {"device_fault": FAULT}, "endpoints only fail.*--events"),
-        (Arm("race"), {"device_slots": 1}, "the device only queues.*--events"),
-        (Arm("race"), {"idle_unload_s": 60.0}, "models are only unloaded.*--events"),
+        (Arm("race", migrate=True), {}, "answers migrate only.*--events"),
+        (Arm("race"), {"server_fault": FAULT}, "endpoints fail only.*--events"),
+        (Arm("race"), {"device_fault": FAULT}, "endpoints fail only.*--events"),
+        (Arm("race"), {"device_slots": 1}, "the device queues only.*--events"),
+        (Arm("race"), {"idle_unload_s": 60.0}, "models are unloaded only.*--events"),
         (Arm("waittime"), {}, "wait_time"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

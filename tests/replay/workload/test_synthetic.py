@@ -119,10 +119,10 @@ def test_lognormal_lengths_have_mean_and_p99(mean, ratio):
         ({"mean_interval_s": -1.0}, "mean_interval_s must be 0 or more"),
         ({"mean_interval_s": 0.0, "arrivals": "per-client"}, "above 0"),
         ({"cv": float("nan")}, "cv must be 0 or more"),
-        ({"cv": 1e200}, "is no workload"),
+        ({"cv": 1e200}, "cv must be at most 100"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"arrivals": "poison"}, "Did you mean 'poisson'"),
-        ({"answers": None}, "give the answer lengths too"),
+        ({"answers": None}, "give answers, too"),
     ],
 )
 def test_what_cannot_be_made(options, said):

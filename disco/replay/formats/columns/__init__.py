@@ -1,1 +1,1 @@
-"""Batches become columns of a trace, every cell checked."""
+"""Conversion of batches to columns of a trace, with a check of every cell."""

@@ -1,4 +1,4 @@
-"""From batches to pieces of a trace: names, units, and every check there is. Same for all formats."""
+"""Conversion of batches to pieces of a trace: names, units, and all checks. The same for all formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS = frozenset((*COLUMNS, GAPS_S, LASTS_S))
 
 
 class Assembler:
-    """Makes pieces of a trace of a file's batches, in order, each checked against the ones before it.
+    """Makes pieces of a trace from a file's batches, in order. Each piece is checked against the ones before it.
 
     Mutable: `_begin_ticks`, `_begin_s`, `_last_s`, `_clock_s` (arrival times), `_kinds` (of features), `_units_seen`.
     """
@@ -49,11 +49,11 @@ class Assembler:
             check_names(source.columns, source.path)
 
     def pieces(self) -> Iterator[Trace]:
-        """The pieces that hold a request; those of a source that `sorts` are not in order yet.
+        """Yield the pieces that hold a request; those of a source that `sorts` are not in order yet.
 
         Raises:
-            ConfigurationError: the first row that cannot be used, unless such rows are skipped; or the file is
-                in other units than it says.
+            ConfigurationError: for the first row that is not valid, unless such rows are skipped; or the file is in
+                another unit than it says.
         """
         for batch in self._source.batches(self._adapter):
             piece = self._piece(batch)
@@ -80,7 +80,7 @@ class Assembler:
             self._theirs("confidence"),
             columns.get("confidence", ()),
             "above 1",
-            "it is a share",
+            "write a share between 0 and 1",
         )
         given = columns.get(GAPS_S)
         known_gaps = None if given is None else gaps(given, self._theirs(GAPS_S), sieve)
@@ -131,7 +131,7 @@ class Assembler:
         if self._begin_ticks is None:
             good = [row for row in range(n) if row not in sieve.bad][:1]
             self._begin_ticks = int(ticks[good[0]]) if good else None
-        # Before the division, or a float would lose the last digits of a date.
+        # Subtract before the division: a float would lose the last digits of a date.
         return np.asarray((ticks - (self._begin_ticks or 0)) / 1e9)
 
     def _in_order(
@@ -142,7 +142,7 @@ class Assembler:
         *,
         back_to_back: bool,
     ) -> NDArray[np.int64]:
-        """Numbers of the rows to keep; those out of order go into the sieve."""
+        """Return the numbers of the rows to keep; rows that are out of order go into the sieve."""
         usable = np.ones(arrival_s.size, dtype=np.bool_)
         usable[[*sieve.bad, *sieve.failed]] = False
         kept = usable.nonzero()[0]
@@ -156,7 +156,7 @@ class Assembler:
             name = self._theirs("arrival_s")
             mask = np.zeros(arrival_s.size, dtype=np.bool_)
             mask[kept[late]] = True
-            remedy = f"it comes before the row above it; sort the file by {name}"
+            remedy = f"this row is earlier than a row above it; sort the file by {name}"
             sieve.reject_where(mask, name, columns["arrival_s"], "out of order", remedy)
         return kept[~late]
 
@@ -170,7 +170,7 @@ class Assembler:
             self._log.add(FAILED, place)
 
     def _timed(self, piece: Trace, *, back_to_back: bool) -> Trace:
-        """The piece with its requests' times of arrival."""
+        """Return the piece with its requests' times of arrival."""
         if not len(piece):
             return piece
         arrival_s = piece.arrival_s

@@ -1,4 +1,4 @@
-"""Cells become arrays: fast where all is well, one by one where it is not, so that a bad cell has a place."""
+"""Conversion of cells to arrays: fast if all cells are valid, else one by one, so that a bad cell has a place."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NOT_FINITE = "not finite"
 NOT_WHOLE = "not a whole number"
 NOT_A_DATE = "not a date"
 
-_NEEDED = "every request needs it"
+_NEEDED = "every request needs this value"
 _LEAVE_EMPTY = "leave the cell empty (null in JSON and Parquet) where it is unknown"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Sieve:
-    """The rows of one batch, what is wrong with some, and which failed at the source. Mutable: `bad`, `failed`."""
+    """The rows of one batch: which are not valid and why, and which failed at the source. Mutable: `bad`, `failed`."""
 
     def __init__(self, places: Sequence[int]) -> None:
         self.places = places
@@ -42,25 +42,25 @@ class Sieve:
         self.failed: list[int] = []
 
     def reject(self, row: int, column: str, value: Any, reason: str, remedy: str) -> None:
-        """Row number `row` of the batch cannot be used; the first reason counts."""
+        """Reject row number `row` of the batch; only the first reason is kept."""
         if row not in self.bad:
             self.bad[row] = Problem(self.places[row], reason, remedy, column, value)
 
     def reject_where(self, mask: Bools, column: str, values: Column, reason: str, remedy: str) -> None:
-        """The same for every row under the mask."""
+        """Reject every row under the mask."""
         if mask.any():
             for row in mask.nonzero()[0].tolist():
                 self.reject(row, column, _cell(values, row), reason, remedy)
 
 
 def floats(column: Column, name: str, sieve: Sieve, *, required: bool = False) -> Floats:
-    """Numbers, 0 or more, shape (n,); NaN where the cell is empty.
+    """Return numbers, 0 or more, shape (n,); NaN where the cell is empty.
 
     Args:
         column: the cells.
         name: the source's name of the column.
-        sieve: gets the rows whose cell is no such number.
-        required: an empty cell is one of them.
+        sieve: gets the rows whose cell is not such a number.
+        required: whether empty cells are rejected, too.
     """
     values, empty = _numbers(column, name, sieve)
     sieve.reject_where(np.isnan(values) & ~empty, name, column, NAN, _NEEDED if required else _LEAVE_EMPTY)
@@ -72,7 +72,7 @@ def floats(column: Column, name: str, sieve: Sieve, *, required: bool = False) -
 
 
 def whole_numbers(column: Column, name: str, sieve: Sieve) -> Ints:
-    """Whole numbers, 0 or more, int64, shape (n,); 0 where the sieve got the row."""
+    """Return whole numbers, 0 or more, int64, shape (n,); 0 where the row was rejected."""
     exact = _exact(column)
     if exact is not None:
         sieve.reject_where(exact < 0, name, column, NEGATIVE, "a token count is 0 or more")
@@ -88,7 +88,7 @@ def whole_numbers(column: Column, name: str, sieve: Sieve) -> Ints:
 
 
 def dates(column: Column, name: str, sieve: Sieve) -> Ints:
-    """Nanoseconds since 1970 of ISO 8601 dates, int64, shape (n,); 0 where the sieve got the row."""
+    """Return nanoseconds since 1970 of ISO 8601 dates, int64, shape (n,); 0 where the row was rejected."""
     if isinstance(column, Cells) and column.values.dtype.kind == "M":
         sieve.reject_where(column.null, name, column, MISSING, _NEEDED)
         ticks: Ints = column.values.astype("datetime64[ns]").view(np.int64)
@@ -112,7 +112,7 @@ def dates(column: Column, name: str, sieve: Sieve) -> Ints:
 
 
 def gaps(column: Column, name: str, sieve: Sieve) -> Gaps:
-    """Times between tokens: lists, or text with ';' between the numbers; no gaps where the cell is empty."""
+    """Return times between tokens, from lists or from text with ';' between the numbers; empty cells have no gaps."""
     if isinstance(column, Ragged):
         counts, values = column.counts, column.values
     else:
@@ -132,7 +132,7 @@ def gaps(column: Column, name: str, sieve: Sieve) -> Gaps:
 
 
 def _numbers(column: Column, name: str, sieve: Sieve) -> tuple[Floats, Bools]:
-    """Numbers and where the cells are empty; NaN in both cases where a cell is not a number at all."""
+    """Return numbers, and where the cells are empty; NaN where a cell is empty or not a number."""
     if isinstance(column, Cells) and column.values.dtype.kind in "iuf":
         values = column.values.astype(np.float64)
         values[column.null] = np.nan
@@ -149,7 +149,7 @@ def _numbers(column: Column, name: str, sieve: Sieve) -> tuple[Floats, Bools]:
                 np.array([not cell for cell in cells], dtype=np.bool_) if unknown.any() else unknown
             )
     except (ValueError, OverflowError):
-        pass  # found below, one by one
+        pass  # the loop below finds the bad cells
     values = np.full(len(cells), np.nan)
     empty = np.zeros(len(cells), dtype=np.bool_)
     for row, cell in enumerate(cells):
@@ -161,13 +161,13 @@ def _numbers(column: Column, name: str, sieve: Sieve) -> tuple[Floats, Bools]:
                 raise ValueError
             values[row] = float(cell)
         except (ValueError, OverflowError):
-            empty[row] = True  # so that nobody calls it NaN as well
+            empty[row] = True  # the row is rejected already: do not reject it as NaN, too
             sieve.reject(row, name, cell, NOT_A_NUMBER, "write a number with a decimal point, without units")
     return values, empty
 
 
 def _exact(column: Column) -> Ints | None:
-    """Whole numbers without the detour over floats, where all cells are some."""
+    """Return whole numbers without conversion to floats, if all cells are whole numbers; else None."""
     try:
         if isinstance(column, Cells):
             return (
@@ -188,13 +188,13 @@ def _exact(column: Column) -> Ints | None:
 
 
 def _quick_dates(cells: Sequence[Any]) -> Ints | None:
-    """All at once, with the full resolution of the text, where all are plain UTC dates of our times."""
+    """Parse all cells at once, with the full resolution of the text, if all are plain UTC dates; else None."""
     if set(map(type, cells)) != {str}:
         return None
     plain = [
         cell[:-6] if cell[-6:] == "+00:00" else cell[:-1] if cell[-1:] == "Z" else cell for cell in cells
     ]
-    # NumPy takes a bare number for a year, and wraps around outside the years that nanoseconds can hold.
+    # NumPy reads a bare number as a year, and wraps around outside the years that nanoseconds can represent.
     if min(map(len, plain)) < len("2023-11-16") or min(plain) < "1678" or max(plain) > "2262":
         return None
     if any("+" in cell or cell.count("-") != 2 for cell in plain):

@@ -1,4 +1,4 @@
-"""Columns that are no columns of a trace: kept as numbers, true and false, or text."""
+"""Columns that are not columns of a trace: features, kept as numbers, true and false, or text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from disco.replay.formats.sources.batches import Cells, Column, Ragged
 __all__ = ["Kind", "feature"]
 
 Kind = Literal["number", "truth", "text", "other"] | None
-"""What a feature holds; None as long as every cell was empty; "other" is a Parquet type that is kept as it is."""
+"""The kind of a feature; None while every cell was empty; "other" is a Parquet type that is kept unchanged."""
 
-# A fixed-width array of longer texts would take the longest one's room for every row.
+# For longer texts a fixed-width array would take the length of the longest one for every row.
 _WIDEST = 64
 _LARGEST = 10**300
 _TRUTHS = {"True": True, "true": True, "False": False, "false": False}
@@ -26,16 +26,16 @@ _MISFIT = "of another kind than the column was so far"
 
 
 def feature(column: Column, name: str, kind: Kind, sieve: Sieve) -> tuple[NDArray[Any], Kind]:
-    """A feature's array, shape (n,), and its kind.
+    """Return a feature's array, shape (n,), and its kind.
 
-    The first batch that says something decides the kind, so that every chunk of a file has the same. Unknown
-    numbers are NaN, unknown texts are empty.
+    The first batch with a value decides the kind, so that every chunk of a file has the same kind. Unknown numbers
+    are NaN, unknown texts are empty.
 
     Args:
         column: the cells.
         name: the source's name of the column.
-        kind: what it was so far.
-        sieve: gets the rows that do not fit that.
+        kind: the kind so far.
+        sieve: gets the rows that do not fit the kind.
     """
     if isinstance(column, Cells):
         if column.values.dtype.kind in "biuf" and not column.null.any():
@@ -59,7 +59,11 @@ def feature(column: Column, name: str, kind: Kind, sieve: Sieve) -> tuple[NDArra
         for row, cell in enumerate(cells):
             if _kind([cell]) not in (kind, None):
                 sieve.reject(
-                    row, name, cell, _MISFIT, f"its first rows hold a {kind} each; write all rows alike"
+                    row,
+                    name,
+                    cell,
+                    _MISFIT,
+                    f"the first rows hold a {kind} each; write the same kind in all rows",
                 )
                 cells[row] = None
     if kind == "truth":
@@ -89,7 +93,7 @@ def _kind(cells: Sequence[Any]) -> Kind:
 
 
 def _fits(cell: float | None) -> bool:
-    """Whether an array can hold it: JSON's whole numbers may be of any length."""
+    """Return whether an array can hold the number: JSON's whole numbers may have any length."""
     return cell is None or not isinstance(cell, int) or abs(cell) < _LARGEST
 
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: said with file, place, column and remedy, or dropped and counted."""
+"""Rows that are not valid: reported with file, place, column and remedy, or dropped and counted."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["FAILED", "Problem", "SkipLog", "Skipped"]
 FAILED = "failed at the source"
 
 _PLACES_KEPT = 3
-# A longer value may be a prompt that slipped into the wrong column; those are never shown.
+# A longer value may be a prompt in the wrong column; prompts are never shown.
 _LONGEST_SHOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why one row cannot be used.
+    """Why one row is not valid.
 
     Attributes:
         place: line, row or entry, from 1.
-        reason: a few words that rows are counted by.
-        column: the source's name; None where it concerns the whole row.
-        value: as found there; None where nothing was.
-        remedy: what to do about it.
+        reason: a few words by which rows are counted.
+        column: the source's name; None if the problem concerns the whole row.
+        value: the value found; None if there was none.
+        remedy: how to fix the row.
     """
 
     place: int
@@ -37,7 +37,7 @@ class Problem:
     value: Any = None
 
     def error(self, path: Path, unit: str) -> ConfigurationError:
-        """The exception that says so; `unit` is "line", "row" or "entry"."""
+        """Return the exception that reports the problem; `unit` is "line", "row" or "entry"."""
         where = f"{path}, {unit} {self.place}"
         if self.column is not None:
             where += f", column {self.column}"
@@ -53,9 +53,9 @@ class Skipped:
     """Rows that were left out.
 
     Attributes:
-        rows: how many.
-        reasons: how many by reason.
-        places: the first few by reason, such as "line 7".
+        rows: number of rows.
+        reasons: number of rows by reason.
+        places: the first few places by reason, such as "line 7".
     """
 
     rows: int = 0
@@ -76,7 +76,7 @@ class Skipped:
 
 
 class SkipLog:
-    """Counts what is left out. Mutable: `_reasons`, `_places`."""
+    """Counts the rows that are left out. Mutable: `_reasons`, `_places`."""
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
@@ -84,7 +84,7 @@ class SkipLog:
         self._places: dict[str, list[str]] = {}
 
     def add(self, reason: str, place: int) -> None:
-        """One row more."""
+        """Count one row."""
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         places = self._places.setdefault(reason, [])
         if len(places) < _PLACES_KEPT:
@@ -92,7 +92,7 @@ class SkipLog:
 
     @property
     def skipped(self) -> Skipped:
-        """What was left out so far."""
+        """The rows that were left out so far."""
         return Skipped(
             rows=sum(self._reasons.values()),
             reasons=dict(self._reasons),

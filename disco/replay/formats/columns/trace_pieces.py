@@ -1,4 +1,4 @@
-"""Traces cut, joined and put in order, gaps and features with them."""
+"""Functions to select, join and sort traces with their gaps and features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 def pick(trace: Trace, rows: Ints) -> Trace:
-    """These requests, by number, in this order."""
+    """Return the requests with these numbers, in this order."""
     return replace(
         trace,
         **{column: getattr(trace, column)[rows] for column in COLUMNS},
@@ -31,17 +31,17 @@ def pick(trace: Trace, rows: Ints) -> Trace:
 
 
 def pick_gaps(gaps: Gaps, rows: Ints) -> Gaps:
-    """The gaps of these answers, by number, in this order."""
+    """Return the gaps of the answers with these numbers, in this order."""
     counts = np.diff(gaps.offsets)[rows]
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
     counts.cumsum(out=offsets[1:])
-    # Where each gap of the result lies in the source: its answer's beginning there, and on from that.
+    # Position of each gap in the source: the beginning of its answer there, plus its index in the answer.
     at = np.arange(offsets[-1]) + np.repeat(gaps.offsets[:-1][rows] - offsets[:-1], counts)
     return Gaps(offsets, gaps.values_s[at])
 
 
 def join(traces: Sequence[Trace]) -> Trace:
-    """Consecutive pieces as one; at least one. What a piece does not know is unknown there."""
+    """Join consecutive pieces, at least one. Values that a piece does not have are unknown there."""
     if len(traces) == 1:
         return traces[0]
     gaps = None
@@ -64,6 +64,6 @@ def join(traces: Sequence[Trace]) -> Trace:
 def _joined(traces: Sequence[Trace], name: str) -> NDArray[Any]:
     parts = [trace.features.get(name, np.full(len(trace), np.nan)) for trace in traces]
     if any(part.dtype.kind in "UO" for part in parts):
-        # Where nothing is known yet, a column does not know either that it will be text.
+        # A column without values so far has no type either: take it as text if another piece has text.
         parts = [part if part.dtype.kind in "UO" else np.full(part.size, "") for part in parts]
     return np.concatenate(parts)

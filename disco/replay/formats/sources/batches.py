@@ -1,4 +1,4 @@
-"""What a file gives before anybody knows what it means: batches of columns with their places."""
+"""Contents of a file before interpretation: batches of columns, with the place of each row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from disco.replay.formats.format_adapter import Adapter
 __all__ = ["ROWS", "Batch", "Cells", "Column", "Ragged", "Source"]
 
 ROWS = 16_384
-"""Rows per batch: enough that NumPy's overhead per call vanishes, few enough to stay in the cache."""
+"""Rows per batch: many enough that NumPy's overhead per call vanishes, few enough to stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Cells:
     """A Parquet column.
 
     Attributes:
-        values: shape (n,); meaningless where `null`.
-        null: where the file knows nothing; bool, shape (n,).
+        values: shape (n,); undefined where `null`.
+        null: where the file has no value; bool, shape (n,).
     """
 
     values: NDArray[Any]
@@ -35,7 +35,7 @@ class Cells:
         return int(self.values.size)
 
     def listed(self) -> list[Any]:
-        """As JSON would have it: None where the file knows nothing."""
+        """Return the cells as from JSON: None where the file has no value."""
         cells = self.values.astype(object)
         cells[self.null] = None
         return list(cells.tolist())
@@ -46,8 +46,8 @@ class Ragged:
     """A Parquet column of lists of numbers.
 
     Attributes:
-        counts: how many each row has; int64, shape (n,).
-        values: all of them; float64, shape (counts.sum(),), NaN where null.
+        counts: number of values in each row; int64, shape (n,).
+        values: the values of all rows; float64, shape (counts.sum(),), NaN where null.
     """
 
     counts: NDArray[np.int64]
@@ -57,22 +57,22 @@ class Ragged:
         return int(self.counts.size)
 
     def listed(self) -> list[Any]:
-        """A list of numbers per row."""
+        """Return a list of numbers per row."""
         return [part.tolist() for part in np.split(self.values, self.counts.cumsum()[:-1])]
 
 
-# CSV: text. JSON: whatever JSON has. Parquet: the other two.
+# CSV: text. JSON: any JSON value. Parquet: `Cells` and `Ragged`.
 Column = Sequence[Any] | Cells | Ragged
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows in file order.
+    """Consecutive rows, in file order.
 
     Attributes:
         columns: by the source's names.
-        places: line, row or entry of each, from 1.
-        problems: rows that could not even be taken apart; not in `columns`.
+        places: line, row or entry of each row, from 1.
+        problems: rows that could not be parsed; not in `columns`.
         failed: places of rows that failed at the source; not in `columns`.
     """
 
@@ -86,14 +86,14 @@ class Source(Protocol):
     """An open file."""
 
     path: Path
-    unit: str  # what a place is: "line", "row" or "entry"
+    unit: str  # of places: "line", "row" or "entry"
 
     @property
     def columns(self) -> Sequence[str]:
-        """The header, or the keys of the first object."""
+        """The column names of the header, or the keys of the first object."""
 
     def batches(self, adapter: Adapter) -> Iterator[Batch]:
-        """The rows, once."""
+        """Yield the rows in batches; may be called once."""
 
     def close(self) -> None:
-        """Close the file; may be called again."""
+        """Close the file; a second call does nothing."""

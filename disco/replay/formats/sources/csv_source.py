@@ -21,7 +21,7 @@ class CsvSource:
     """A CSV file with a header: commas, UTF-8. Mutable: the file's position.
 
     Raises:
-        ConfigurationError: no header, or none that can be used.
+        ConfigurationError: the header is missing or not valid.
     """
 
     unit = "line"
@@ -46,7 +46,7 @@ class CsvSource:
         self._file.close()
 
     def batches(self, adapter: Adapter) -> Iterator[Batch]:
-        del adapter  # a CSV line has no shape of its own
+        del adapter  # CSV lines are flat already
         with readable(self.path, self._line), self._sound():
             before = self._line()
             while rows := list(itertools.islice(self._reader, ROWS)):
@@ -70,7 +70,7 @@ class CsvSource:
             places = list(itertools.compress(places, fitting))
             rows = list(itertools.compress(rows, fitting))
         by_column = list(zip(*rows, strict=True)) or [()] * width
-        # A column without a name is what pandas writes its row numbers into.
+        # pandas writes its row numbers into a column without a name.
         columns = {name: cells for name, cells in zip(self._header, by_column, strict=True) if name}
         return Batch(columns, places, problems)
 
@@ -86,12 +86,13 @@ class CsvSource:
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise ConfigurationError(
-                f"{self.path}, line 1: the header names {', '.join(map(repr, sorted(twice)))} more than once"
+                f"{self.path}, line 1: the header names {', '.join(map(repr, sorted(twice)))} more than once; rename "
+                "or remove the repeated columns"
             )
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """Says what the csv module's own error means."""
+        """Explain errors of the csv module."""
         try:
             yield
         except csv.Error as broken:
@@ -102,7 +103,7 @@ class CsvSource:
 
 
 def _beginnings(rows: Sequence[Sequence[str]], before: int) -> list[int]:
-    """The line each row begins in; a quoted cell may hold line breaks."""
+    """Return the line in which each row begins; a quoted cell may hold line breaks."""
     lengths = (
         1 + sum(cell.count("\n") + cell.count("\r") - cell.count("\r\n") for cell in row) for row in rows
     )

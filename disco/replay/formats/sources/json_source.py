@@ -17,14 +17,14 @@ from disco.replay.formats.sources.text_files import lines, open_text, readable, 
 __all__ = ["JsonSource"]
 
 _LINES = {".jsonl", ".ndjson"}
-_Entry = tuple[int, Any]  # place; the object, or the problem with it
+_Entry = tuple[int, Any]  # place, and the object or the problem with it
 
 
 class JsonSource:
-    """A JSON file; lines are read as they come, an array or a document is held in memory. Mutable: the position.
+    """A JSON file. Lines are read one by one, an array or a document is held in memory. Mutable: the position.
 
     Raises:
-        ConfigurationError: it holds no JSON object.
+        ConfigurationError: the file holds no JSON object.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,9 +56,9 @@ class JsonSource:
                 yield _batch(taken, adapter)
 
     def _open(self) -> Iterator[_Entry]:
-        """Entries one by one; decides whether the file is lines or one JSON text."""
+        """Return the entries one by one; detect whether the file is lines or one JSON text."""
         read = lines(self._file, self.path)
-        blank = 0  # lines before the first that says something
+        blank = 0  # lines before the first that is not blank
         first = ""
         for first in read:
             if first.strip():
@@ -72,7 +72,7 @@ class JsonSource:
             except json.JSONDecodeError:
                 whole = True  # one object over several lines
             except (RecursionError, ValueError):
-                pass  # said by `_lines`
+                pass  # `_lines` reports it
         if not whole:
             return self._lines(itertools.chain([first], read), blank + 1)
         try:
@@ -83,7 +83,9 @@ class JsonSource:
                 "fetch or write it again"
             ) from None
         except (RecursionError, ValueError) as broken:
-            raise ConfigurationError(f"{self.path}: {_unreadable(broken)}; write it otherwise") from None
+            raise ConfigurationError(
+                f"{self.path}: {_unreadable(broken)}; write plain JSON objects"
+            ) from None
         self.unit = "entry"
         return iter(list(enumerate(found if isinstance(found, list) else [found], start=1)))
 
@@ -100,7 +102,7 @@ class JsonSource:
                 yield number, Problem(number, _unreadable(broken), "write one plain JSON object per line")
 
     def _look(self) -> Row:
-        """The first object there is; what was read on the way is put back."""
+        """Return the first object; the entries read to find it are put back."""
         seen: list[_Entry] = []
         for entry in self._entries:
             seen.append(entry)
@@ -108,7 +110,7 @@ class JsonSource:
                 self._entries = itertools.chain(seen, self._entries)
                 return entry[1]
         if not seen:
-            raise ConfigurationError(f"{self.path} is empty; it holds no request")
+            raise ConfigurationError(f"{self.path} is empty; a trace needs at least one request")
         problem = next((entry for _, entry in seen if isinstance(entry, Problem)), None)
         why = f" ({self.unit} {problem.place}: {problem.reason})" if problem else ""
         raise ConfigurationError(f"{self.path} holds no JSON object{why}; write one per request")
@@ -117,7 +119,7 @@ class JsonSource:
         assert adapter.document is not None
         documents = [entry for _, entry in itertools.islice(self._entries, 2)]
         if len(documents) > 1:
-            raise ConfigurationError(f"{self.path} holds several results; write each to a file of its own")
+            raise ConfigurationError(f"{self.path} holds several results; write each to its own file")
         self.unit = "entry"
         try:
             return iter(list(enumerate(adapter.document(documents[0]), start=1)))
@@ -126,7 +128,7 @@ class JsonSource:
 
 
 def _unreadable(broken: Exception) -> str:
-    """Why JSON that may well be valid cannot be read."""
+    """Return why JSON that may be valid cannot be read."""
     return "nested too deep" if isinstance(broken, RecursionError) else "a number with too many digits"
 
 
@@ -144,7 +146,7 @@ def _batch(entries: Iterable[_Entry], adapter: Adapter) -> Batch:
                 except BadCellError as bad:
                     row = Problem(place, bad.reason, bad.remedy, bad.column, bad.value)
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                    row = Problem(place, "of another shape", f"it is not as in {adapter.about}")
+                    row = Problem(place, "of another shape", f"write each request as in {adapter.about}")
         elif not isinstance(entry, Problem):
             row = Problem(place, "not a JSON object", "write one JSON object per request")
         if row is None:

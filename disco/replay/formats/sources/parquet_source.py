@@ -19,10 +19,10 @@ _BUFFER_BYTES = 1 << 18
 
 
 def pyarrow() -> Any:
-    """The pyarrow module with its Parquet part.
+    """Return the pyarrow module, with its Parquet part imported.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 (an extra; heavy)
@@ -39,7 +39,7 @@ class ParquetSource:
     """A Parquet file. Mutable: the position.
 
     Raises:
-        ConfigurationError: pyarrow is missing, or this is no Parquet file.
+        ConfigurationError: pyarrow is missing, or the file is not a Parquet file.
     """
 
     unit = "row"
@@ -51,7 +51,7 @@ class ParquetSource:
             self._file = self._pa.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         except (self._pa.ArrowException, OSError) as broken:
             raise ConfigurationError(
-                f"{path} is no complete Parquet file; fetch or write it again"
+                f"{path} is not a complete Parquet file; fetch or write it again"
             ) from broken
 
     @property
@@ -71,7 +71,7 @@ class ParquetSource:
                 place += found.num_rows
         except (self._pa.ArrowException, OSError) as broken:
             raise ConfigurationError(
-                f"{self.path} is damaged behind row {place - 1}; fetch or write it again"
+                f"{self.path} is damaged after row {place - 1}; fetch or write it again"
             ) from broken
 
     def _column(self, array: Any) -> Column:

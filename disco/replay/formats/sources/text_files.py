@@ -1,4 +1,4 @@
-"""Opening text files, and saying in words what is wrong with one."""
+"""Functions to open and read text files, with clear errors for files that are not valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from disco.errors import ConfigurationError
 __all__ = ["existing_file", "lines", "open_text", "readable", "rest"]
 
 LONGEST = 1 << 28
-"""Characters in one line, or in one JSON document. Packed, many more fit into a small file than into memory."""
+"""Characters in one line, or in one JSON document. A small compressed file may expand to more than fits in memory."""
 
 _MAGIC = {
     b"PAR1": "a Parquet file; give it the suffix .parquet",
@@ -27,24 +27,24 @@ _MAGIC = {
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path, if there is a file.
+    """Return the path, if it is a file.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such file.
     """
     file = Path(path)
     if file.is_dir():
         raise ConfigurationError(f"{file} is a folder; name one file in it")
     if not file.exists():
-        raise ConfigurationError(f"there is no file {file}")
+        raise ConfigurationError(f"there is no file {file}; check the path")
     return file
 
 
 def open_text(path: Path) -> IO[str]:
-    """The file's text, unpacked where its name ends in .gz.
+    """Open a file as text, unpacked if its name ends in .gz.
 
     Raises:
-        ConfigurationError: it is not text.
+        ConfigurationError: the file is not text.
     """
     with readable(path, lambda: 1):
         packed: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 (handed on)
@@ -55,7 +55,7 @@ def open_text(path: Path) -> IO[str]:
                     raise ConfigurationError(f"{path} is {what}")
             if b"\0" in head:
                 raise ConfigurationError(
-                    f"{path} is a binary file, not text; see its source for how to export it"
+                    f"{path} is a binary file, not text; see the documentation of its source for how to export it"
                 )
         except BaseException:
             packed.close()
@@ -64,7 +64,7 @@ def open_text(path: Path) -> IO[str]:
 
 
 def lines(file: IO[str], path: Path) -> Iterator[str]:
-    """The file's lines, each with its end.
+    """Yield the file's lines, each with its line end.
 
     Raises:
         ConfigurationError: a line is longer than `LONGEST`.
@@ -80,10 +80,10 @@ def lines(file: IO[str], path: Path) -> Iterator[str]:
 
 
 def rest(file: IO[str], path: Path) -> str:
-    """All that is left of the file.
+    """Return the rest of the file.
 
     Raises:
-        ConfigurationError: that is more than `LONGEST` characters.
+        ConfigurationError: the rest has more than `LONGEST` characters.
     """
     text = file.read(LONGEST)
     if len(text) == LONGEST:
@@ -95,11 +95,11 @@ def rest(file: IO[str], path: Path) -> str:
 
 @contextmanager
 def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
-    """What reading a damaged file raises becomes an error that names the file and where it broke off.
+    """Convert errors of reading a damaged file to errors that name the file and the line where reading stopped.
 
     Args:
         path: the file.
-        line: how many lines were read so far.
+        line: returns how many lines were read so far.
 
     Raises:
         ConfigurationError: the file cannot be read, is cut off, damaged, or not UTF-8.
@@ -112,11 +112,11 @@ def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
         ) from broken
     except (gzip.BadGzipFile, zlib.error) as broken:
         raise ConfigurationError(
-            f"{path}: the compressed data are damaged behind line {line()} ({broken}); fetch the file again"
+            f"{path}: the compressed data are damaged after line {line()} ({broken}); fetch the file again"
         ) from broken
     except UnicodeDecodeError as broken:
         raise ConfigurationError(
-            f"{path} is not UTF-8 text, somewhere behind line {line()}; save it as UTF-8"
+            f"{path} is not UTF-8 text, somewhere after line {line()}; save it as UTF-8"
         ) from broken
     except OSError as broken:
         raise ConfigurationError(f"{path} cannot be read: {broken.strerror or broken}") from broken

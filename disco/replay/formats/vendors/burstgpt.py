@@ -1,7 +1,7 @@
 """BurstGPT: a university's Azure OpenAI traffic (Wang et al., arXiv 2401.17644), CSV, times in seconds.
 
-Later releases have two columns more, `Session ID` and `Elapsed time` (the whole answer's, in seconds). A request
-with 0 response tokens is how the source marks a failure.
+Later releases have two more columns, `Session ID` and `Elapsed time` (the whole answer's, in seconds). The source marks
+a failed request with 0 response tokens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """llmperf's `*_individual_responses.json`: one object per request, in seconds, without arrival times.
 
-Its `inter_token_latency_s` is the whole time over the output tokens, so it contains the time to first token; the
-time per token after the first is worked out of the other two instead. `ttft_s` is 0 where no text came at all.
+Its `inter_token_latency_s` is the whole time over the output tokens, so it contains the time to first token. The time
+per token after the first is computed from the other two instead. `ttft_s` is 0 if no text came at all.
 """
 
 from __future__ import annotations

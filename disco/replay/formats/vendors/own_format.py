@@ -1,4 +1,4 @@
-"""disco's own record format: columns named exactly as those of `Trace`; everything else is a feature."""
+"""disco's own record format: columns have the names of `Trace`'s columns; all others are features."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Route records of a live client, one JSON object per line, as `disco.RouteLog` writes them.
 
-What the client saw becomes columns of the trace; what it was told and what it did become features (docs/recording.md
-lists them). A time that was cut off, because the other side spoke first, is kept as a bound: `ttft_over_s` and
-`device_ttft_over_s` say that it took longer than that, and `resolve` draws from what lies beyond.
+What the client measured becomes columns of the trace; its inputs and decisions become features (docs/recording.md
+lists them). A time that was cut off, because the other side's first token came earlier, is kept as a bound:
+`ttft_over_s` and `device_ttft_over_s` say that it took longer than that, and `resolve` draws from beyond the bound.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from disco.session.records.route_record import RENAMED
 __all__ = ["ROUTES"]
 
 RESOLUTION_S = 1e-6
-"""Records are rounded to microseconds: a loser took longer than was written down by at least that."""
+"""Records are rounded to microseconds: a loser took longer than the recorded time by at least this."""
 
 _FIRST = frozenset(("starter", "takeover"))  # roles of attempts that may have begun the answer
-_CUT_OFF = frozenset(("lost", "parked", "cancelled"))  # outcomes that say: longer than it was given
-_FEWEST_TOKENS = 8  # a rate from fewer says little
+_CUT_OFF = frozenset(("lost", "parked", "cancelled"))  # outcomes that mean: longer than the time it had
+_FEWEST_TOKENS = 8  # a rate from fewer tokens is not reliable
 
 
 def _row(record: Row) -> Row | None:
-    record = {RENAMED.get(name, name): value for name, value in record.items()}  # schema 3 had other names
+    record = {RENAMED.get(name, name): value for name, value in record.items()}  # for schema 3
     if record.get("created_s") is None:
-        remedy = "records made in virtual time have none; record a live client with disco.RouteLog"
+        remedy = "records made in virtual time have no created_s; record a live client with disco.RouteLog"
         raise BadCellError("created_s", None, "missing value", remedy)
     if record["finish_reason"] is None:
         return None
@@ -35,7 +35,7 @@ def _row(record: Row) -> Row | None:
     charges = record["ledger"]["charges"]
     output_tokens = sum(whole(c, "completion_tokens") for c in charges if c["phase"] == "answer")
     device, server = (_Side(record, place) for place in ("device", "server"))
-    # The bill's own count comes first, then the device's, which may not have got to the end; dispatch only estimates.
+    # First the bill's count, then the device's, which may not have finished reading; dispatch only estimates.
     prompt_tokens = server.prompt_tokens or device.prompt_tokens or whole(record, "prompt_tokens")
     writers = {segment["attempt"] for segment in segments}
     if len(writers) == 1 and first is not None:
@@ -71,12 +71,12 @@ def _row(record: Row) -> Row | None:
 
 
 class _Side:
-    """What a record says about the endpoint of one place. Where there are several, about the one that was used."""
+    """What a record says about the endpoint of one place; if a place has several, about the one that was used."""
 
     def __init__(self, record: Row, place: str) -> None:
         attempts = [t for t in record["attempts"] if t["place"] == place]
         first = [t for t in attempts if t["role"] in _FIRST and not t["prefix_chars"]]
-        # An attempt that failed is no start of a replay, where nothing fails unless it is told to.
+        # An attempt that failed is not a start in a replay: there, only configured faults fail.
         alive = [t for t in first if t["failure"] is None]
         self._attempt: Row | None = next((t for t in alive if t["first_content_s"] is not None), None)
         if self._attempt is None and alive:
@@ -102,7 +102,7 @@ class _Side:
         return next((e for e in there if e["name"] == used), there[0] if there else None)
 
     def _start(self, record: Row) -> float | None:
-        """When it was started, or would have been if no endpoint had spoken before; None where it was not to start."""
+        """Return when the endpoint started, or would have without an earlier answer; None: no start was planned."""
         if self._attempt is not None:
             return number(self._attempt, "started_s")
         if self._endpoint is None or self._failed:
@@ -111,14 +111,14 @@ class _Side:
         return next((number(start, "after_s") for start in planned), None)
 
     def over_s(self, spoke_at: float | None) -> float | None:
-        """How long its first token at least took, where that is all there is to know; s."""
+        """Return the least time that the first token took, if only that is known; s."""
         if self._attempt is None or self.ttft_s is not None or self._attempt["outcome"] not in _CUT_OFF:
             return None
         until = self._attempt["ended_s"] if spoke_at is None else spoke_at
         return None if until is None else max(until - self._attempt["started_s"], 0.0) + RESOLUTION_S
 
     def cached_tokens(self, prompt_tokens: int) -> int | None:
-        """Of so many, what it did not have to read; None where it was stopped before that was known."""
+        """Return how many prompt tokens the endpoint had cached; None if it was stopped before that was known."""
         return (
             None
             if self.ttft_s is None or self.read_tokens is None
@@ -126,17 +126,17 @@ class _Side:
         )
 
     def take_timeline(self, record: Row, output_tokens: int) -> None:
-        """The times of the tokens, this side having written all of them."""
+        """Take the times of the tokens from a record in which this side wrote all of them."""
         timeline = record.get("generated") or []
         if output_tokens < 2 or len(timeline) < 2:
             return
         self.tpot_s = max(timeline[-1][0] - timeline[0][0], 0.0) / (output_tokens - 1)
-        # Where chunks are fewer than tokens, these are no gaps between tokens; only their mean is known.
+        # If there are fewer chunks than tokens, only the mean of the gaps between tokens is known.
         if sum(tokens for _, tokens in timeline) == output_tokens:
             self.gaps_s = list(_gaps(timeline))
 
     def known(self, place: str) -> Row:
-        """Its name and rates."""
+        """Return the endpoint's name and rates, as features."""
         endpoint: Row = self._endpoint or {}
         return {
             place: endpoint.get("name"),
@@ -158,7 +158,7 @@ def _tpot(attempt: Row) -> float | None:
 
 
 def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
-    """Tokens that came together have nothing between them."""
+    """Yield the times between tokens; tokens of one packet have gaps of 0."""
     last_at = None
     for at, tokens in timeline:
         if last_at is not None:
@@ -168,7 +168,7 @@ def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
 
 
 def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> float:
-    """The cost as a replay charges it: an endpoint that was started reads the prompt, less what a winner had cached."""
+    """Return the cost as a replay charges it: a started endpoint reads the prompt, less what a winner had cached."""
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
     for attempt in record["attempts"]:
@@ -189,5 +189,5 @@ ROUTES = Adapter(
     needs=frozenset(("schema", "created_s", "endpoints", "ledger")),
     row=_row,
     sorts=True,  # records are written when answers end
-    note="times as a live client saw them; one that lost a race is known only to have taken longer than it was given",
+    note="times as a live client measured them; of an attempt that lost a race only a lower bound is known",
 )

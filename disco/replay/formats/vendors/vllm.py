@@ -26,7 +26,9 @@ def _rows(document: Row) -> Iterator[Row | None]:
             lists[key] = values
     if len({len(values) for values in lists.values()}) > 1:
         lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items())
-        raise ConfigurationError(f"the lists do not have one entry per request each: {lengths}")
+        raise ConfigurationError(
+            f"the lists must have one entry per request each, but have {lengths}; write the file again"
+        )
     for entries in zip(*lists.values(), strict=True):
         yield dict(zip(lists, entries, strict=True))
 
@@ -45,7 +47,7 @@ def _row(row: Row) -> Row | None:
         "output_tokens": output_tokens,
         "ttft_s": ttft_s,
         "tpot_s": sum(gaps_s) / (output_tokens - 1) if gaps_s and output_tokens > 1 else None,
-        # A chunk may carry several tokens: then these are no gaps between tokens, only their mean is known.
+        # A chunk may carry several tokens. Then only the mean of the gaps between tokens is known.
         "gaps_s": gaps_s if abs(len(gaps_s) - (output_tokens - 1)) <= 1 else [],
     }
     if "start_times" in row:
@@ -60,5 +62,5 @@ VLLM = Adapter(
     row=_row,
     document=_rows,
     sorts=True,
-    note="arrivals are its start_times; where it has none, each request arrives when the one before it is complete",
+    note="arrivals are its start_times; without them, each request arrives when the one before it is complete",
 )

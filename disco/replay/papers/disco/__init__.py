@@ -1,4 +1,4 @@
-"""The DiSCo paper's evaluation, ours beside its printed figures."""
+"""The DiSCo paper's evaluation, disco's figures beside the printed ones."""
 
 from disco.replay.papers.disco.paper_result import PaperResult, TailCut
 from disco.replay.papers.disco.paper_run import run_paper

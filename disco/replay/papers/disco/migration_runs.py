@@ -1,6 +1,6 @@
-"""What moving answers costs the reader and saves in money: what Table 3 and Figure 7 are made from.
+"""Cost of migrations to the reader, and the money that they save: the runs behind Table 3 and Figure 7.
 
-Token by token, through the real session, playback and ledger in virtual time.
+Answers run token by token, through the real session, playback and ledger in virtual time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ Floats = NDArray[np.float64]
 Order = Literal["make_before_break", "break_before_make"]
 
 ORDERS: Final[tuple[Order, ...]] = ("make_before_break", "break_before_make")
-"""disco's own order, and the paper's: there the source stops once enough is buffered, before the target writes."""
+"""disco's order, and the paper's: in the paper's the source stops once enough is buffered, before the target writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationRuns:
-    """DiSCo with migration, and without, on the same requests.
+    """DiSCo with and without migration, on the same requests.
 
     Attributes:
-        pair: of endpoints.
+        pair: the endpoints.
         budget: share b.
         order: see `ORDERS`.
-        answers: how many.
-        late_tokens: behind the cut, of each answer that moved; shape (moved,).
-        tbt_s: times between tokens as read, of the answers that moved, one behind the other; shape (m,).
-        cost_usd: of all answers, unified.
+        answers: number of answers.
+        late_tokens: late tokens behind the cut, of each answer that migrated; shape (moved,).
+        tbt_s: times between tokens as read, concatenated over the answers that migrated; shape (m,).
+        cost_usd: unified cost of all answers.
         staying_usd: the same without migration.
-        bound_usd: the same if every answer of the dear side moved behind its first token, and moving cost nothing.
-        example: the record of the first answer that moved; None when none did.
+        bound_usd: the same if every answer of the more expensive side moved after its first token, and moving cost
+            nothing.
+        example: the record of the first answer that migrated; None when none did.
     """
 
     pair: Pair
@@ -58,23 +59,23 @@ class MigrationRuns:
 
     @property
     def saved_percent(self) -> float:
-        """How much lower the cost is than without migration."""
+        """The share of the cost that migration saves, in %."""
         return 100.0 * (1.0 - self.cost_usd / self.staying_usd)
 
     @property
     def bound_percent(self) -> float:
-        """The most that any migration could save."""
+        """The most that any migration could save, in % of the cost."""
         return 100.0 * (1.0 - self.bound_usd / self.staying_usd)
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What readers notice of moves, over devices and budgets.
+    """What readers notice of migrations, over devices and budgets.
 
     Attributes:
-        answers, moved: how many.
-        late_tokens, late_p99: mean and P99 over answers that moved; None when none did.
-        tbt_p99_s: of the answers that moved; None when none did.
+        answers, moved: number of answers, and of those that migrated.
+        late_tokens, late_p99: mean and P99 over answers that migrated; None when none did.
+        tbt_p99_s: of the answers that migrated; None when none did.
     """
 
     answers: int
@@ -89,19 +90,19 @@ def migration_runs_of(
 ) -> MigrationRuns:
     """Run the first requests of a run with migration and without.
 
-    Without it both evaluators give the same cost to the last digit (a test holds that), so the quick one is asked.
+    Without migration both evaluators give the same cost to the last digit (a test checks that), so the fast one runs.
     """
     scenario = pair.scenario
     workload = resolve(source(seed), scenario, seed=seed).take(0, requests)
     arm = Arm(pair.policy, budget, migrate=True, order=order)
     moving = simulate(workload, scenario, arm, seed=seed)
     staying = evaluate(workload, scenario, Arm(pair.policy, budget), seed=seed)
-    dearer_usd = scenario.device_rates.cost_out - scenario.server_rates.cost_out
-    dear = staying.device_won if dearer_usd > 0.0 else ~staying.device_won
-    could_move = int((workload.answer_tokens[dear] - 1).sum())
+    extra_usd = scenario.device_rates.cost_out - scenario.server_rates.cost_out
+    expensive = staying.device_won if extra_usd > 0.0 else ~staying.device_won
+    could_move = int((workload.answer_tokens[expensive] - 1).sum())
     staying_usd = float(staying.cost_usd.sum())
     reading = moving.reading
-    assert reading is not None  # events always read
+    assert reading is not None  # the event-accurate evaluator always measures the reading
     return MigrationRuns(
         pair=pair,
         budget=budget,
@@ -111,13 +112,13 @@ def migration_runs_of(
         tbt_s=reading.moved_tbt_s,
         cost_usd=float(moving.cost_usd.sum()),
         staying_usd=staying_usd,
-        bound_usd=staying_usd - could_move * abs(dearer_usd),
+        bound_usd=staying_usd - could_move * abs(extra_usd),
         example=moving.example,
     )
 
 
 def reader_of(moves: Sequence[MigrationRuns]) -> Reader:
-    """Pool answers; at least one element."""
+    """Pool the answers of at least one run."""
     late = np.concatenate([each.late_tokens for each in moves])
     tbt_s = np.concatenate([each.tbt_s for each in moves])
     return Reader(

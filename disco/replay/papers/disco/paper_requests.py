@@ -1,4 +1,4 @@
-"""The requests of each run: lengths like Alpaca's or the user's own, one request in 30 s on average."""
+"""Requests of each run: lengths like Alpaca's or from the user's file, one request in 30 s on average."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LengthSample", "Requests", "read_lengths"]
 
 MEAN_INTERVAL_S: Final = 30.0
 
-# Set far from the seeds of what is drawn later (TTFT, time per token), so that nothing goes in step with it.
+# Far from the seeds of later draws (TTFT, time per token), so that the streams are not correlated.
 _SEED_OFFSET: Final = 1_000_003
 
 _COLUMNS: Final = ("prompt_tokens", "output_tokens")
@@ -29,11 +29,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LengthSample:
-    """Prompts and their answers, in tokens.
+    """Lengths of prompts and their answers, in tokens.
 
     Attributes:
         prompt_tokens, output_tokens: of each request; int64, shape (n,).
-        name: of the file.
+        name: name of the file.
     """
 
     prompt_tokens: Ints
@@ -43,11 +43,11 @@ class LengthSample:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Makes the requests of a run from its seed; can be pickled.
+    """Function that returns the requests of a run from its seed; can be pickled.
 
     Attributes:
-        requests: how many a run.
-        lengths: what lengths are drawn from, prompts with their answers; None: `synthetic.alpaca_like`.
+        requests: number of requests in a run.
+        lengths: sample from which lengths are drawn, prompts with their answers; None: `synthetic.alpaca_like`.
     """
 
     requests: int
@@ -55,7 +55,7 @@ class Requests:
 
     @property
     def what(self) -> str:
-        """For a reader."""
+        """Description of the lengths, for tables."""
         if self.lengths is None:
             return "lengths: stand-in for Alpaca, log-normal with its means and P99"
         return f"lengths: {self.lengths.prompt_tokens.size:,} prompts of {self.lengths.name}"
@@ -76,7 +76,7 @@ class Requests:
 
 
 def read_lengths(path: str | os.PathLike[str]) -> LengthSample:
-    """Read a CSV file with the columns prompt_tokens and output_tokens; others are left alone.
+    """Read a CSV file with the columns prompt_tokens and output_tokens; other columns are ignored.
 
     Raises:
         ConfigurationError: no such file, no such column, no row, or a value that is not a number of tokens (with line
@@ -95,17 +95,15 @@ def read_lengths(path: str | os.PathLike[str]) -> LengthSample:
             for row in reader:
                 for column in _COLUMNS:
                     cell = (row[column] or "").strip()
-                    least = (
-                        1 if column == "prompt_tokens" else 0
-                    )  # without a prompt there is nothing to prefill
+                    least = 1 if column == "prompt_tokens" else 0  # an empty prompt has nothing to prefill
                     if not (cell.isascii() and cell.isdigit() and int(cell) >= least):
                         raise ConfigurationError(
                             f"{file}, line {reader.line_num}, column {column}: not a whole number of tokens, at least "
-                            f"{least}; mend it or leave the line out"
+                            f"{least}; fix the value or leave the line out"
                         )
                     values[column].append(int(cell))
     if not values["prompt_tokens"]:
-        raise ConfigurationError(f"{file} holds no lengths below its first line")
+        raise ConfigurationError(f"{file} has no lengths below its first line; add at least one row")
     return LengthSample(
         np.array(values["prompt_tokens"], dtype=np.int64),
         np.array(values["output_tokens"], dtype=np.int64),

@@ -1,4 +1,4 @@
-"""What a run of the paper's evaluation found."""
+"""Result of a run of the paper's evaluation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class TailCut:
     """A cell of Table 2: how much lower P99 of TTFT is than under stochastic dispatch, in %.
 
     Attributes:
-        server, regime, device: which.
-        printed: in the paper.
-        ours: DiSCo's policy here, over all budgets.
-        inner: the same without the budgets 0 and 1; None where there are no others.
-        optimal_wait: our own policy, asked for the tail; None where the server is constrained (see there).
-        oracle: who knows every TTFT in advance; nobody can do better here.
+        server, regime, device: names of the cell.
+        printed: the paper's figure.
+        ours: DiSCo's policy in disco, over all budgets.
+        inner: the same without the budgets 0 and 1; None if there are no others.
+        optimal_wait: disco's own policy, optimised for the tail; None if the server is constrained (see `Curves`).
+        oracle: knows every TTFT in advance; the bound of all policies on these requests.
     """
 
     server: str
@@ -48,9 +48,9 @@ class TailCut:
 
     @property
     def verdict(self) -> str:
-        """Where we stand.
+        """How our figure compares with the printed one.
 
-        "ahead"; else "optimal wait ahead"; else "out of reach", even of the oracle; else "behind".
+        "ahead"; else "optimal wait ahead"; else "out of reach", even for the oracle; else "behind".
         """
         if self.ours.mean >= self.printed:
             return "ahead"
@@ -61,19 +61,19 @@ class TailCut:
 
 @dataclass(frozen=True, slots=True)
 class PaperResult:
-    """Everything that the tables are made from.
+    """All results from which the tables are made.
 
     Attributes:
-        runs, requests: how many, and requests in each.
-        event_requests: of the first run, through the event-accurate evaluator.
+        runs, requests: number of runs, and of requests in each.
+        event_requests: number of requests of the first run that ran through the event-accurate evaluator.
         budgets: rising.
-        seed: of the first run.
-        lengths: what prompts and answers are, in words.
-        servers: what runs in each server's place, in words, by the paper's name.
-        curves: TTFT over the budget, pair by pair.
-        migrations: with and without migration, pair by pair and budget by budget.
-        planning: what planning takes; the only figures that depend on the machine.
-        took_s: the whole run.
+        seed: seed of the first run.
+        lengths: origin of prompt and answer lengths, in words.
+        servers: the profile used for each server, in words, by the paper's name.
+        curves: TTFT over the budget, one per pair.
+        migrations: runs with and without migration, by pair and budget.
+        planning: planning times; the only figures that depend on the machine.
+        took_s: duration of the whole run, s.
     """
 
     runs: int
@@ -89,7 +89,7 @@ class PaperResult:
     took_s: float
 
     def tail_cuts(self) -> list[TailCut]:
-        """Table 2."""
+        """Return the cells of Table 2."""
         inner = any(0.0 < budget < 1.0 for budget in self.budgets)
         return [
             TailCut(
@@ -106,19 +106,19 @@ class PaperResult:
         ]
 
     def moves_by(self) -> Iterator[tuple[str, Regime, Order, list[MigrationRuns]]]:
-        """MigrationRuns by server, regime and order."""
+        """Yield the migration runs by server, regime and order."""
         for server, regime, order in product(SERVERS, REGIMES, ORDERS):
             key = server.key, regime, order
             mine = [m for m in self.migrations if (m.pair.server, m.pair.regime, m.order) == key]
             yield *key, mine
 
     def readers(self) -> Iterator[tuple[str, Regime, Order, Reader]]:
-        """Table 3: by server, regime and order."""
+        """Yield the rows of Table 3, by server, regime and order."""
         for server, regime, order, mine in self.moves_by():
             yield server, regime, order, reader_of(mine)
 
     def report(self) -> Report:
-        """All curves and the timeline of one answer that moved, for a page with plots."""
+        """Return all curves and the timeline of one answer that migrated, for an HTML page with plots."""
         return Report(
             title="The DiSCo paper's evaluation",
             notes=(self.described(), *(f"{key}: {what}." for key, what in self.servers.items())),
@@ -127,14 +127,14 @@ class PaperResult:
         )
 
     def described(self) -> str:
-        """The set-up in a sentence."""
+        """Return the set-up in one sentence."""
         return (
             f"{self.runs} runs of {self.requests:,} requests, {len(self.budgets)} budgets from {self.budgets[0]:g} to "
             f"{self.budgets[-1]:g}, Poisson arrivals every 30 s, at most 128 tokens an answer; {self.lengths}."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data for JSON: ours beside the printed figures."""
+        """Return everything as plain data for JSON: disco's figures beside the printed ones."""
         return {
             "setup": {
                 "runs": self.runs,

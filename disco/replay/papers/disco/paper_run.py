@@ -1,4 +1,4 @@
-"""The paper's whole evaluation: `run_paper`."""
+"""Run of the paper's whole evaluation: `run_paper`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from disco.replay.sweeps.executors import Progress, run_all
 __all__ = ["EVENT_REQUESTS", "run_paper"]
 
 EVENT_REQUESTS: Final = 200
-"""How many requests of the first run go through the event-accurate evaluator, at every second budget above 0."""
+"""Number of requests of the first run for the event-accurate evaluator, at every second budget above 0."""
 
 
 def run_paper(
@@ -39,24 +39,24 @@ def run_paper(
 ) -> PaperResult:
     """Run the paper's set-up: 3 devices × 4 servers × 2 regimes × budgets.
 
-    TTFT comes from the vectorised evaluator, on all requests of all runs; what readers notice of moves, and what moves
-    save, from the event-accurate one, on the first requests of the first run at every second budget above 0
-    (where one side alone answers, and it is the cheaper one).
+    TTFT comes from the vectorised evaluator, on all requests of all runs. What readers notice of migrations, and what
+    migrations save, comes from the event-accurate one, on the first requests of the first run at every second budget
+    above 0 (at budget 0 only the cheaper side answers).
 
     Args:
-        runs: how often requests and times are drawn anew.
-        requests: in each run.
+        runs: number of runs; each draws requests and times again.
+        requests: number of requests in each run.
         budgets: shares b.
-        executor: where pairs of endpoints are worked on; None: in this process. Every executor gives the same figures,
-            planning times apart.
-        progress: is told how many pieces of work are done, and how many there are.
+        executor: runs the pairs of endpoints; None: in this process. Every executor gives the same figures, except for
+            planning times.
+        progress: called with the number of units of work done, and the total.
         lengths: a CSV file with prompt_tokens and output_tokens to draw requests from; None: like Alpaca's.
-        servers: profiles to use instead of the shipped stand-ins, by the paper's names (see `setup.SERVERS`).
-        event_requests: for the event-accurate evaluator, at most `requests`.
-        seed: of the first run; the others follow.
+        servers: profiles to use instead of the shipped stand-ins, by the paper's names (see `paper_setup.SERVERS`).
+        event_requests: number of requests for the event-accurate evaluator, at most `requests`.
+        seed: seed of the first run; the others follow.
 
     Raises:
-        ConfigurationError: a number that cannot be, an unknown server, or a file of lengths that is not one.
+        ConfigurationError: a number out of range, an unknown server, or a file of lengths that is not valid.
     """
     began_at = time.monotonic()
     for what, value, least in (
@@ -85,7 +85,7 @@ def run_paper(
     vectors = [(source, pair, steps, seeds) for pair in chosen]
     tell = progress or (lambda _done, _total: None)
     total = len(events) + len(vectors)
-    # The longer pieces first: at the end only short ones are left for the last worker.
+    # The longer units first: at the end only short ones are left for the last worker.
     moves = run_all(executor, migration_runs_of, events, lambda done, _: tell(done, total))
     curves = run_all(executor, curves_of, vectors, lambda done, _: tell(len(events) + done, total))
     return PaperResult(

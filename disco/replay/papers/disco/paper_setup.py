@@ -1,4 +1,4 @@
-"""The paper's set-up: who is compared with whom, at which prices, under which requests."""
+"""The paper's set-up: endpoints, prices and requests of the comparison."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ DEVICES: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of the paper, and what runs in its place: none of the paper's own traces is public.
+    """A server of the paper, and the profile used for it: none of the paper's own traces is public.
 
     Attributes:
-        key: what the paper's tables call it.
+        key: the server's name in the paper's tables.
         profile: name of a shipped profile.
-        price: in the price table, which holds the paper's prices.
-        what: what the profile is, for a reader.
+        price: name in the price table, which holds the paper's prices.
+        what: description of the profile, for tables.
     """
 
     key: str
@@ -107,7 +107,7 @@ class Pair:
 
     @property
     def regime(self) -> Regime:
-        """As labelled in the paper."""
+        """The regime as labelled in the paper."""
         return self.scenario.regime
 
     @property
@@ -117,15 +117,15 @@ class Pair:
 
     @property
     def prices_say(self) -> Regime:
-        """What the prices make the regime, whatever its label."""
+        """The regime that follows from the prices, without the label."""
         return replace(self.scenario, labelled=None).regime
 
 
 def pairs(servers: Mapping[str, ServerProfile] | None = None) -> tuple[Pair, ...]:
-    """3 devices × 4 servers × 2 regimes.
+    """Return the pairs: 3 devices × 4 servers × 2 regimes.
 
     Args:
-        servers: other profiles, by the paper's name of the server they are to stand for.
+        servers: profiles to use instead of the shipped ones, by the paper's name of the server.
 
     Raises:
         ConfigurationError: a name that no server of the paper has.

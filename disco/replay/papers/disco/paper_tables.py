@@ -1,4 +1,4 @@
-"""The result as plain tables, ours beside the printed figures."""
+"""The result as plain tables, disco's figures beside the printed ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class PaperTable(NamedTuple):
     """A table of strings.
 
     Attributes:
-        title: which of the paper's tables or figures it stands beside.
+        title: the paper's table or figure that it compares with.
         header: one name per column.
         rows: cells in the order of the header.
-        notes: sentences below it.
+        notes: sentences below the table.
     """
 
     title: str
@@ -41,7 +41,7 @@ class PaperTable(NamedTuple):
 
 
 def paper_tables(result: PaperResult) -> list[PaperTable]:
-    """Set-up, Table 2, Figure 6, Table 3, Figure 7 and Figure 9."""
+    """Return the tables: set-up, Table 2, Figure 6, Table 3, Figure 7 and Figure 9."""
     return [
         _setup(result),
         _table_2(result),
@@ -61,7 +61,7 @@ def _setup(result: PaperResult) -> PaperTable:
     ]
     return PaperTable(
         "Set-up",
-        ("server", "what runs in its place"),
+        ("server", "profile used"),
         tuple(result.servers.items()),
         (
             result.described(),
@@ -92,7 +92,7 @@ def _table_2(result: PaperResult) -> PaperTable:
     notes = [
         f"Of {len(cuts)} cells: "
         + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        + ". Out of reach: above what an oracle that knows every TTFT reaches on these servers and lengths.",
+        + ". Out of reach: above the figure of an oracle that knows every TTFT on these servers and lengths.",
     ]
     notes += [
         f"{cut.device} × {cut.server} {_LETTER[cut.regime]}: {cut.verdict}; printed {cut.printed:.2f} %, ours "
@@ -103,8 +103,8 @@ def _table_2(result: PaperResult) -> PaperTable:
     inner = [cut.inner.mean - cut.ours.mean for cut in cuts if cut.inner is not None]
     if inner and (0.0 in result.budgets or 1.0 in result.budgets):
         notes.append(
-            "At the budgets 0 and 1 stochastic dispatch does what DiSCo does, but for the race at 1; without them the "
-            f"cut is {min(inner):+.1f} to {max(inner):+.1f} points different."
+            "At the budgets 0 and 1 stochastic dispatch decides as DiSCo does, except for the race at 1; without them "
+            f"the cut is {min(inner):+.1f} to {max(inner):+.1f} points different."
         )
     return PaperTable(
         "Table 2: P99 of TTFT below stochastic dispatch, mean over budgets, %",
@@ -188,7 +188,7 @@ def _table_3(result: PaperResult) -> PaperTable:
             )
         )
     return PaperTable(
-        "Table 3: what a move costs the reader",
+        "Table 3: what a migration costs the reader",
         (
             "server",
             "",
@@ -206,8 +206,9 @@ def _table_3(result: PaperResult) -> PaperTable:
         (
             f"Token by token: the first {result.event_requests} requests of the first run, {_budgets(result)}.",
             "All devices together; read at 4.8 tokens/s.",
-            "Make first (disco's): the source writes on until the target does. Break first (the paper's): it stops.",
-            "Late: tokens behind the cut that are released after their deadline, per answer that moved.",
+            "Make first (disco's): the source writes until the target does.",
+            "Break first (the paper's): the source stops before the target writes.",
+            "Late: tokens behind the cut that are released after their deadline, per answer that migrated.",
         ),
     )
 
@@ -259,7 +260,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
                 for (regime, order), (percent, where) in sorted(best.items())
             ),
             "Unified cost; the same answers as for Table 3, each with and without migration.",
-            "Bound: best device, if each answer of the dear side moved behind its first token and moving cost nothing.",
+            "Bound: best device, if each answer of the more expensive side moved after its first token at no cost.",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Figure 9: what planning takes."""
+"""Figure 9: planning times."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SAMPLES: Final = (1_000, 10_000, 100_000)
 BUDGET: Final = 0.5
 _TAIL: Final = 0.05
 _REPEATS: Final = 7
-_DEVICE: Final = Candidate("device", "device", prefill_tps=50.0)  # about what the paper's phones do
+_DEVICE: Final = Candidate("device", "device", prefill_tps=50.0)  # about the rate of the paper's phones
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningTime:
-    """Of one policy: ms, the median of a few repeats.
+    """Planning time of one policy, ms: the median of a few repeats.
 
     Attributes:
-        policy: whose plan.
-        samples: prompt lengths and times to first token it is made from.
-        ms: what it takes here.
+        policy: name of the policy.
+        samples: number of prompt lengths and of times to first token that the plan is made from.
+        ms: the time on this machine, ms.
     """
 
     policy: str

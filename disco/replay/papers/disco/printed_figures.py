@@ -1,4 +1,4 @@
-"""The figures that the paper prints, as data; each says in which table or figure.
+"""The figures that the paper prints, as data; each docstring names the table or figure.
 
 Sun, Wang, Lai: DiSCo: Device-Server Collaborative LLM-Based Text Streaming Services, Findings of ACL 2025.
 """
@@ -24,10 +24,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PrintedHandover:
-    """What a reader notices of a move.
+    """What a reader notices of a migration.
 
     Attributes:
-        delayed_tokens, delayed_p99: mean and P99 of tokens that come late, over answers that moved.
+        delayed_tokens, delayed_p99: mean and P99 of late tokens, over answers that migrated.
         tbt_p99_s: P99 of the time between tokens as read.
     """
 
@@ -84,4 +84,4 @@ PLANNING_MS: Final[Mapping[str, Mapping[int, float]]] = MappingProxyType(
         "wait_time": MappingProxyType({1_000: 0.486, 10_000: 1.741, 100_000: 14.856}),
     }
 )
-"""Figure 9: milliseconds to plan from so many samples, on an Apple M1."""
+"""Figure 9: milliseconds to plan, by number of samples, on an Apple M1."""

@@ -1,4 +1,4 @@
-"""TTFT of every policy over the budget, run by run: what Table 2 and Figure 6 are made from."""
+"""TTFT of every policy over the budget, run by run: the curves behind Table 2 and Figure 6."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["Curves", "curves_of"]
 
 Floats = NDArray[np.float64]
 
-# Without a share for the tail, the optimal wait makes the mean small.
+# Without a share for the tail, the optimal wait minimises the mean.
 _FOR_THE_MEAN: Final = 0.0
 _FOR_THE_TAIL: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """One pair of endpoints, at every budget in every run.
+    """The curves of one pair of endpoints, at every budget in every run.
 
     Attributes:
-        pair: which.
+        pair: the endpoints.
         budgets: rising, b of them.
         mean_s, p99_s: TTFT by line, float64, shape (runs, b) each. The lines are "disco", "stoch", "server_only",
-            "device_only", "oracle" and, where the device is constrained, "optimal_wait" (the other regime leaves
-            nothing to optimise); each of the last two is asked for the mean there and for P99 here.
-        used: share of all prompt tokens that the constrained side processed, same lines, asked for P99, and shape.
+            "device_only", "oracle" and, if the device is constrained, "optimal_wait" (the other regime leaves nothing
+            to optimise). "oracle" and "optimal_wait" minimise the mean in `mean_s` and P99 in `p99_s`.
+        used: share of all prompt tokens that the constrained side processed; lines and shape as in `p99_s`.
         cells: the same as lines of a report.
     """
 
@@ -48,16 +48,16 @@ class Curves:
     cells: tuple[Cell, ...]
 
     def tail_cut(self, line: str, *, inner: bool = False) -> Figure:
-        """How much lower P99 is than under stochastic dispatch, averaged over budgets, in %; interval over runs.
+        """Return how much lower P99 is than under stochastic dispatch, averaged over budgets, %; interval over runs.
 
         Args:
-            line: whose.
-            inner: without the budgets 0 and 1, at which every policy does the same.
+            line: name of the line.
+            inner: leave out the budgets 0 and 1, at which every policy does the same.
         """
         return figure(self._cuts(self.p99_s, line, inner=inner).mean(axis=1).tolist())
 
     def mean_cuts(self, line: str) -> Floats:
-        """How much lower the mean is than under stochastic dispatch, in %, mean over runs; one per inner budget."""
+        """Return how much lower the mean is than under stochastic dispatch, %, mean over runs; one per inner budget."""
         return np.asarray(self._cuts(self.mean_s, line, inner=True).mean(axis=0))
 
     def _cuts(self, values: Mapping[str, Floats], line: str, *, inner: bool) -> Floats:
@@ -71,8 +71,8 @@ def curves_of(
     """Run every policy on a pair.
 
     Args:
-        source: makes the requests of a run from its seed.
-        pair: of endpoints.
+        source: returns the requests of a run from its seed.
+        pair: the endpoints.
         budgets: shares b.
         seeds: one per run.
     """
