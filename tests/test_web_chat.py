@@ -117,16 +117,16 @@ def page() -> Iterator[Page]:
 
 
 @contextlib.contextmanager
-def asking(app: Running, policy: str) -> Iterator[http.client.HTTPResponse]:
-    body = {"messages": [{"role": "user", "content": "Tell me."}], "policy": policy}
+def asking(app: Running, preset: str) -> Iterator[http.client.HTTPResponse]:
+    body = {"messages": [{"role": "user", "content": "Tell me."}], "preset": preset}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", app.port, timeout=20)) as connection:
         connection.request("POST", "/chat", json.dumps(body), {"Content-Type": "application/json"})
         with connection.getresponse() as response:
             yield response
 
 
-def events(app: Running, policy: str) -> list[dict]:
-    with asking(app, policy) as response:
+def events(app: Running, preset: str) -> list[dict]:
+    with asking(app, preset) as response:
         parts = response.read().decode().split("\n\n")
     return [json.loads(part.removeprefix("data: ")) for part in parts if part]
 
@@ -165,8 +165,8 @@ def test_the_words_come_with_their_writers_and_the_route_at_the_end():
 
 def test_the_local_model_alone():
     with running() as app:
-        for policy in ("private", "balanced", "battery-saver"):
-            *words, last = events(app, policy)
+        for preset in ("private", "balanced", "battery-saver"):
+            *words, last = events(app, preset)
             assert "".join(event["text"] for event in words) == WHOLE
             assert last["route"]["winner"] == "device"
         assert "private" in events(app, "privat")[0]["error"]
@@ -184,15 +184,15 @@ def test_a_reader_who_goes_away_stops_the_work():
 # ---------------------------------------------------------------------- in the browser
 
 
-def submit(page: Page, text: str, policy: str) -> None:
-    assert page.evaluate(f"$('policy').value = {policy!r}") == page.evaluate("$('policy').value")
+def submit(page: Page, text: str, preset: str) -> None:
+    assert page.evaluate(f"$('preset').value = {preset!r}") == page.evaluate("$('preset').value")
     page.evaluate(f"$('ask').value = {text!r}; $('form').requestSubmit()")
 
 
 def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
     with with_server(DIES) as (app, _, _):
         page.goto(app.url)
-        page.wait("$('policy').value == 'balanced'")
+        page.wait("$('preset').value == 'balanced'")
         assert set(page.evaluate("Object.keys(presets)")) == set(available_presets())
         page.evaluate("window.peaks = []; new MutationObserver(() => peaks.push(parseInt($('buffered').textContent)))"
                       ".observe($('buffered'), {childList: true})")  # fmt: skip
@@ -230,7 +230,7 @@ def test_the_page_colours_each_word_by_its_writer(page, tmp_path):
 def test_the_stop_button_stops_the_models(page):
     with with_server(HANGS) as (app, server, portal):
         page.goto(app.url)
-        page.wait("$('policy').value == 'balanced'")
+        page.wait("$('preset').value == 'balanced'")
         submit(page, "Tell me.", SERVER_FIRST)
         page.wait("document.querySelector('.words .server')")
         page.evaluate("$('stop').click()")
@@ -243,7 +243,7 @@ def test_the_stop_button_stops_the_models(page):
 def test_without_a_server_the_page_says_so(page):
     with running() as app:
         page.goto(app.url)
-        page.wait("$('policy').value == 'private'")
+        page.wait("$('preset').value == 'private'")
         assert "no server" in page.evaluate("document.querySelector('.legend').textContent")
         submit(page, "Tell me.", "private")
         page.wait("document.querySelector('.facts')")

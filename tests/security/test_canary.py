@@ -147,7 +147,7 @@ def test_nothing_an_application_does_gives_them_away(process, place):
     assert told["switched"] >= 1
     assert told["routes"] > 100
     for file, says in {
-        "log.jsonl": "disco_policy",
+        "log.jsonl": "disco_preset",
         "spans.json": "local/smollm2-135m",
         "metrics.json": "disco.cost",
         "routes.jsonl": '"finish_reason": "stop"',
