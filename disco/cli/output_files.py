@@ -14,7 +14,7 @@ __all__ = ["check_output", "write"]
 
 STANDARD_OUTPUT = "-"
 # What a command reads; a name that is no file (of a shipped profile, say) is never written to.
-INPUTS = ("trace", "lengths", "device", "server", "local", "policy", "key_file")
+INPUTS = ("trace", "lengths", "device", "server", "local", "preset", "key_file")
 
 
 def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) -> None:

@@ -89,8 +89,8 @@ class Metrics:
             ["endpoint", "phase", "kind"],
             registry=registry,
         )
-        self._moves = Counter(
-            "disco_moves", "Moves in mid-answer, taken (switched) or given up", ["outcome"], registry=registry
+        self._migrations = Counter(
+            "disco_migrations", "Migrations, completed (switched) or given up", ["outcome"], registry=registry
         )
         self._failovers = Counter(
             "disco_failovers",
@@ -139,7 +139,7 @@ class Metrics:
         for limit, facts in route.budget.items():
             self._budget_left.labels(limit).set(facts["left"])
         for transfer in route.migrations:
-            self._moves.labels(transfer.outcome).inc()
+            self._migrations.labels(transfer.outcome).inc()
         for attempt in route.attempts:
             if attempt.failure is not None:
                 self._failures.labels(attempt.endpoint, attempt.failure).inc()

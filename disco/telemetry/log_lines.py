@@ -56,7 +56,7 @@ def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None
                 "model": model,
                 "input_tokens": prompt_tokens,
                 "starts": starts,
-                "moves_planned": moves,
+                "migrations_planned": moves,
                 "fallbacks": ", ".join(plan.fallbacks),
             }
         ),
@@ -76,14 +76,14 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         for transfer in route.migrations:
             _log_move(transfer)
     _ROUTE.info(
-        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, moves %d; %.3g USD",
+        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d; %.3g USD",
         row["outcome"],
         row.get("winner", "nobody"),
         row["output_tokens"],
         _s(route.pace.ttft_released_s),
         row["duration_s"],
         row["attempts"],
-        row["moves"],
+        row["migrations"],
         row["cost_usd"],
         extra=_fields(row),
     )

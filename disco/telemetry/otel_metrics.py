@@ -52,7 +52,7 @@ class Instruments:
         )
         self._cost = meter.create_counter("disco.cost", unit="{USD}", description="What was charged.")
         self._attempts = meter.create_counter("disco.attempts", unit="{attempt}", description="Attempts.")
-        self._moves = meter.create_counter(
+        self._migrations = meter.create_counter(
             "disco.migrations", unit="{move}", description="Moves in mid-answer, taken or given up."
         )
         self._failovers = meter.create_counter(
@@ -86,7 +86,7 @@ class Instruments:
             self._cost.add(charge.cost, of)
         for move in route.migrations:
             way = {"disco.source": move.source, "disco.target": move.target}
-            self._moves.add(1, {**way, "disco.outcome": move.outcome})
+            self._migrations.add(1, {**way, "disco.outcome": move.outcome})
         for dead, by in route.failovers:
             way = {"disco.source": dead.endpoint, "disco.target": by.endpoint}
             self._failovers.add(1, {**way, ERROR_TYPE: dead.failure or "_OTHER"})

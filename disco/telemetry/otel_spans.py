@@ -129,11 +129,15 @@ def _events(route: RouteRecord) -> Iterator[Event]:
     for move in route.migrations:
         way: dict[str, Fact] = {"disco.source": move.source, "disco.target": move.target}
         planned: dict[str, Fact] = {"disco.outcome": move.outcome, "disco.expected_s": move.expected_s}
-        yield move.decided_s, "disco.move.decided", {**way, **planned, "disco.cut_tokens": move.cut_tokens}
+        yield (
+            move.decided_s,
+            "disco.migration.decided",
+            {**way, **planned, "disco.cut_tokens": move.cut_tokens},
+        )
         if move.switched_s is not None:
             took = 0.0 if move.took_s is None else move.took_s
             late: dict[str, Fact] = {"disco.took_s": took, "disco.late_tokens": move.late_tokens}
-            yield move.switched_s, "disco.move.switched", {**way, **late}
+            yield move.switched_s, "disco.migration.switched", {**way, **late}
     for dead, by in route.failovers:
         at_s = max(by.started_s, dead.ended_s or 0.0)
         failed: dict[str, Fact] = {"disco.source": dead.endpoint, "disco.target": by.endpoint}

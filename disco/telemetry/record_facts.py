@@ -54,7 +54,7 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
         "winner": route.winner,
         "last_writer": route.segments[-1].endpoint if route.segments else None,
         "attempts": len(route.attempts),
-        "moves": sum(transfer.outcome == "switched" for transfer in route.migrations),
+        "migrations": sum(transfer.outcome == "switched" for transfer in route.migrations),
         "failovers": len(route.failovers),
         "input_tokens": usage[0],
         "output_tokens": usage[1],

@@ -3,8 +3,8 @@
 Run `python tests/benchmarks/bench_faults.py [--answers 1000] [--litellm PYTHON]`. A real llama.cpp server stands behind
 a proxy that breaks connections (`tests/faults`); disco's other endpoint is the same small model in a process of its
 own, which is killed and frozen, too. At any time one of the two is healthy. Half of the requests have a fault; there
-are stretches during which the server is down (`fault_runs/schedule.py`). Whether each of disco's answers is exactly
-what its writers wrote is judged by what was heard of them, not by disco's record (`fault_runs/witness.py`). All have
+are stretches during which the server is down (`helpers/fault_schedule.py`). Whether each of disco's answers is exactly
+what its writers wrote is judged by what was heard of them, not by disco's record (`helpers/fault_witness.py`). All have
 the same clocks.
 
 - disco: a new client for each answer (one for each stretch), so that no breaker spares it a fault.
@@ -30,14 +30,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' fault laboratory
+for folder in ("support/servers", "support", "."):  # the tests' fault laboratory
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
-from fault_runs.clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process
-from fault_runs.own import Disco
-from fault_runs.schedule import Turn, schedule
-from faults.proxy_server.proxy import fault_proxy
-from measuring import options as command_line
-from servers import llama_cpp_server
+from faults.proxy_server.proxy import fault_proxy  # noqa: E402
+from helpers.fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process  # noqa: E402
+from helpers.fault_disco import Disco  # noqa: E402
+from helpers.fault_schedule import Turn, schedule  # noqa: E402
+from helpers.measuring import options as command_line  # noqa: E402
+from servers import llama_cpp_server  # noqa: E402
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import openai
 from bench_stream import LONG, MESSAGES, prepared
-from measuring import met, serving, unpaced
-from measuring import options as command_line
+from helpers.measuring import met, serving, unpaced
+from helpers.measuring import options as command_line
 
 from disco import AsyncDisco, Disco
 

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from measuring import options as command_line
+from helpers.measuring import options as command_line
 
 STATEMENTS = (
     "import openai",

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import llama_cpp
 import numpy as np
-from measuring import options as command_line
+from helpers.measuring import options as command_line
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
 from disco.events import Ended

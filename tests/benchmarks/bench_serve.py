@@ -31,8 +31,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import openai
-from measuring import STREAM_HEAD, document, event, met, piece, serving
-from measuring import options as command_line
+from helpers.measuring import STREAM_HEAD, document, event, met, piece, serving
+from helpers.measuring import options as command_line
 
 from disco import AsyncDisco
 

@@ -25,8 +25,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
-from measuring import STREAM_HEAD, document, event, met, piece, serving, shuffled, unpaced
-from measuring import options as command_line
+from helpers.measuring import STREAM_HEAD, document, event, met, piece, serving, shuffled, unpaced
+from helpers.measuring import options as command_line
 
 from disco import AsyncDisco
 from disco.dispatch import Preset

@@ -63,7 +63,7 @@ def client(
 @pytest.mark.parametrize(
     ("typo", "meant"),
     [
-        ("polcy", "policy"),
+        ("prset", "preset"),
         ("local-only", "local_only"),
         ("pace", "pace_tps"),
         ("migrates", "migrate"),
@@ -81,7 +81,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(typo, meant):
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("policy", 3, "string"),
+        ("preset", 3, "string"),
         ("local_only", "yes", "boolean"),
         ("local_only", 1, "boolean"),
         ("pace_tps", 0, "above 0"),
@@ -128,7 +128,7 @@ def test_defaults_that_no_request_could_keep_to_are_refused(options):
 given_options = st.fixed_dictionaries(
     {},
     optional={
-        "policy": st.none() | st.sampled_from(["fast", "cheap"]),
+        "preset": st.none() | st.sampled_from(["fast", "cheap"]),
         "local_only": st.none() | st.booleans(),
         "pace_tps": st.none() | st.just("off") | st.integers(1, 50) | st.floats(0.1, 50),
         "migrate": st.none() | st.booleans(),

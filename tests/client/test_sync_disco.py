@@ -89,8 +89,8 @@ def test_errors_are_those_of_the_sdk_and_keep_what_was_written():
         assert len(caught.value.partial_text.split()) == 3
         with pytest.raises(disco.NoEndpointError, match="needs a server"):
             c.files.list()
-        with pytest.raises(disco.ConfigurationError, match="policy"):
-            c.chat.completions.create(model="m", messages=SEA, extra_body={"disco": {"polcy": "fast"}})
+        with pytest.raises(disco.ConfigurationError, match="preset"):
+            c.chat.completions.create(model="m", messages=SEA, extra_body={"disco": {"prset": "fast"}})
         with pytest.raises(TypeError, match="messages"):
             c.chat.completions.create(model="m")
 

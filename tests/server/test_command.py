@@ -135,8 +135,10 @@ def test_what_takes_too_long_is_broken_off_and_told_so(grace, count):
         asking(address, "/v1/chat/completions", {**LONG, "stream": False}) as waiting,
     ):
         answer = streaming.getresponse()
-        busy = ""
+        assert answer.status == 200
+        busy, deadline = "", time.monotonic() + 60
         while "disco_http_requests_in_flight 2.0" not in busy:
+            assert time.monotonic() < deadline, busy
             assert process.poll() is None
             with asking(address, "/metrics") as connection:
                 busy = connection.getresponse().read().decode()

@@ -45,12 +45,14 @@ def one(answer: int = 60, prompt: int = 50, arrivals: Sequence[float] = (0.0,)) 
     return Trace.of(arrival_s=arrivals, prompt_tokens=[prompt] * n, output_tokens=[answer] * n)
 
 
-def at(name: str, *, moves: dict[str, Migration] | None = None, after_s: float = 0.0) -> Callable[..., Plan]:
+def at(
+    name: str, *, migrations: dict[str, Migration] | None = None, after_s: float = 0.0
+) -> Callable[..., Plan]:
     """Starts there; the others, as they are given, stand by."""
 
     def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
         rest = tuple(c.name for c in candidates if c.name != name)
-        return Plan((Start(name, after_s),), rest, moves or {})
+        return Plan((Start(name, after_s),), rest, migrations or {})
 
     return plan
 

@@ -47,7 +47,7 @@ def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
         "winner": "device",
         "last_writer": "device",
         "attempts": 2,
-        "moves": 0,
+        "migrations": 0,
         "failovers": 0,
         "input_tokens": route.attempts[0].prompt_tokens,
         "output_tokens": route.attempts[0].completion_tokens,

@@ -110,7 +110,7 @@ def test_a_move_is_two_events_and_the_target_an_attempt(otel):
     answer(device, server, preset(moves=True, pace_tps=10.0))
     whole = otel.answer()
     assert (whole.attributes["disco.migrations"], whole.attributes["disco.last_writer"]) == (1, "device")
-    assert events(whole)[-2:] == ["disco.move.decided", "disco.move.switched"]
+    assert events(whole)[-2:] == ["disco.migration.decided", "disco.migration.switched"]
     decided, switched = whole.events[-2:]
     way = {"disco.source": "server", "disco.target": "device"}
     assert decided.attributes.items() >= {**way, "disco.outcome": "switched"}.items()

@@ -257,7 +257,7 @@ def _labels(transfer: MigrationRecord | None) -> list[dict[str, Any]]:
 
 
 def _caption(record: RouteRecord, transfer: MigrationRecord | None) -> str:
-    who = f"Preset {record.preset}: {record.answer_tokens} tokens"
+    who = f"Policy {record.preset}: {record.answer_tokens} tokens"
     if transfer is None or transfer.took_s is None:
         writers = dict.fromkeys(piece.endpoint for piece in record.segments)
         return f"{who}, written by {' and '.join(writers)}."

@@ -69,7 +69,11 @@ ZIPPED = answer(gzip.compress(FIFTY), content_type="text/event-stream", headers=
 BOOM = answer(b'{"error": {"message": "boom"}}', status="500 Internal Server Error")
 
 
-@pytest.mark.parametrize("scripts", [[ZIPPED], [MOVED, NORMAL], [BOOM], [[RESET]]], ids=["zipped", "moved", "refused", "reset"])
+@pytest.mark.parametrize(
+    "scripts",
+    [[ZIPPED], [MOVED, NORMAL], [BOOM], [[RESET]]],
+    ids=["zipped", "moved", "refused", "reset"],
+)
 async def test_whatever_comes_of_it_both_ways_are_counted(scripts):
     """Compressed bytes as they came, a redirect's, an error's body, and what was dropped without a word."""
     async with served(*scripts) as (server, endpoint):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -228,29 +227,3 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(file):
         "not a number": ("line 9",),
     }
     assert str(skipped).startswith("6 rows were left out: 2 out of order (line 7, line 8); ")
-
-
-@pytest.mark.skipif(
-    "DISCO_TRACES" not in os.environ, reason="DISCO_TRACES names no folder with public traces"
-)
-def test_the_real_files_can_be_read():
-    names = {
-        "burstgpt": "BurstGPT*.csv",
-        "azure": "AzureLLMInferenceTrace_*.csv",
-        "mooncake": "*_trace.jsonl",
-        "llmperf": "*_individual_responses.json",
-        "disco": "conv.csv",
-    }
-    folder = Path(os.environ["DISCO_TRACES"])
-    found = [
-        (kind, path)
-        for kind, name in names.items()
-        for path in sorted(folder.rglob(name))
-        if path.stat().st_size
-    ]
-    assert found
-    for kind, path in found:
-        trace, _ = read_trace(path, limit=200_000)
-        assert f"format {kind}" in trace.source
-        assert len(trace) > 1
-        assert trace.prompt_tokens.max() > 0

@@ -36,7 +36,7 @@ def moved_record() -> RouteRecord:
         created_s=None,
         max_tokens=None,
         endpoints=(),
-        policy="wait_time",
+        preset="wait_time",
         finish_reason="stop",
         prompt_tokens=5,
         answer_tokens=10,

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import httpx2
-from fault_runs.clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
-from fault_runs.schedule import Turn
-from fault_runs.witness import Device, Witness, complaint
 from faults.proxy_server.proxy import FaultProxy
+from helpers.fault_clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
+from helpers.fault_schedule import Turn
+from helpers.fault_witness import Device, Witness, complaint
 from servers import LlamaServer
 
 from disco import AsyncDisco, Timeouts

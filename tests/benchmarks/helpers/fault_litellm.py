@@ -1,6 +1,6 @@
 """`litellm.Router` under faults, for `bench_faults.py`, in an environment of its own: its pins conflict with ours.
 
-Run as `python litellm_program.py PROXY SPARE MODEL CONNECT_S SILENCE_S`. One line of JSON in (prompt, limit), one out
+Run as `python fault_litellm.py PROXY SPARE MODEL CONNECT_S SILENCE_S`. One line of JSON in (prompt, limit), one out
 (what came, and when); "warm" takes stock of resources, "close" closes everything and says what is left.
 """
 

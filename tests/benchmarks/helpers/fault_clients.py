@@ -19,9 +19,9 @@ from typing import Any
 
 import httpx2
 import openai
-from fault_runs.schedule import Turn
 from faults.proxy_server.fault import Kind, Moment
 from faults.proxy_server.proxy import FaultProxy
+from helpers.fault_schedule import Turn
 from servers import LlamaServer
 
 __all__ = [
@@ -214,7 +214,7 @@ async def litellm_process(
     python: str, proxy: str, spare: LlamaServer
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The client script, in its own environment."""
-    script = Path(__file__).with_name("litellm_program.py")
+    script = Path(__file__).with_name("fault_litellm.py")
     arguments = (proxy, spare.base_url, spare.model, str(CONNECT_S), str(SILENCE_S))
     process = await asyncio.create_subprocess_exec(
         python,
