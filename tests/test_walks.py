@@ -23,9 +23,7 @@ def functions_of(path: str) -> set[str]:
     return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-@pytest.mark.parametrize(
-    "title", ["Path of a prompt", "Path of a token", "Path of a loser's charge"]
-)
+@pytest.mark.parametrize("title", ["Path of a prompt", "Path of a token", "Path of a loser's charge"])
 def test_every_hop_is_a_function_and_none_goes_back(title):
     hops = walk(title)
     assert len(hops) >= 6
