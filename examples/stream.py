@@ -1,9 +1,9 @@
-"""Stream one answer: an `openai` client with a second model behind it.
+"""Stream one answer with an `openai` client that has a second model.
 
     python examples/stream.py
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
-the model on this machine answer together. Without it, the model on this machine answers alone.
+the local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[demo]"
 """
 
@@ -24,7 +24,7 @@ async def main() -> None:
         async for chunk in stream:
             if chunk.choices:
                 print(chunk.choices[0].delta.content or "", end="", flush=True)
-        print(f"\n\n{stream.route.winner} spoke first; it cost {stream.route.cost:.7f} USD")
+        print(f"\n\n{stream.route.winner} wrote first; the answer cost {stream.route.cost:.7f} USD")
 
 
 asyncio.run(main())

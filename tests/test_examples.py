@@ -41,7 +41,7 @@ def test_stream_on_this_machine_alone(tmp_path):
     printed = run("stream.py", tmp_path)
     text, _, last = printed.strip().rpartition("\n\n")
     assert len(text) > 5  # small models can be brief
-    assert re.fullmatch(r"device spoke first; it cost [0-9.]+ USD", last)
+    assert re.fullmatch(r"device wrote first; the answer cost [0-9.]+ USD", last)
 
 
 def test_stream_with_a_server(tmp_path, llama_server):
@@ -54,14 +54,14 @@ def test_stream_with_a_server(tmp_path, llama_server):
     )
     text, _, last = printed.strip().rpartition("\n\n")
     assert len(text) > 5  # small models can be brief
-    assert re.fullmatch(r"(device|server) spoke first; it cost [0-9.]+ USD", last)
+    assert re.fullmatch(r"(device|server) wrote first; the answer cost [0-9.]+ USD", last)
 
 
 def test_failover_goes_on_where_the_server_died(tmp_path):
     printed = run("failover.py", tmp_path)
     assert re.findall(r"^\[(\w+)\] ", printed, flags=re.MULTILINE) == ["server", "device"]
     assert "failures: ['connection']" in printed
-    assert "every piece reached you as it was written: True" in printed
+    assert "every segment was delivered as it was written: True" in printed
     (counts,) = re.findall(r"\('server', (\d+)\), \('device', (\d+)\)", printed)
     assert all(int(count) > 0 for count in counts)
 

@@ -23,9 +23,7 @@ def functions_of(path: str) -> set[str]:
     return {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-@pytest.mark.parametrize(
-    "title", ["The way of a prompt", "The way of a token", "The way of a loser's charge"]
-)
+@pytest.mark.parametrize("title", ["Path of a prompt", "Path of a token", "Path of a loser's charge"])
 def test_every_hop_is_a_function_and_none_goes_back(title):
     hops = walk(title)
     assert len(hops) >= 6
@@ -37,7 +35,7 @@ def test_every_hop_is_a_function_and_none_goes_back(title):
 
 def test_each_rule_is_changed_in_one_file():
     """And in the functions that the page names."""
-    rules = walk("Where do I change …")
+    rules = walk("Where to change a rule")
     assert len(rules) >= 10
     for path, names in rules:
         assert set(names) <= functions_of(path), path

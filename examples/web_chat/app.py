@@ -1,10 +1,10 @@
-"""A chat in the browser that shows live which endpoint wrote which words, and how full the playback buffer is.
+"""A chat in the browser that shows live which endpoint wrote which words, and the level of the playback buffer.
 
     python examples/web_chat/app.py                  # then open http://127.0.0.1:8000
-    python examples/web_chat/app.py --demo-server    # with a real server beside the model on this machine
+    python examples/web_chat/app.py --demo-server    # with a real server and the local model
 
 With OPENAI_API_KEY set (and OPENAI_BASE_URL, OPENAI_MODEL where the server is not OpenAI's), your server and the
-model on this machine answer together. Without it, the model on this machine answers alone.
+local model answer together. Without it, the local model answers alone.
 Needs: pip install "disco-llm[demo]" fastapi uvicorn
 """
 
@@ -33,14 +33,14 @@ LOCAL = "smollm2-135m"
 
 
 class Question(BaseModel):
-    """What the page sends: the conversation so far, and the preset to answer it with."""
+    """A request of the page: the conversation so far, and the preset for the answer."""
 
     messages: list[dict[str, str]]
     preset: str = "balanced"
 
 
 def create_app(client: AsyncDisco, model: str) -> FastAPI:
-    """The application; `model` is the server's. It closes `client` when it ends."""
+    """Return the application, which closes `client` at its end; `model` is the server's model."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,14 +61,14 @@ def create_app(client: AsyncDisco, model: str) -> FastAPI:
 
     @app.post("/chat")
     async def chat(question: Question) -> StreamingResponse:
-        # When the page goes away or stops the answer, the server cancels `answer`, which closes the stream.
+        # When the page is closed or stops the answer, the server cancels `answer`, which closes the stream.
         return StreamingResponse(answer(client, model, question), media_type="text/event-stream")
 
     return app
 
 
 async def answer(client: AsyncDisco, model: str, question: Question) -> AsyncIterator[str]:
-    """Server-sent events: each piece of text with its writer, then the route record or what went wrong."""
+    """Yield server-sent events: each chunk of text with its writer, then the route record or the error."""
     try:
         stream = await client.chat.completions.create(
             model=model,
@@ -88,20 +88,23 @@ async def answer(client: AsyncDisco, model: str, question: Question) -> AsyncIte
 
 
 def event(**data: object) -> str:
+    """Return a server-sent event with `data` as JSON."""
     return f"data: {json.dumps(data)}\n\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Chat in the browser with two models at once.")
+    parser = argparse.ArgumentParser(description="Chat in the browser with two models.")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--demo-server", action="store_true", help="start a real server to play with")
+    parser.add_argument(
+        "--demo-server", action="store_true", help="start a real server for the demonstration"
+    )
     given = parser.parse_args()
     with ExitStack() as stack:
         model = os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
         settings: dict[str, Any] = {}
         if given.demo_server:
             server = stack.enter_context(DemoServer(LOCAL))
-            # It continues through its completions route and runs the same file, so the file's template is right.
+            # The server continues through /completions with the same model file, so the file's template fits.
             continuation = Continuation(method="completions", template=str(server.model))
             settings = {"base_url": server.base_url, "api_key": "none", "continuation": continuation}
             settings["price"] = (0.15, 0.60)  # USD per million tokens in and out: gpt-4o-mini's

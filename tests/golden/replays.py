@@ -102,7 +102,9 @@ def events_of(found: Result) -> Iterator[str]:
     for move in record["transfers"]:
         way = f"{places[move['source']]} to {places[move['target']]}"
         yield (
-            f"move {way}: switched" if move["outcome"] == "switched" else f"move given up: {move['outcome']}"
+            f"migration {way}: switched"
+            if move["outcome"] == "switched"
+            else f"migration abandoned: {move['outcome']}"
         )
     failed: set[str] = set()
     for tried in record["tries"]:
@@ -123,9 +125,9 @@ def events_of(found: Result) -> Iterator[str]:
         if tried["endpoint"] == "backup":
             yield "attempt at the backup"
     for rest in record["rested"]:
-        yield f"rested: {rest['reason']}"
+        yield f"deprioritised: {rest['reason']}"
     for withheld in record["withheld"]:
-        yield f"withheld: {withheld['what']}, {withheld['why']}"
+        yield f"budget cut: {withheld['what']}, {withheld['why']}"
     for charge in record["ledger"]["charges"]:
         if charge["prompt_tokens"] or charge["completion_tokens"]:
             yield f"charged: {charge['phase']}"
