@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -19,15 +19,27 @@ if TYPE_CHECKING:
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# Test helpers (servers.py, scripted_server.py) are imported by name from any room.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    use_quick_model(config.cache.mkdir("models"))
+    if "not real" in config.option.markexpr:
+        sys.addaudithook(_refuse_what_is_real)
+        sys.modules["llama_cpp"] = None  # type: ignore[assignment] # so that importing it fails
+    else:
+        use_quick_model(config.cache.mkdir("models"))
+
+
+_LOAD_A_MODEL = ("child_main", "llama_server_child.py", "llama_cpp.server")
+
+
+def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
+    """In `make test-fast`, fail a test that connects, listens or loads a model: it lacks the mark `real`."""
+    if event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes):
+        raise RuntimeError("this test uses a socket: mark it, or its module, with `pytest.mark.real`")
+    if event == "subprocess.Popen" and any(str(word).endswith(_LOAD_A_MODEL) for word in arguments[1]):
+        raise RuntimeError("this test loads a model: mark it, or its module, with `pytest.mark.real`")
 
 
 with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis

@@ -77,6 +77,7 @@ def test_the_readme_shows_how_to_use_it():
     assert [b.needs_server for b in BLOCKS if b.page.name == "README.md"].count(True) >= 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("block", [b for b in BLOCKS if not b.needs_server], ids=lambda block: block.where)
 def test_code_runs(block, tmp_path):
     if block.needs_package is not None and importlib.util.find_spec(block.needs_package) is None:
@@ -84,6 +85,7 @@ def test_code_runs(block, tmp_path):
     run(block.code, tmp_path)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.needs_server], ids=lambda block: block.where)
 def test_code_runs_against_a_real_server(block, llama_server, tmp_path):
     """The SDK reads OPENAI_BASE_URL; the key and the model's name in the text are taken by this server."""

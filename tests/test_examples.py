@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from forked import run_script
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUN_S = 90.0  # they take seconds; a busy machine may need more

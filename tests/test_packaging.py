@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parent.parent
 
 # The build backend comes with the `dev` extra; `--no-index` proves that nothing is fetched.

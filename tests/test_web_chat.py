@@ -35,6 +35,8 @@ from disco.dispatch import available_presets
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
+pytestmark = pytest.mark.real
+
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install fastapi uvicorn")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install fastapi uvicorn")
 

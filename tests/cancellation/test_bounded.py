@@ -27,6 +27,8 @@ from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
+pytestmark = pytest.mark.real
+
 HERE = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": "off"})
 THERE = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
 BOTH = Preset(dispatch={"policy": "race"}, playback={"pace_tps": "off"})

@@ -14,6 +14,8 @@ from leaving import script, soon
 from promptly import WITHIN_S
 from serving import upstream
 
+pytestmark = pytest.mark.real
+
 PROGRAM = """
     import asyncio, signal, sys, threading, time
     # A test run in the background of a shell inherits that SIGINT is ignored.

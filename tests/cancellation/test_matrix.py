@@ -77,6 +77,7 @@ async def test_a_stream_that_is_read(moment, way):
     assert tasks() == before
 
 
+@pytest.mark.real
 @at(some(WAITING, BROKEN_OFF), "backend")
 async def test_a_real_call_that_waits(device, moment, way):
     before = tasks()
@@ -85,6 +86,7 @@ async def test_a_real_call_that_waits(device, moment, way):
         assert tasks() == before
 
 
+@pytest.mark.real
 @at(some(READING, ALL), "backend")
 async def test_a_real_stream_that_is_read(device, moment, way):
     before = tasks()

@@ -154,6 +154,7 @@ async def test_a_defect_ends_its_own_answer_only(monkeypatch, caplog):
 # ---------------------------------------------------------------------- event loops that end
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("moment", ["server writes", "last token came"])
 def test_an_event_loop_that_ends_takes_the_answer_with_it(moment, backend):
@@ -173,6 +174,7 @@ def test_an_event_loop_that_ends_takes_the_answer_with_it(moment, backend):
         del kept
 
 
+@pytest.mark.real
 def test_an_event_loop_that_is_closed_over_running_tasks_stops_the_model(device):
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)
@@ -196,6 +198,7 @@ def test_an_event_loop_that_is_closed_over_running_tasks_stops_the_model(device)
 # ---------------------------------------------------------------------- threads
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("way", ["with", "close", "drop", "break"])
 def test_leaving_a_stream_of_the_synchronous_client(device, way):
     with Disco(local=device, policy=HERE) as client:
@@ -218,6 +221,7 @@ def test_leaving_a_stream_of_the_synchronous_client(device, way):
             gc.enable()
 
 
+@pytest.mark.real
 def test_closing_the_synchronous_client_ends_those_who_wait_in_other_threads():
     before = set(threading.enumerate())
     told = []
@@ -242,6 +246,7 @@ def test_closing_the_synchronous_client_ends_those_who_wait_in_other_threads():
     soon(lambda: not new_threads(before))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_client_with_its_own_model_leaves_no_thread(backend):
     before = set(threading.enumerate())
@@ -255,6 +260,7 @@ def test_a_client_with_its_own_model_leaves_no_thread(backend):
     anyio.run(main, backend=backend)
 
 
+@pytest.mark.real
 def test_a_deadline_ends_a_synchronous_answer(device):
     with Disco(local=device, policy=HERE) as client, pytest.raises(openai.APITimeoutError):
         for _ in client.chat.completions.create(**ASKED, extra_body={"disco": {"deadline_s": 0.3}}):
@@ -265,6 +271,7 @@ def test_a_deadline_ends_a_synchronous_answer(device):
 # ---------------------------------------------------------------------- HTTP
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("moment", "stream"),
     [
@@ -293,6 +300,7 @@ def test_a_client_of_the_http_server_that_hangs_up(moment, stream):
             assert served.ask("/health").status == 200
 
 
+@pytest.mark.real
 def test_a_client_of_the_http_server_that_hangs_up_while_the_model_reads_its_prompt(device):
     long = [{"role": "user", "content": f"{time.monotonic_ns()}: {LONG}"}]
     with serving(lambda on_route: AsyncDisco(local=device, policy=HERE, on_route=on_route)) as served:

@@ -8,6 +8,8 @@ import pytest
 
 from disco.cli import main
 
+pytestmark = pytest.mark.real
+
 QUESTION = "What is a xylophone-4711?"
 
 

@@ -20,6 +20,8 @@ from disco.cli.demonstration.demo_server import DemoServer, DemoServerError
 from disco.cli.demonstration.shaping_proxy import shape
 from disco.errors import ConfigurationError, ModelFileError
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def server():

@@ -20,7 +20,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 # The SDK's helpers leave their own generators open, which trio remarks on; the plain client's do the same.
 sdk_leaves_generators = pytest.mark.filterwarnings(

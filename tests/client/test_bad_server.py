@@ -49,7 +49,7 @@ from scripted_server import (
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 # The SDK's own generators are left open by an exception, which trio remarks on.
 sdk_leaves_generators = pytest.mark.filterwarnings(

@@ -23,7 +23,7 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "first-model", "messages": SEA}

@@ -188,6 +188,7 @@ async def test_defaults_hold_for_every_way_of_asking_and_can_be_taken_back():
     await c.close()
 
 
+@pytest.mark.real
 def test_the_synchronous_client_has_them_too():
     local = SimulatedEndpoint("device", SimulatedProfile(decode_tps=1e4), place="device")
     with Disco(

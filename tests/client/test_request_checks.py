@@ -11,6 +11,8 @@ from scripted_server import chunk, scripted_server, sse, stream
 from disco import AsyncDisco, Disco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 
+pytestmark = pytest.mark.real
+
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]
 WRONG = [
     ({"stream_options": 5}, "stream_options"),

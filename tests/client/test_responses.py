@@ -214,6 +214,7 @@ def test_images_and_structured_output_are_translated():
     }
 
 
+@pytest.mark.real
 def test_the_real_local_model_answers_it_in_both_clients():
     class Who(BaseModel):
         name: str

@@ -201,6 +201,7 @@ def simulated(**more: object) -> SimulatedEndpoint:
     return SimulatedEndpoint("device", SimulatedProfile(**profile), place="device")
 
 
+@pytest.mark.real
 @pytest.mark.anyio
 async def test_prompts_answers_and_keys_are_not_in_it(tmp_path):
     with RouteLog(tmp_path / "r.jsonl") as log:

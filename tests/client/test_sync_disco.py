@@ -16,6 +16,8 @@ from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 
+pytestmark = pytest.mark.real
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA, "max_tokens": 8, "temperature": 0.0, "seed": 3}
 

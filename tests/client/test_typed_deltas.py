@@ -184,6 +184,7 @@ def test_reasoning_that_came_in_one_chunk_with_text_is_in_the_whole_answer():
     assert answer.choices[0].message.content == "Hi"
 
 
+@pytest.mark.real
 def test_served_over_http():
     with (
         serving(lambda **more: AsyncDisco(local=TypedEndpoint(), policy="private", **more)) as served,

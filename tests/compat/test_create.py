@@ -27,7 +27,7 @@ from compat_cases import (
 )
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 
 async def test_a_completion(client, side, ask):

@@ -152,6 +152,7 @@ def connect(kind: Any, base_url: str) -> Any:
     return kind(base_url=base_url, api_key="k", **own)
 
 
+@pytest.mark.real
 async def test_chunks_of_a_raw_response() -> None:
     with_usage: Any = {**ASKED, "stream_options": {"include_usage": True}}
     async with scripted_server(ANSWER) as server:
@@ -178,6 +179,7 @@ def text(made: Any) -> Any:
     return choices[0][3]["delta"][3].get("content") if choices else made[3]["usage"][3]["total_tokens"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("way", ["chat", "responses"])
 async def test_parsing_takes_no_way_around_bytes_and_gives_what_the_bytes_say(way: str, monkeypatch) -> None:
     monkeypatch.setattr("uuid.uuid4", lambda: type("fixed", (), {"hex": "0" * 32}))
@@ -205,6 +207,7 @@ async def test_parsing_takes_no_way_around_bytes_and_gives_what_the_bytes_say(wa
         assert len(parsed_bytes) < (1 if way == "chat" else len(TEXT) + 6)
 
 
+@pytest.mark.real
 async def test_a_raw_response_is_read_once_in_whatever_way() -> None:
     async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
         raw = client.chat.completions.with_raw_response
@@ -219,6 +222,7 @@ async def test_a_raw_response_is_read_once_in_whatever_way() -> None:
             _ = [item async for item in response.parse()]
 
 
+@pytest.mark.real
 async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_stays_with_copies() -> None:
     asked = {name: value for name, value in ASKED.items() if name != "stream"}
     async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
@@ -233,6 +237,7 @@ async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_sta
     assert "route" not in whole.model_dump_json()
 
 
+@pytest.mark.real
 async def test_leaving_a_parsed_stream_stops_the_answer() -> None:
     script = [*ANSWER[:2], *ANSWER[2:3], "wait for close"]
     async with scripted_server(script) as server, connect(AsyncDisco, server.base_url) as client:
@@ -244,6 +249,7 @@ async def test_leaving_a_parsed_stream_stops_the_answer() -> None:
             await server.closed.wait()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_chunks_of_a_synchronous_raw_response() -> None:
     async with scripted_server(ANSWER) as server:

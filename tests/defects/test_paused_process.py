@@ -11,6 +11,8 @@ import pytest
 from defects.asking import prose
 from scripted_server import STREAM_END, STREAM_HEAD, chunk, piece, scripted_server, sse
 
+pytestmark = pytest.mark.real
+
 WORDS = prose(45)
 PAUSE_S, GAP_S = 2.5, 2.0
 CLIENTS = 4  # of each kind; what is looked at first on waking, data or clock, is chance for each of them

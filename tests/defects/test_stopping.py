@@ -9,6 +9,8 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Request
 
+pytestmark = pytest.mark.real
+
 pytest.importorskip("llama_cpp")
 
 ENDLESS = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"

@@ -25,6 +25,8 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from tests.endpoints import conformance_following, conformance_stopping, conformance_writing
 from tests.endpoints.conformance import CHECKS, Subject
 
+pytestmark = pytest.mark.real
+
 assert conformance_writing, conformance_stopping  # they add their checks
 BY_NAME = {check.__name__: check for check in CHECKS}
 # Servers have no followers, and do not say how they come on.

@@ -11,7 +11,7 @@ from faults.proxy_server.fault import Direction, Fault, Kind, Moment
 from faults.proxy_server.origin import TEXT
 from faults.proxy_server.proxy import fault_proxy
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 
 @pytest.fixture(params=["asyncio", "trio"])

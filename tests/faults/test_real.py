@@ -22,7 +22,7 @@ from disco.endpoints.simulation.simulated_text import tokenise
 from disco.errors import FailureKind
 from disco.request import Timeouts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 QUESTION = [{"role": "user", "content": "Write three short sentences about the sea, please."}]
 M = Moment.MIDDLE

@@ -12,6 +12,8 @@ from faults.in_memory import MemoryServer, befallen
 from faults.lab import PATIENT, asking, calm, device, get
 from faults.proxy_server.fault import Direction, Kind, Moment
 
+pytestmark = pytest.mark.real
+
 CELLS = list(zip(REPRESENTATIVES, ["asyncio", "trio"] * len(REPRESENTATIVES), strict=False))
 
 

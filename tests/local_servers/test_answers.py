@@ -27,7 +27,7 @@ from disco.endpoints.continuation import Continuation
 from disco.profiles import QuantileTable, ServerProfile
 from disco.request import Timeouts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
 ASKED = {"messages": SEA, "max_tokens": 16, "temperature": 0}

@@ -24,7 +24,7 @@ from disco.errors import EndpointFailure, FailureKind
 from disco.events import Started
 from disco.request import Prefix, Request
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 SEA = "The sea is wide and deep. It keeps its own time, and nobody owns it."
 HELLO = Request([{"role": "user", "content": "Tell me about the sea."}], model="gpt-4o-mini")

@@ -20,7 +20,7 @@ from disco.endpoints.gguf_header import read_header, read_tokens
 from disco.profiles import QuantileTable, ServerProfile
 from disco.request import Prefix, Request, Timeouts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 COUNT = [{"role": "user", "content": "Count from 1 to 30."}]
 BEGUN = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"

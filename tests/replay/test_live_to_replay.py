@@ -27,6 +27,8 @@ from disco.replay.workload.scenario import Arm, Scenario, resolve
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
 
+pytestmark = pytest.mark.real
+
 CANARY = "xylophone-4711"
 TTFT_S = 10e-6  # per request: sums of times that records round to microseconds
 COST_SHARE = 0.03  # of all recorded cost: what the device counted otherwise, or did not get to read
@@ -117,6 +119,7 @@ def assert_costs_match(outcome: Outcome, trace: Trace, routes: list[RouteRecord]
     assert outcome.cost_usd.sum() == pytest.approx(recorded.sum(), rel=COST_SHARE)
 
 
+@pytest.mark.real
 def test_the_trace_is_what_was_recorded(recording):
     trace, routes = recording.trace, recording.routes
     assert len(trace) == len(routes) == sum(RECORDED.values())

@@ -35,6 +35,8 @@ from canaries import (
 from scripted_server import answer, chunk, sse, stream, usage
 from serving import upstream
 
+pytestmark = pytest.mark.real
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUPPORT = (ROOT / "tests" / "support", ROOT / "tests" / "support" / "servers")

@@ -22,6 +22,8 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind, LocalModelError, ModelFileError, NoEndpointError
 
+pytestmark = pytest.mark.real
+
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 KEY = "sk-canary-0123456789"

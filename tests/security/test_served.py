@@ -20,6 +20,8 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
+pytestmark = pytest.mark.real
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": PROMPT}], "disco": {"pace_tps": "off"}}
 PAGE = "http://app.test:3000"
 

@@ -23,6 +23,8 @@ from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
+pytestmark = pytest.mark.real
+
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Tell me about the sea."}]}
 KEY = "sk-canary-0123456789"
 SERVER_FIRST = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})

@@ -22,6 +22,8 @@ from serving import upstream
 
 from disco.cli import main
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "serve"]
 KEY = "k" * 20

@@ -14,6 +14,8 @@ from disco import ConfigurationError
 from disco.server import make_app
 from disco.server.access_guards import is_loopback
 
+pytestmark = pytest.mark.real
+
 KEY = "a-key-of-many-characters"
 CHAT = {"model": "m", "messages": HELLO, "disco": {"pace_tps": "off"}}
 PAGE = "http://app.test:3000"

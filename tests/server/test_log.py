@@ -15,6 +15,8 @@ from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
+pytestmark = pytest.mark.real
+
 SERVER_FIRST = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
 CHAT = {"model": "m", "messages": [*HELLO, {"role": "user", "content": "CANARYPROMPT"}]}
 QUOTE = '{"error":{"message":"CANARYPROMPT by upstream-key","code":"CANARYPROMPT","type":"upstream-key"}}'

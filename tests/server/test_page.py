@@ -18,6 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="ut
 COMMANDS = [code for code in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if code.startswith("curl")]
 
 
+@pytest.mark.real
 @pytest.mark.skipif(shutil.which("curl") is None or shutil.which("sh") is None, reason="needs curl")
 @pytest.mark.parametrize("command", COMMANDS, ids=range(len(COMMANDS)))
 def test_the_commands_work(local, command):

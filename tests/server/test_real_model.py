@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from disco import Disco
 
+pytestmark = pytest.mark.real
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA, "max_tokens": 24, "temperature": 0.9, "seed": 11}
 LONG = {"model": "m", "messages": SEA, "max_tokens": 1500, "logit_bias": {"0": -100, "2": -100}}

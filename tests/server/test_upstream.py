@@ -18,6 +18,8 @@ from serving import HELLO, serving, upstream
 from disco import AsyncDisco
 from disco.dispatch import Preset
 
+pytestmark = pytest.mark.real
+
 PLAIN = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
 CHAT = {"model": "m", "messages": HELLO}
 EVENTS = scripted.sse(

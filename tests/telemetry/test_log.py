@@ -148,6 +148,7 @@ def own(caplog):
     return "\n".join(logging.Formatter().format(r) + repr(vars(r)) for r in ours)
 
 
+@pytest.mark.real
 @pytest.mark.anyio
 async def test_neither_prompts_answers_nor_keys_even_when_the_server_quotes_them(caplog, otel):
     """A server that answers, one that dies in mid-answer, and one whose refusal repeats key and prompt."""

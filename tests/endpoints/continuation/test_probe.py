@@ -12,6 +12,8 @@ from scripted_server import answer, chunk, scripted_server, sse, stream
 from disco.endpoints.continuation import Continuation, ProbeVerdict, probe
 from disco.endpoints.continuation.probe import judge
 
+pytestmark = pytest.mark.real
+
 SENT = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 AUTO = Continuation("auto")
 

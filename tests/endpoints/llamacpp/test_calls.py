@@ -16,7 +16,7 @@ from tests.endpoints.conformance import next_event
 
 pytest.importorskip("llama_cpp")
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 NOTHING = Prefix()
 

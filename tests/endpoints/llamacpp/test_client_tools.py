@@ -14,7 +14,7 @@ from weather_server import weather_server
 from disco import AsyncDisco
 from disco.dispatch import Preset
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 

@@ -22,6 +22,7 @@ from disco.request import Prefix
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.anyio,
     pytest.mark.skipif(sys.platform == "win32", reason="it is killed by signals here"),
 ]

@@ -23,6 +23,7 @@ from tests.endpoints.conformance import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.anyio,
     pytest.mark.skipif(sys.platform == "win32", reason="it is killed by signals here"),
 ]

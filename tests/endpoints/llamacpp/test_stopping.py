@@ -17,7 +17,7 @@ from disco.errors import ConfigurationError, EndpointFailure, FailureKind, Local
 from tests.endpoints.conformance import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 
 # ---------------------------------------------------------------- stopping

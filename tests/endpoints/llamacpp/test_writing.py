@@ -11,7 +11,7 @@ from disco.events import Ended, Usage
 from disco.request import Prefix
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 
 # ---------------------------------------------------------------- writing

@@ -30,7 +30,7 @@ from disco.events import DeltaKind, Ended, Usage
 from disco.request import Prefix, Request, Timeouts
 from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 NORMAL = stream(
     sse(chunk(role="assistant", content=""), chunk("Hel"), chunk("lo"), chunk(finish="stop"), usage(9, 2))

@@ -91,6 +91,7 @@ def test_what_the_client_says_for_all_requests(retries):
         assert {"x-later", "cookie"} <= set(mine.headers)
 
 
+@pytest.mark.real
 @pytest.mark.anyio
 async def test_two_requests_are_two_requests():
     answer = stream(sse(chunk("Hi"), chunk(finish="stop")))
@@ -108,6 +109,7 @@ async def test_two_requests_are_two_requests():
     assert {**first, "content-length": ""} == {**second, "content-length": ""}
 
 
+@pytest.mark.real
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", ["500 Oops", "200 OK"])
 async def test_an_endless_error_is_not_read_to_its_end(status):

@@ -12,7 +12,7 @@ from disco.errors import FailureKind
 from disco.request import Request, Timeouts
 from tests.endpoints.openai_api.asking import ask, collect, failing, text_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 QUESTION = [{"role": "user", "content": "Write three short sentences about the sea."}]
 

@@ -31,7 +31,7 @@ from disco.events import Traffic
 from disco.request import Prefix
 from tests.endpoints.openai_api.asking import KEY, ask, collect, served
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 NORMAL = stream(
     *(sse(chunk(text), done=False) for text in ("Hel", "lo")), sse(chunk(finish="stop"), usage(9, 2))

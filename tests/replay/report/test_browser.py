@@ -15,7 +15,10 @@ from disco.replay.report import Report, to_html
 pytest.importorskip("plotly")
 
 BROWSER = find_chromium()
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine"),
+]
 
 FLAGS = (
     "--headless",

@@ -205,7 +205,7 @@ def test_an_answer_goes_down_from_station_to_station(stations, writers):
     down = {"big": Migration("cloud"), "cloud": Migration("home"), "home": Migration("phone")}
     workload = resolve_stations(one(900, prompt=20), stations, seed=0)
     records: dict[int, RouteRecord] = {}
-    out = simulate_stations(workload, stations, at("big", moves=down), on_record=records.__setitem__)
+    out = simulate_stations(workload, stations, at("big", migrations=down), on_record=records.__setitem__)
     assert [(t.source, t.target) for t in records[0].migrations] == [(s, m.target) for s, m in down.items()]
     assert list(out.examples) == [writers]
     assert tuple(p.endpoint for p in records[0].segments) == writers
@@ -221,7 +221,7 @@ def test_an_answer_goes_down_from_station_to_station(stations, writers):
 def test_an_answer_moves_to_the_middle_of_three():
     stations = (PHONE, HOME, CLOUD)
     workload = resolve_stations(one(400), stations, seed=0)
-    out = simulate_stations(workload, stations, at("cloud", moves={"cloud": Migration("home")}))
+    out = simulate_stations(workload, stations, at("cloud", migrations={"cloud": Migration("home")}))
     assert out.migrations.tolist() == [1]
     (record,) = out.examples.values()
     move, target = record.migrations[0], record.attempts[1]

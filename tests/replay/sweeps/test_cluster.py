@@ -19,6 +19,8 @@ from disco.replay.sweeps.sweep import run_sweep, sweep
 from disco.replay.workload.scenario import Arm
 from disco.replay.workload.synthetic import synthetic_trace
 
+pytestmark = pytest.mark.real
+
 distributed = pytest.importorskip("distributed")
 
 SCENARIOS = scenarios()
