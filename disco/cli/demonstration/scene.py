@@ -245,9 +245,10 @@ def explain(screen: Screen, record: RouteRecord) -> None:
     parts += [f"{t.endpoint} failed ({t.failure})" for t in record.attempts if t.failure]
     parts.append(f"{record.cost * 1e6:.1f} µ$")
     screen.line("→ " + "; ".join(parts) + ".")
-    pieces = " + ".join(f"{p.endpoint} {p.start_char}…{p.end_char}" for p in record.segments)
-    verdict = "exactly what each wrote, nothing twice, nothing missing" if record.seamless else "SEAM BROKEN"
-    screen.line(f"  record: {pieces}: {verdict} (checksums agree).", style="dim")
+    segments = " + ".join(f"{s.endpoint} {s.start_char}…{s.end_char}" for s in record.segments)
+    whole = "exactly what each wrote, nothing twice, nothing missing (checksums agree)"
+    verdict = whole if record.seamless else "SEAM BROKEN: text may stand there twice or be missing"
+    screen.line(f"  record: {segments}: {verdict}.", style="dim")
 
 
 def as_expected(scene: Scene, record: RouteRecord) -> bool:

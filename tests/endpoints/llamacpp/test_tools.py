@@ -17,7 +17,7 @@ from disco.endpoints.llamacpp.tool_calls.call_parser import CallReader
 from disco.endpoints.llamacpp.tool_calls.tool_request import read_tools
 from disco.errors import EndpointFailure, FailureKind
 from disco.request import Prefix, Request
-from tests.endpoints.grammars import Grammar, randoms
+from tests.endpoints.llamacpp.grammars import Grammar, randoms
 
 FORMS = [GENERIC, HERMES, LLAMA, MISTRAL]
 forms = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])

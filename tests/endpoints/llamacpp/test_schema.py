@@ -25,8 +25,8 @@ from disco.request import Request
 pytest.importorskip("llama_cpp")
 pytest.importorskip("llguidance")
 
-from tests.endpoints.grammars import Grammar, randoms
-from tests.endpoints.json_judge import parses, valid
+from tests.endpoints.llamacpp.grammars import Grammar, randoms
+from tests.endpoints.llamacpp.json_judge import parses, valid
 
 
 def obj(required, properties):
