@@ -73,8 +73,8 @@ $(VENV)/bin/python:
 	  { echo "disco needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-ONE_TOKEN = $(BIN)/python -c 'from disco.cli.demonstration.demo_server import model_gguf; from llama_cpp import Llama; \
-  Llama(str(model_gguf("smollm2-135m")), n_ctx=256, verbose=False)("One, two, three, four, five, six,", max_tokens=1)'
+ONE_TOKEN = $(BIN)/python -c 'from disco.endpoints.llamacpp.model.model_files import resolve_model; from llama_cpp import Llama; \
+  Llama(str(resolve_model("smollm2-135m")), n_ctx=256, verbose=False)("One, two, three, four, five, six,", max_tokens=1)'
 
 # llama-cpp-python is compiled here on the first run: three to four minutes on two cores.
 $(VENV)/.%: pyproject.toml | $(VENV)/bin/python

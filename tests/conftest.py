@@ -22,10 +22,22 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 from quick_model import use_quick_model
 from servers import LlamaServer, llama_cpp_server, native_llama_server
 
+with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
+    from hypothesis import HealthCheck, settings
+
+    # Its clock of 0.2 s an example, and of 1 s for drawing the first ones, tell of the machine, not of the code.
+    settings.register_profile(
+        "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
+    settings.load_profile("steady")
+    # For `make test-fast`: tests that do not say how many examples they draw draw fewer.
+    settings.register_profile("fast", settings.get_profile("steady"), max_examples=25)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if "not real" in config.option.markexpr:
         sys.addaudithook(_refuse_what_is_real)
+        settings.load_profile("fast")
         sys.modules["llama_cpp"] = None  # type: ignore[assignment] # so that importing it fails
     else:
         use_quick_model(config.cache.mkdir("models"))
@@ -40,16 +52,6 @@ def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
         raise RuntimeError("this test uses a socket: mark it, or its module, with `pytest.mark.real`")
     if event == "subprocess.Popen" and any(str(word).endswith(_LOAD_A_MODEL) for word in arguments[1]):
         raise RuntimeError("this test loads a model: mark it, or its module, with `pytest.mark.real`")
-
-
-with contextlib.suppress(ImportError):  # the frameworks' environment has no hypothesis
-    from hypothesis import HealthCheck, settings
-
-    # Its clock of 0.2 s an example, and of 1 s for drawing the first ones, tell of the machine, not of the code.
-    settings.register_profile(
-        "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-    )
-    settings.load_profile("steady")
 
 
 @pytest.fixture(params=["asyncio", "trio"])
