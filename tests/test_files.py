@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pkgutil
 import re
@@ -138,3 +139,11 @@ def test_folders_and_files_can_be_taken_in_at_once():
     assert {str(folder): n for folder, n in sizes.items() if n > MOST_MODULES} == {}
     lines = {p: len(p.read_text(encoding="utf-8").splitlines()) for paths in folders.values() for p in paths}
     assert {str(p.relative_to(ROOT)): n for p, n in lines.items() if n > MOST_LINES} == {}
+
+
+def test_what_the_makefile_imports_exists():
+    """Its check of a fresh installation runs once for each environment, which no other test makes."""
+    named = re.findall(r"from (disco[\w.]*) import (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert named
+    for module, name in named:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
