@@ -55,9 +55,9 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     size = 0
     more = True
     began_at = anyio.current_time()
-    with anyio.CancelScope() as patience:
+    with anyio.CancelScope() as reading:
         while more and not too_long:
-            patience.deadline = min(anyio.current_time() + SILENCE_S, began_at + WHOLE_S)
+            reading.deadline = min(anyio.current_time() + SILENCE_S, began_at + WHOLE_S)
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Gone
@@ -66,7 +66,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
             parts.append(part)
             too_long = size > max_bytes
             more = message.get("more_body", False)
-    if patience.cancelled_caught:
+    if reading.cancelled_caught:
         late = f"No byte of the body came for {SILENCE_S:g} s, or it was not complete after {WHOLE_S:g} s."
         raise Refusal(408, late, code="body_timeout", headers={"connection": "close"})
     if too_long:

@@ -22,26 +22,26 @@ class Ending:
         closed_at: when everything was delivered, stopped and charged; None before.
     """
 
-    def __init__(self, parts: SessionParts, succession: FailoverControl) -> None:
+    def __init__(self, parts: SessionParts, failover: FailoverControl) -> None:
         self.reason: str | None = None
         self.ended = False
         self.cancelled = False
         self.closed_at: float | None = None
         self._config, self._attempts, self._transcript = parts.config, parts.attempts, parts.transcript
-        self._migration, self._race, self._succession = parts.migration, parts.race, succession
+        self._migration, self._race, self._failover = parts.migration, parts.race, failover
 
     def finish(self, state: AttemptState, reason: str, now: float, out: list[Effect]) -> None:
         """End the answer because its writer has finished it."""
         self._attempts.leave(state, AttemptOutcome.FINISHED, now)
-        self.reason, self._succession.error = reason, None
+        self.reason, self._failover.error = reason, None
         self._end(state, AttemptOutcome.LOST, now, out, move="target_empty")
 
     def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
         """End the answer unless an endpoint goes on with it."""
         if goes_on or self.ended:
             return
-        if self._succession.is_cut and self._transcript.tokens:
-            self.reason, self._succession.error = "length", None  # as after any limit
+        if self._failover.is_cut and self._transcript.tokens:
+            self.reason, self._failover.error = "length", None  # as after any limit
         self._end(None, AttemptOutcome.CANCELLED, now, out)
 
     def cancel(self, now: float, out: list[Effect]) -> None:
@@ -55,10 +55,10 @@ class Ending:
         """Fail every attempt whose deadline has passed, and the whole answer once its own has (rule 6)."""
         clocks, deadlines = self._config.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
-            succession = self._succession
+            failover = self._failover
             # An earlier failure that no attempt has made up for is itself why the answer is not complete.
-            if succession.error is None or succession.made_up_for:
-                succession.error = AnswerTimeoutError(
+            if failover.error is None or failover.made_up_for:
+                failover.error = AnswerTimeoutError(
                     f"The answer was not complete after {clocks.total_s:g} s (timeouts.total_s, or the request's "
                     "deadline_s)."
                 )
@@ -67,7 +67,7 @@ class Ending:
         for state in deadlines.due([a for a in self._attempts.states if a.active], now):
             if state.active:  # the failure of another attempt may have ended this one
                 failure = silence(state.candidate.name, clocks, has_spoken=state.first_content_at is not None)
-                self.unless(self._succession.fail(state, failure, now, out), now, out)
+                self.unless(self._failover.fail(state, failure, now, out), now, out)
 
     def _end(
         self,
@@ -94,5 +94,5 @@ class Ending:
         if self.reason is not None:
             out.append(Finish(self.reason))
         else:
-            assert self._succession.error is not None
-            out.append(Fail(self._succession.error))
+            assert self._failover.error is not None
+            out.append(Fail(self._failover.error))

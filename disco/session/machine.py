@@ -44,7 +44,7 @@ class Session:
 
     Attributes:
         attempts: every attempt so far, by number.
-        migrations_run: every migration that was begun.
+        migrations: every migration that was begun.
         migration: where the answer may move.
         transcript: the text, and how it was written and released.
         ending: why and when the answer ended.
@@ -70,10 +70,10 @@ class Session:
         parts = self.parts = SessionParts(
             plan, candidates, config, reservation, attempts, transcript, self.migration, self._race
         )
-        self._succession = FailoverControl(parts)
-        self.ending = Ending(parts, self._succession)
-        self._writing = Writing(parts, self._succession, self.ending)
-        self.attempts, self.migrations_run = attempts.states, self.migration.migrations_run
+        self._failover = FailoverControl(parts)
+        self.ending = Ending(parts, self._failover)
+        self._writing = Writing(parts, self._failover, self.ending)
+        self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams
         self.started_at = 0.0
         self.wake_at: float = inf
@@ -86,7 +86,7 @@ class Session:
     @property
     def error(self) -> Exception | None:
         """The error that the answer failed with; while the answer goes on, the error that it would fail with."""
-        return self._succession.error
+        return self._failover.error
 
     def start(self, now: float) -> list[Effect]:
         """Begin the answer; the first event of every session."""
@@ -143,9 +143,9 @@ class Session:
         state = self.attempts[number]
         out: list[Effect] = []
         if state.active:
-            self.ending.unless(self._succession.fail(state, failure, now, out), now, out)
+            self.ending.unless(self._failover.fail(state, failure, now, out), now, out)
         elif state.outcome is AttemptOutcome.PARKED:
-            self._succession.lose_follower(state, failure, now)
+            self._failover.lose_follower(state, failure, now)
         return self._settle(now, out)
 
     def stopped(
@@ -185,7 +185,7 @@ class Session:
     def _settle(self, now: float, out: list[Effect]) -> list[Effect]:
         """Release the text that is due, close the session once everything is over, and set `wake_at`."""
         if self._attempts.refused:
-            self.ending.unless(self._succession.turn_back(now, out), now, out)
+            self.ending.unless(self._failover.turn_back(now, out), now, out)
         ending = self.ending
         if not ending.cancelled and (self._streams or ending.ended):
             deltas = self.transcript.release(now)

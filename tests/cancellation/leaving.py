@@ -144,7 +144,7 @@ class Scene:
 
     def reached(self, stream: DiscoStream | None = None) -> bool:
         if self.moment == "move":
-            moves = [] if stream is None else stream._live.session.migrations_run
+            moves = [] if stream is None else stream._live.session.migrations
             return any(move.outcome == "running" for move in moves) and self.generates()
         if self.moment == "model loads":
             return self.local._worker._thread is not None and self.local._worker.model is None

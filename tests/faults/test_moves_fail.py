@@ -50,14 +50,14 @@ def test_wherever_the_source_fails_the_answer_is_whole(order, target_fault, amon
         assert run.text == LONG, after
         assert run.finished == "stop"
         failed = {a.number for a in run.session.attempts if a.outcome is AttemptOutcome.FAILED}
-        seen |= {(m.outcome, m.source in failed, m.target in failed) for m in run.session.migrations_run}
+        seen |= {(m.outcome, m.source in failed, m.target in failed) for m in run.session.migrations}
     if order == "make_before_break":  # else the source has stopped by then
         assert among in seen
 
 
 def test_a_target_that_fails_is_given_up_at_once():
     run = moved("make_before_break", target_fault=GONE)
-    first = run.session.migrations_run[0]
+    first = run.session.migrations[0]
     assert first.outcome == "target_failed"
     assert [a.candidate.name for a in run.session.attempts] == ["server", "device"]
     assert run.text == LONG

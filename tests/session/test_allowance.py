@@ -160,7 +160,7 @@ def test_a_refused_move_disturbs_no_other_attempt():
     result = run(BOTH, plan, tokens(60), pace=Pace(tps=8.0), costs={"device": 1e-4})
     assert result.finished == "stop"
     assert result.text == whole()
-    assert result.session.migrations_run[0].outcome == "target_failed"
+    assert result.session.migrations[0].outcome == "target_failed"
     assert result.session.attempts[1].ended_at == result.session.attempts[1].started_at
     gaps = np.diff([at for at, _ in result.out])
     assert gaps.max() < 0.5, "the reader was kept waiting"

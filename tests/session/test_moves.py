@@ -29,7 +29,7 @@ def test_an_answer_moves_to_the_cheaper_endpoint_and_no_token_is_late(order):
     profiles = {"server": FAST, "device": SimulatedProfile(ttft_s=0.4, decode_tps=60.0, answer_tokens=120)}
     run = play(profiles, moving(order), costs=TO_THE_DEVICE, pace=Pace(tps=10.0))
     record = record_of(run.session)
-    assert [h.outcome for h in run.session.migrations_run] == ["switched"]
+    assert [h.outcome for h in run.session.migrations] == ["switched"]
     assert [p.endpoint for p in record.segments] == ["server", "device"]
     assert record.migrations[0].late_tokens == 0
     # Both endpoints hold the same text here, so the moved answer is that very text.
@@ -83,8 +83,8 @@ def late_move(source: SimulatedProfile, order: str, first: Delta | None = None):
 
 def test_a_target_that_is_late_is_given_up_and_the_reader_does_not_notice():
     session = late_move(FAST, "make_before_break")
-    assert session.migrations_run
-    assert all(h.outcome != "switched" for h in session.migrations_run)
+    assert session.migrations
+    assert all(h.outcome != "switched" for h in session.migrations)
     assert record_of(session).pace.late_tokens == 0
 
 
@@ -92,17 +92,17 @@ def test_a_source_that_dies_while_its_answer_moves_leaves_it_to_the_target():
     fault = Fault(after_tokens=25, kind=FailureKind.CONNECTION)
     dying = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120, fault=fault)
     session = late_move(dying, "make_before_break")
-    assert [h.outcome for h in session.migrations_run] == ["switched"]
+    assert [h.outcome for h in session.migrations] == ["switched"]
 
 
 def test_a_target_that_is_late_is_waited_for_where_the_source_was_stopped_at_the_cut():
     session = late_move(FAST, "break_before_make")
-    assert [h.outcome for h in session.migrations_run] == ["switched"]
+    assert [h.outcome for h in session.migrations] == ["switched"]
 
 
 def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_was_stopped():
     session = late_move(FAST, "break_before_make", first=Delta("", kind=DeltaKind.REASONING))
-    assert [h.outcome for h in session.migrations_run] == ["target_failed"]
+    assert [h.outcome for h in session.migrations] == ["target_failed"]
     assert [a.candidate.name for a in session.attempts] == ["server", "device", "server"]
 
 
@@ -163,7 +163,7 @@ def test_text_of_an_earlier_writer_stays_its_own_where_a_move_is_given_up(tokens
     }
     plan = Plan((Start("birch"),), ("alder",), {"alder": Migration("cedar")})
     run = play(profiles, plan, costs={"alder": 1e-7, "birch": 1e-9, "cedar": 1e-9}, streams=False)
-    handover = run.session.migrations_run[0]
+    handover = run.session.migrations[0]
     assert handover.cut_chars < len("".join(run.session.attempts[0].parts))
     assert handover.outcome in ("target_empty", "source_finished")
     check(run)

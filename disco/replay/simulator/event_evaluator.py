@@ -122,7 +122,7 @@ def as_stations(
 
 
 def _moved(session: Session) -> tuple[str, ...] | None:
-    return _MOVED if any(h.outcome == "switched" for h in session.migrations_run) else None
+    return _MOVED if any(h.outcome == "switched" for h in session.migrations) else None
 
 
 class _DelayedStarts:

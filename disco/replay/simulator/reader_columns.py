@@ -61,7 +61,7 @@ class Readings:
             times_s: times of the released tokens since the request, s; shape (k,).
         """
         self._failed_over[row] = _has_failed_over(session)
-        cuts = [h.cut_tokens for h in session.migrations_run if h.outcome == "switched"]
+        cuts = [h.cut_tokens for h in session.migrations if h.outcome == "switched"]
         self._moved[row] = bool(cuts)
         if not times_s.size:
             return

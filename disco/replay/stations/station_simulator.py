@@ -324,8 +324,8 @@ class _Replay:
                 tallies[state.candidate.name].started[row] = session.config.prompt_tokens
             if state.outcome is AttemptOutcome.FAILED:
                 tallies[state.candidate.name].failures[row] += 1
-        if session.migrations_run:
-            self.migrations[row] = sum(h.outcome == "switched" for h in session.migrations_run)
+        if session.migrations:
+            self.migrations[row] = sum(h.outcome == "switched" for h in session.migrations)
         ledger = settle_accounts(session)
         self.total_usd[row] = ledger.total_cost
         for charge in ledger.charges:

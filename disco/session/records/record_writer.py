@@ -164,7 +164,7 @@ def _winner(session: Session, segments: tuple[SegmentRecord, ...]) -> str | None
 def _migrations(session: Session) -> tuple[MigrationRecord, ...]:
     t0, pace, released = session.started_at, session.config.pace_tps, session.transcript.released
     out = []
-    for h in session.migrations_run:
+    for h in session.migrations:
         late = 0
         if h.outcome == "switched" and pace is not None and released:
             after_cut = reader_metrics.lateness_s(tuple(released), pace)[h.cut_tokens :]

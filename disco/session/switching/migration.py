@@ -23,7 +23,7 @@ __all__ = ["RECONSIDER_S", "ConsideredMigration", "MigrationControl"]
 
 RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
 _ROUNDING = 1e-9  # of times, s
-_TRIES = 2  # migrations tried per writer
+_MOST_GIVEN_UP = 2  # migrations away from one writer that may fail before it keeps the answer
 _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
 
 
@@ -65,10 +65,10 @@ class ConsideredMigration:
 class MigrationControl:
     """Where the answer may move from its present writer, and the migration under way, if there is one.
 
-    Mutable: `migrations_run`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
+    Mutable: `migrations`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
-        migrations_run: every migration that was begun.
+        migrations: every migration that was begun.
         moving: the migration under way; None: there is none.
         move: the migration that the plan allows from the present writer; None: the answer stays.
     """
@@ -82,7 +82,7 @@ class MigrationControl:
         attempts: AttemptTable,
         transcript: Transcript,
     ) -> None:
-        self.migrations_run: list[RunningMigration] = []
+        self.migrations: list[RunningMigration] = []
         self.moving: RunningMigration | None = None
         self.move: Migration | None = None
         self._plan = plan
@@ -212,7 +212,7 @@ class MigrationControl:
             slack_s=transcript.playback.slack_s(now) if self._config.streams else inf,
             beyond=beyond,
         )
-        self.migrations_run.append(self.moving)
+        self.migrations.append(self.moving)
         if self._plan.order == "break_before_make":
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
@@ -281,8 +281,8 @@ class MigrationControl:
         self._margin *= 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
-        tries = sum(1 for h in self.migrations_run if h.source == source.number)
-        if tries >= _TRIES or target.candidate.name in self._failed:
+        given_up = sum(1 for h in self.migrations if h.source == source.number)
+        if given_up >= _MOST_GIVEN_UP or target.candidate.name in self._failed:
             self.move = None
             self._transcript.playback.banking = False
 
