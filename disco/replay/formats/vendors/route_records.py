@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from disco.cost import Phase
 from disco.replay.formats.format_adapter import Adapter, BadCellError, Row, number, whole
 from disco.session.records.route_record import RENAMED
 
@@ -92,6 +93,10 @@ class _Side:
                 self.prompt_tokens = whole(self._attempt, "prompt_tokens")
             if self._attempt["first_content_s"] is not None:
                 self.ttft_s = _span(self._attempt, "started_s", "first_content_s")
+                spoke_at = record["pace"]["ttft_raw_s"]
+                if self._attempt["outcome"] in _CUT_OFF and spoke_at is not None:
+                    # Both first tokens may have the same rounded time; the recorded winner wins the replay, too.
+                    self.ttft_s = max(self.ttft_s, _beyond(self._attempt, spoke_at))
         self.tpot_s = next((pace for pace in map(_tpot, attempts) if pace is not None), None)
         self._endpoint = self._of(record, place)
         self.start_s = self._start(record)
@@ -115,7 +120,7 @@ class _Side:
         if self._attempt is None or self.ttft_s is not None or self._attempt["outcome"] not in _CUT_OFF:
             return None
         until = self._attempt["ended_s"] if spoke_at is None else spoke_at
-        return None if until is None else max(until - self._attempt["started_s"], 0.0) + RESOLUTION_S
+        return None if until is None else _beyond(self._attempt, until)
 
     def cached_tokens(self, prompt_tokens: int) -> int | None:
         """Return how many prompt tokens the endpoint had cached; None if it was stopped before that was known."""
@@ -147,6 +152,11 @@ class _Side:
         }
 
 
+def _beyond(attempt: Row, at_s: float) -> float:
+    """Return the least TTFT of an attempt whose first token came after `at_s`."""
+    return float(max(at_s - attempt["started_s"], 0.0) + RESOLUTION_S)
+
+
 def _span(row: Row, start: str, end: str) -> float:
     return max(number(row, end) - number(row, start), 0.0)
 
@@ -168,9 +178,16 @@ def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
 
 
 def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> float:
-    """Return the cost as a replay charges it: a started endpoint reads the prompt, less what a winner had cached."""
+    """Return the cost as a replay charges it.
+
+    A started endpoint reads the prompt, less what a winner had cached. The loser of a race writes nothing; live, both
+    first tokens may come before the client stops the loser.
+    """
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
+    for charge in record["ledger"]["charges"]:
+        if charge["phase"] == Phase.RACE_LOSER:
+            cost -= endpoints[charge["endpoint"]]["cost_out"] * whole(charge, "completion_tokens")
     for attempt in record["attempts"]:
         if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
             endpoint = endpoints[attempt["endpoint"]]
