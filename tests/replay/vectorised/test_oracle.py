@@ -1,4 +1,4 @@
-"""The oracle is a bound: nothing that keeps to the budget does better, and it keeps to the budget itself."""
+"""The oracle is a bound: no choice within the budget is better, and it keeps to the budget itself."""
 
 from itertools import product
 
@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disco.dispatch import Candidate, build_policy
-from disco.profiles import Empirical, Lengths
 from disco.replay.vector.oracle import oracle_delays
-from disco.replay.vector.policy_delays import delays as policy_form
 from disco.replay.workload.scenario import Workload
 
 SIDES = st.sampled_from(["device", "server"])
@@ -62,7 +59,7 @@ def choices(work, constrained):
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=6), SIDES, BUDGETS, st.sampled_from([0, 295]))
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_no_choice_within_the_budget_is_better(rows, constrained, budget, idle):
     """Nor where, with 99 times as many requests that no start can help, one per cent of all is left out of P99."""
     work = workload(rows + [(1, 0.0001, 0.0001)] * idle)
@@ -88,41 +85,6 @@ def test_the_budget_is_kept_to_within_the_last_prompt(rows, constrained, budget,
     assert spent < budget * work.prompt_tokens.sum() + work.prompt_tokens.max() + 1e-6
     free = delays.server_s if constrained == "device" else delays.device_s
     assert (free == 0.0).all()
-
-
-@given(
-    policy=st.sampled_from(
-        ["device_only", "server_only", "random", "length_threshold", "wait_time", "optimal_wait"]
-    ),
-    rows=st.lists(REQUESTS, min_size=1, max_size=120),
-    constrained=SIDES,
-    budget=BUDGETS,
-    tail=st.sampled_from([0.0, 0.05, 0.5]),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=200)
-def test_no_policy_that_keeps_to_the_budget_beats_it(policy, rows, constrained, budget, tail, seed):
-    work = workload(rows)
-    if not work.prompt_tokens.any():
-        return
-    lived = build_policy(
-        policy,
-        lengths=Lengths.from_samples(work.prompt_tokens),
-        ttft=Empirical.from_samples(work.server_ttft_s),
-        device=Candidate("d", "device", prefill_tps=30.0),
-        budget=budget,
-        tail=tail,
-        rng=np.random.default_rng(seed),
-        server_constrained=constrained == "server",
-    )
-    delays = policy_form(lived, work.prompt_tokens)
-    # What the policy spent is its budget here, whatever it was meant to be: luck may have it overspend.
-    spent = min(used(work, delays, constrained) / work.prompt_tokens.sum(), 1.0)
-    lived_s = ttft(work, delays)
-    mean = oracle_delays(work, constrained=constrained, budget=spent)
-    assert ttft(work, mean).mean() <= lived_s.mean() + 1e-9
-    tail_s = oracle_delays(work, constrained=constrained, budget=spent, objective="p99")
-    assert p99(ttft(work, tail_s)) <= p99(lived_s)
 
 
 @pytest.mark.parametrize(
