@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_stations import BACKUP, CLOUD, PHONE, one
+from made_stations import CLOUD, PHONE, one
 
-from disco.endpoints.simulation.simulated_script import Fault, Scripted, prose
+from disco.endpoints.simulation.simulated_script import Fault, prose
 from disco.events import Ended, Usage
-from disco.replay.stations import KnownTimes, Station, resolve_stations
-from disco.replay.stations.station_scripts import Answers, AnswerScripts
+from disco.replay.stations import KnownTimes, resolve_stations
+from disco.replay.stations.station_scripts import Answers
 from disco.replay.workload.trace import Gaps
 from disco.request import Prefix
 from disco.session.effects import StartAttempt
@@ -19,36 +19,24 @@ from disco.session.effects import StartAttempt
 TEXT = [packet[0].text for packet in prose(64)]
 
 
-def scripts(
-    *stations: Station, known: dict[str, KnownTimes] | None = None, answer: int = 10
-) -> AnswerScripts:
+def scripts(*stations, known=None, answer=10):
     workload = resolve_stations(one(answer), stations, seed=7, max_tokens=40, known=known)
     return Answers(workload, stations).of(0)
 
 
-def tried(
-    of: AnswerScripts,
-    name: str,
-    *,
-    written: int = 0,
-    withheld: int = 0,
-    holds: bool = False,
-    limit: int | None = None,
-) -> tuple[list[Scripted], int, int]:
+def tried(of, name, *, written=0, withheld=0, holds=False, limit=None):
     """One attempt from the answer's first `written` tokens on, the last `withheld` of which are to be written again."""
     prefix = Prefix("".join(TEXT[:written]), written, withheld="".join(TEXT[written - withheld : written]))
     events, prompt_tokens, cached_tokens = of.script(StartAttempt(0, name, prefix, limit), holds_prompt=holds)
     return list(events), prompt_tokens, cached_tokens
 
 
-def first_at(tried: tuple[list[Scripted], int, int]) -> float:
+def first_at(tried):
     return tried[0][0][0]
 
 
-def ended(tried: tuple[list[Scripted], int, int]) -> Ended:
-    event = tried[0][-1][1]
-    assert isinstance(event, Ended)
-    return event
+def ended(tried):
+    return tried[0][-1][1]
 
 
 def test_a_drawn_time_is_the_columns_once_and_drawn_anew_after_that():
@@ -69,39 +57,24 @@ def test_a_line_tells_every_time_in_advance_and_reads_on_from_what_it_holds():
     assert first_at(tried(of, "phone", written=4, holds=True)) == pytest.approx(0.1 + 4 / 100)
 
 
-def test_later_draws_of_one_station_are_not_those_of_another():
-    known = {"cloud": KnownTimes(ttft_s=[5.0])}
-    alone, beside = scripts(CLOUD, known=known), scripts(CLOUD, BACKUP, known=known)
-    for _ in range(3):
-        tried(beside, "backup", written=2)
-    assert first_at(tried(alone, "cloud", written=2)) == first_at(tried(beside, "cloud", written=2))
-    assert first_at(tried(scripts(CLOUD, BACKUP), "backup", written=2)) != first_at(
-        tried(alone, "cloud", written=2)
-    )
-
-
 def test_faults_befall_first_attempts_by_the_column_and_later_ones_by_their_share():
     dying = replace(CLOUD, fault=Fault(3, probability=0.5))
     workload = resolve_stations(one(arrivals=np.arange(400.0)), (dying,), seed=7)
     answers = Answers(workload, (dying,))
-    assert workload.faulty[:, 0].mean() == pytest.approx(0.5, abs=0.1)
-    second = []
-    for row in range(400):
-        of = answers.of(row)
-        assert (len(tried(of, "cloud")[0]) == 4) == workload.faulty[row, 0]
-        second.append(len(tried(of, "cloud")[0]) == 4)
-    assert np.mean(second) == pytest.approx(0.5, abs=0.1)
-    assert (np.array(second) != workload.faulty[:, 0]).sum() > 100
+    attempts = [[len(tried(of, "cloud")[0]) == 4 for _ in range(2)] for of in map(answers.of, range(400))]
+    first, second = np.array(attempts).T
+    assert first.tolist() == workload.faulty[:, 0].tolist()
+    assert (first.mean(), second.mean()) == pytest.approx((0.5, 0.5), abs=0.1)
+    assert (second != first).sum() > 100
 
 
 def test_an_attempt_goes_on_where_the_prefix_ends_in_text_in_gaps_and_in_usage():
     gaps = Gaps(np.array([0, 5]), np.array([0.5, 0.0, 1.5, 0.25, 2.0]))
     of = scripts(PHONE, known={"phone": KnownTimes(gaps=gaps)}, answer=7)
-    attempt = tried(of, "phone", written=2)
-    events = attempt[0]
+    events = tried(of, "phone", written=2)[0]
     assert [event[0].text for _, event in events[:-1]] == TEXT[2:7]
     assert np.diff([at for at, _ in events]) == pytest.approx([1.5, 0.25, 2.0, 0.05, 0.0])
-    assert ended(attempt) == Ended("stop", Usage(52, 5, 0))
+    assert events[-1][1] == Ended("stop", Usage(52, 5, 0))
 
 
 def test_what_is_withheld_is_written_again_timed_and_charged_but_not_delivered():
@@ -113,11 +86,11 @@ def test_what_is_withheld_is_written_again_timed_and_charged_but_not_delivered()
 
 
 def test_an_answer_ends_by_itself_or_at_its_limit():
-    assert ended(tried(scripts(PHONE, answer=10), "phone")).finish_reason == "stop"
-    assert ended(tried(scripts(PHONE, answer=60), "phone")).finish_reason == "length"
-    assert len(tried(scripts(PHONE, answer=60), "phone")[0]) == 41
-    lowered = tried(scripts(PHONE, answer=60), "phone", limit=15)
-    assert ended(lowered).finish_reason == "length"
+    own, cut, lowered, over = (
+        tried(scripts(PHONE, answer=answer), "phone", **how)
+        for answer, how in ((10, {}), (60, {}), (60, {"limit": 15}), (10, {"written": 20}))
+    )
+    assert [ended(of).finish_reason for of in (own, cut, lowered)] == ["stop", "length", "length"]
+    assert [len(of[0]) for of in (own, cut, lowered)] == [11, 41, 16]
     assert ended(lowered).usage.completion_tokens == 15
-    over = tried(scripts(PHONE, answer=10), "phone", written=20)
     assert len(over[0]) == 1, "a station whose answer is shorter than what is written has nothing to add"
