@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 
-import numpy as np
 import pytest
 from recordings import SERVER, device, feature, file_of, played, trace_of
 
@@ -15,82 +15,71 @@ from disco.plan import Start
 from disco.replay.formats import read_trace
 from disco.replay.workload.from_recording import is_recording
 
+NAN = math.nan
+
+
+def check(trace, **expected):
+    """The first request has these values."""
+    found = {
+        name: (trace.features[name] if name in trace.features else getattr(trace, name))[0]
+        for name in expected
+    }
+    assert found == pytest.approx(expected, abs=2e-6, nan_ok=True)
+
 
 def test_a_race_the_device_won(tmp_path):
     record = played({"device": device(0.2), "server": SERVER}, Start("device"), Start("server", 0.05))
     trace = trace_of(tmp_path, record)
     assert trace.source.startswith("routes.jsonl (format routes)")
     assert is_recording(trace)
-    assert (trace.prompt_tokens[0], trace.output_tokens[0]) == (20, 40)
-    assert trace.device_ttft_s[0] == pytest.approx(0.2, abs=1e-6)
-    assert trace.device_tpot_s[0] == pytest.approx(1 / 30, abs=1e-5)
-    assert np.isnan(trace.ttft_s[0])
-    assert np.isnan(trace.tpot_s[0])
-    assert feature(trace, "ttft_over_s") == pytest.approx(0.15, abs=2e-6)
+    check(trace, prompt_tokens=20, output_tokens=40, winner="device", device_start_s=0.0, server_start_s=0.05)
+    check(trace, device_ttft_s=0.2, ttft_s=NAN, ttft_over_s=0.15, tpot_s=NAN)
     assert feature(trace, "ttft_over_s") > 0.15
-    assert (feature(trace, "device_start_s"), feature(trace, "server_start_s")) == (0.0, 0.05)
-    assert feature(trace, "winner") == "device"
-    assert feature(trace, "cost_usd") == pytest.approx(record.cost, rel=1e-12)
+    assert trace.device_tpot_s[0] == pytest.approx(1 / 30, abs=1e-5)
     # A race between two that read the whole prompt costs what a replay charges.
+    assert feature(trace, "cost_usd") == pytest.approx(record.cost, rel=1e-12)
     assert feature(trace, "replay_cost_usd") == pytest.approx(record.cost, rel=1e-12)
 
 
 def test_a_race_the_server_won_knows_its_gaps(tmp_path):
     record = played({"device": device(0.9), "server": SERVER}, Start("device"), Start("server"))
     trace = trace_of(tmp_path, record)
-    assert trace.ttft_s[0] == pytest.approx(0.3, abs=1e-6)
-    assert np.isnan(trace.device_ttft_s[0])
-    assert feature(trace, "device_ttft_over_s") == pytest.approx(0.3, abs=2e-6)
+    check(trace, ttft_s=0.3, device_ttft_s=NAN, device_ttft_over_s=0.3)
     assert trace.gaps.of(0) == pytest.approx([1 / 80] * 39, abs=1.1e-4)
     without = trace_of(tmp_path, record, timelines=False)
     assert without.gaps is None or without.gaps.of(0).size == 0
     assert without.tpot_s[0] == pytest.approx(1 / 80, abs=1e-5)
-
-
-def test_tokens_that_came_together_have_no_gap(tmp_path):
+    # Tokens that came together have no gap.
     packets = SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=8, packet_tokens=3)
-    record = played({"server": packets}, Start("server"))
-    gaps = trace_of(tmp_path, record).gaps.of(0)
+    gaps = trace_of(tmp_path, played({"server": packets}, Start("server"))).gaps.of(0)
     assert gaps == pytest.approx([0, 0, 3 / 80, 0, 0, 3 / 80, 0], abs=1.1e-4)
 
 
 def test_a_planned_start_that_was_not_needed_is_planned_again(tmp_path):
     record = played({"device": device(0.2), "server": SERVER}, Start("device"), Start("server", 5.0))
-    trace = trace_of(tmp_path, record)
     assert [t.endpoint for t in record.attempts] == ["device"]
-    assert feature(trace, "server_start_s") == 5.0
-    assert np.isnan(feature(trace, "ttft_over_s"))
+    check(trace_of(tmp_path, record), server_start_s=5.0, ttft_over_s=NAN)
 
 
-def test_records_are_sorted_by_when_their_requests_came(tmp_path):
-    """Records are written when answers end: a long answer comes after a short one that was asked for later."""
-    times = [1e9 + 7.25, 1e9, 1e9 + 3.5]
-    records = [played({"server": SERVER}, Start("server"), created_s=at) for at in times]
-    trace = trace_of(tmp_path, *records)
-    assert trace.arrival_s.tolist() == [0.0, 3.5, 7.25]
-
-
-def test_one_that_failed_is_left_out_and_counted(tmp_path):
-    dead = device(0.2, fault=Fault(0))
-    path = file_of(
-        tmp_path / "r.jsonl",
-        played({"device": dead}, Start("device")),
-        played({"server": SERVER}, Start("server")),
+def test_a_reader_who_left_before_the_first_word_leaves_bounds(tmp_path):
+    starts = Start("device"), Start("server")
+    record = played({"device": device(0.9), "server": SERVER}, *starts, cancel_at=0.25)
+    check(
+        trace_of(tmp_path, record),
+        ttft_s=NAN,
+        ttft_recorded_s=NAN,
+        ttft_over_s=0.25,
+        device_ttft_over_s=0.25,
     )
-    trace, skipped = read_trace(path)
-    assert len(trace) == 1
-    assert skipped.reasons == {"failed at the source": 1}
 
 
 def test_a_start_that_failed_is_not_started_in_a_replay(tmp_path):
     dead = SimulatedProfile(ttft_s=0.1, fault=Fault(0, kind=FailureKind.CONNECTION))
     record = played({"server": dead, "device": device(0.2)}, Start("server"), fallbacks=("device",))
     assert [(t.endpoint, t.failure) for t in record.attempts] == [("server", "connection"), ("device", None)]
+    started_s = record.attempts[1].started_s
     trace = trace_of(tmp_path, record)
-    assert np.isnan(feature(trace, "server_start_s"))
-    assert np.isnan(feature(trace, "ttft_over_s"))
-    assert feature(trace, "device_start_s") == pytest.approx(record.attempts[1].started_s, abs=1e-6)
-    assert trace.device_ttft_s[0] == pytest.approx(0.2, abs=1e-6)
+    check(trace, server_start_s=NAN, ttft_over_s=NAN, device_start_s=started_s, device_ttft_s=0.2)
 
 
 def test_of_a_moved_answer_both_speeds_are_known_and_no_gaps(tmp_path):
@@ -102,30 +91,24 @@ def test_of_a_moved_answer_both_speeds_are_known_and_no_gaps(tmp_path):
     record = played(profiles, Start("server"), move=True, pace_tps=5.0, rates=dear)
     assert [t.outcome for t in record.migrations] == ["switched"]
     trace = trace_of(tmp_path, record)
-    assert feature(trace, "moved")
-    assert trace.ttft_s[0] == pytest.approx(0.3, abs=1e-6)
-    assert np.isnan(trace.device_ttft_s[0]), "a target's first token came after a prefix, not after a prompt"
-    assert np.isnan(feature(trace, "device_start_s"))
+    # A target's first token came after a prefix, not after a prompt.
+    check(trace, moved=True, ttft_s=0.3, device_ttft_s=NAN, device_start_s=NAN, output_tokens=200)
     assert trace.gaps is None or trace.gaps.of(0).size == 0
-    assert trace.tpot_s[0] == pytest.approx(1 / 80, rel=0.1)
-    assert trace.device_tpot_s[0] == pytest.approx(1 / 30, rel=0.1)
-    assert trace.output_tokens[0] == 200
+    assert (trace.tpot_s[0], trace.device_tpot_s[0]) == pytest.approx((1 / 80, 1 / 30), rel=0.1)
 
 
-def test_a_reader_who_left_before_the_first_word_leaves_bounds(tmp_path):
-    record = played(
-        {"device": device(0.9), "server": SERVER}, Start("device"), Start("server"), cancel_at=0.25
-    )
-    trace = trace_of(tmp_path, record)
-    assert np.isnan(trace.ttft_s[0])
-    assert feature(trace, "ttft_over_s") == pytest.approx(0.25, abs=2e-6)
-    assert feature(trace, "device_ttft_over_s") == pytest.approx(0.25, abs=2e-6)
-    assert np.isnan(feature(trace, "ttft_recorded_s"))
-
-
-def test_a_cold_start_is_marked(tmp_path):
-    records = [played({"device": device(0.2)}, Start("device"), load_s=load_s) for load_s in (2.0, 0.0)]
-    assert trace_of(tmp_path, *records).features["device_cold"].tolist() == [True, False]
+def test_records_are_sorted_by_when_their_requests_came_without_those_that_failed(tmp_path):
+    """Records are written when answers end: a long answer comes after a short one that was asked for later."""
+    times = [1e9 + 7.25, 1e9, 1e9 + 3.5]
+    records = [
+        played({"device": device(0.2)}, Start("device"), created_s=at, load_s=load_s)
+        for at, load_s in zip(times, (2.0, 0.0, 0.0), strict=True)
+    ]
+    failed = played({"device": device(0.2, fault=Fault(0))}, Start("device"))
+    trace, skipped = read_trace(file_of(tmp_path / "r.jsonl", *records, failed))
+    assert trace.arrival_s.tolist() == [0.0, 3.5, 7.25]
+    assert trace.features["device_cold"].tolist() == [False, False, True]
+    assert skipped.reasons == {"failed at the source": 1}
 
 
 @pytest.mark.parametrize(
@@ -145,11 +128,7 @@ def test_a_bad_record_is_named(tmp_path, change, says):
         read_trace(path)
     trace, skipped = read_trace(path, skip_invalid=True)
     assert (len(trace), skipped.rows) == (1, 1)
-
-
-def test_records_without_what_a_replay_needs_are_not_taken_for_it(tmp_path):
-    old = {k: v for k, v in played({"server": SERVER}, Start("server")).to_dict().items() if k != "endpoints"}
-    path = tmp_path / "r.jsonl"
-    path.write_text(json.dumps(old), encoding="utf-8")
+    # Records without what a replay needs are not taken for it.
+    path.write_text(json.dumps({k: v for k, v in good.items() if k != "endpoints"}), encoding="utf-8")
     with pytest.raises(ConfigurationError, match="the file lacks 'endpoints'"):
         read_trace(path, format="routes")
