@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import sys
@@ -19,7 +18,6 @@ from disco.playback import reader_metrics
 from disco.replay.metrics.outcome import Outcome, Reading
 from disco.replay.metrics.over_seeds import (
     CDF_LEVELS,
-    Cell,
     Figure,
     figure,
     figures_of,
@@ -28,7 +26,6 @@ from disco.replay.metrics.over_seeds import (
 )
 from disco.replay.metrics.per_seed import SeedFigures
 from disco.replay.metrics.running_tally import RELATIVE_ERROR, Sketch, Tally
-from disco.replay.workload.scenario import Arm
 
 NAN = math.nan
 
@@ -196,20 +193,6 @@ def test_a_regret_is_paired():
     assert found == [pytest.approx(dict.fromkeys(ends, value), abs=1e-12) for value in (0.5, 1.0)]
     with pytest.raises(ValueError, match="shorter"):
         regret(seeds, luck[:2], luck)
-
-
-def test_a_cell_is_plain_enough_for_json():
-    summary = summarise([figures_of(outcome([0.1, 0.4], reading=True), "device")])
-    cell = Cell("here × there", "device-constrained", Arm("race"), "events", summary, Figure(0.1, 0.0, 0.2))
-    plain = json.loads(json.dumps(cell.to_dict(), allow_nan=False))
-    arm = {"policy": "race", "budget": 0.5, "tail": 0.05}
-    assert plain["arm"] == {**arm, "migrate": False, "order": "make_before_break"}
-    assert plain["regret_mean_s"] == {"mean": 0.1, "low": 0.0, "high": 0.2}
-    assert plain["regret_p99_s"] is None
-    assert plain["summary"] == json.loads(json.dumps(summary.to_dict()))
-    assert plain["summary"]["ttft_p50_s"]["mean"] == 0.25
-    unknown = summarise([figures_of(outcome([NAN]), "device")])
-    assert unknown.to_dict()["ttft_mean_s"] == {"mean": None, "low": None, "high": None}
 
 
 # ---------------------------------------------------------------------- chunks

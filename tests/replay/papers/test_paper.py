@@ -13,7 +13,7 @@ from disco.errors import ConfigurationError
 from disco.profiles import load_server
 from disco.replay.papers.disco import PaperResult, paper_tables, run_paper
 from disco.replay.papers.disco.paper_requests import Requests, read_lengths
-from disco.replay.papers.disco.paper_setup import DEVICES, REGIMES, SERVERS, pairs
+from disco.replay.papers.disco.paper_setup import SERVERS, pairs
 from disco.replay.papers.disco.printed_figures import (
     COST_CUT_PERCENT,
     MEAN_CUT_PERCENT,
@@ -41,10 +41,7 @@ def tables(small):
     return {table.title.split(":")[0]: table for table in paper_tables(small)}
 
 
-def test_printed_figures_cover_every_cell():
-    cells = {(server.key, regime) for server in SERVERS for regime in REGIMES}
-    assert set(TAIL_CUT_PERCENT) == set(MIGRATION) == cells
-    assert all(set(row) == set(DEVICES) for row in TAIL_CUT_PERCENT.values())
+def test_printed_figures_are_the_papers():
     assert TAIL_CUT_PERCENT["GPT", "server-constrained"]["Q-0.5B"] == 44.04
     assert MIGRATION["LLaMA", "server-constrained"].delayed_tokens == 5.53
     assert (MEAN_CUT_PERCENT, COST_CUT_PERCENT["device-constrained"]) == ((6.0, 78.0), 72.7)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_stations import trace
 
 from disco.cost import Phase, Rates
 from disco.endpoints.simulation.simulated_script import Fault
@@ -41,13 +42,13 @@ def scenario(**changes) -> Scenario:
 
 def workload(where: Scenario, *, arrivals=(0.0,), prompts=None, answers=60, ttfts=0.5) -> Workload:
     n = len(arrivals)
-    trace = Trace.of(
+    load = Trace.of(
         arrival_s=arrivals,
         prompt_tokens=prompts or [50] * n,
         output_tokens=np.broadcast_to(answers, n),
         ttft_s=np.broadcast_to(np.asarray(ttfts, dtype=float), n),
     )
-    return resolve(trace, where, seed=0)
+    return resolve(load, where, seed=0)
 
 
 def alone(where: Scenario, arm: Arm, **load) -> Outcome:
@@ -55,14 +56,8 @@ def alone(where: Scenario, arm: Arm, **load) -> Outcome:
     return simulate(workload(where, **load), where, arm, seed=0)
 
 
-def many(where: Scenario, n: int = 80, seed: int = 3) -> Workload:
-    rng = np.random.default_rng(seed)
-    trace = Trace.of(
-        arrival_s=np.sort(rng.uniform(0, 4.0 * n, n)),
-        prompt_tokens=rng.integers(5, 400, n),
-        output_tokens=rng.integers(1, 200, n),
-    )
-    return resolve(trace, where, seed=seed)
+def many(where: Scenario, n: int) -> Workload:
+    return resolve(trace(n), where, seed=3)
 
 
 # ---------------------------------------------------------------- one request

@@ -1,15 +1,17 @@
-"""The vectorised evaluator on ties and edges, with policies of third parties, and what it refuses."""
+"""The vectorised evaluator agrees with the event-accurate one, also on ties and edges; its oracle is a bound."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from disco._resources import resource_dir
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED, Rates
 from disco.dispatch.policies import policy_registry
 from disco.dispatch.policies.policy import Delays
@@ -18,13 +20,17 @@ from disco.dispatch.request_features import Features
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Plan, Start
-from disco.profiles import load_device, load_server
-from disco.replay.simulator.event_evaluator import as_stations
+from disco.profiles import DeviceProfile, ServerProfile, load_device, load_lengths, load_profile, load_server
+from disco.profiles.profile_toml import read_toml
+from disco.replay.metrics.outcome import Outcome
+from disco.replay.simulator.event_evaluator import as_stations, simulate
 from disco.replay.stations import simulate_stations
 from disco.replay.vector import evaluator
 from disco.replay.vector.arm_delays import arm_delays, arm_policy, server_leads
 from disco.replay.vector.evaluator import evaluate, race
-from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Workload, scenario_for
+from disco.replay.vector.oracle import oracle_delays
+from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.trace import Trace
 
 SERVER_CONSTRAINED, DEVICE_CONSTRAINED = (
     scenario_for(load_device("pixel7pro-bloom-1.1b"), load_server("deepseek-v3-2025"), exchange_rate=rate)
@@ -193,3 +199,143 @@ def test_the_oracle_is_a_bound_also_where_things_go_wrong():
     scenario = replace(SERVER_CONSTRAINED, server_fault=FAULT, device_slots=1)
     work = workload([0.5, 3.0, 1.0], [1.0, 0.25, 2.0], [10, 20, 30], [5, 5, 5])
     assert evaluate(work, scenario, Arm("oracle", 1.0), seed=0).ttft_s.tolist() == [0.5, 0.25, 1.0]
+
+
+# ---------------------------------------------------------------------- every shipped pair
+
+KINDS = {path: read_toml(path).get("kind") for path in sorted(resource_dir("profiles").glob("*.toml"))}
+DEVICES = [path for path, kind in KINDS.items() if kind == "device"]
+SERVERS = [path for path, kind in KINDS.items() if kind == "server"]
+REGIMES = {"device": PAPER_DEVICE_CONSTRAINED, "server": PAPER_SERVER_CONSTRAINED}
+ARMS = (
+    *(Arm(policy, 0.3) for policy in ("length_threshold", "wait_time", "optimal_wait", "random", "oracle")),
+    Arm("auto", 0.7),
+    *(Arm(policy) for policy in ("race", "device_only", "server_only")),
+)
+
+
+def drawn_workload(where: Scenario, n: int, seed: int) -> Workload:
+    """Prompts as people ask them; answers short, since neither evaluator's TTFT or price depends on more."""
+    rng = np.random.default_rng(seed)
+    trace = Trace.of(
+        arrival_s=np.cumsum(rng.exponential(1.0, n)),
+        prompt_tokens=np.maximum(load_lengths("lengths-azure-conv-2023").prompt().sample(rng, n), 1),
+        output_tokens=rng.integers(1, 12, n),
+    )
+    return resolve(trace, where, seed=seed)
+
+
+def agree(exact: Outcome, fast: Outcome) -> None:
+    np.testing.assert_allclose(exact.ttft_s, fast.ttft_s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(exact.cost_usd, fast.cost_usd, rtol=1e-12)
+    for column in ("device_won", "device_prompt_tokens", "server_prompt_tokens", "failed"):
+        np.testing.assert_array_equal(getattr(exact, column), getattr(fast, column), err_msg=column)
+    assert exact.cost_by.keys() == fast.cost_by.keys()
+    for key, usd in exact.cost_by.items():
+        assert math.isclose(usd, fast.cost_by[key], rel_tol=1e-12), key
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[path.stem for path in SERVERS])
+def test_both_evaluators_agree(number, regime):
+    """Every server in both regimes, and every device twice with each regime; a reader's pace changes neither side."""
+    here, there = load_profile(DEVICES[number % len(DEVICES)]), load_profile(SERVERS[number])
+    assert isinstance(here, DeviceProfile)
+    assert isinstance(there, ServerProfile)
+    pace_tps, max_tokens = [(None, None), (4.8, 9), (60.0, 9)][number % 3]
+    how = {"exchange_rate": REGIMES[regime], "pace_tps": pace_tps, "max_tokens": max_tokens}
+    where = scenario_for(here, there, **how)
+    load = drawn_workload(where, 60, 7)
+    for arm in ARMS:
+        agree(simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7))
+
+
+# ---------------------------------------------------------------------- the oracle
+
+SIDES = st.sampled_from(["device", "server"])
+BUDGETS = st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 0.5, 1.0])
+SECONDS = st.sampled_from([0.1, 0.2, 0.5, 3.0]) | st.floats(0.001, 20.0)
+ROWS = st.tuples(st.sampled_from([0, 1, 10]) | st.integers(1, 300), SECONDS, SECONDS)
+
+
+def asked(rows):
+    tokens, server_s, device_s = zip(*rows, strict=True)
+    return workload(device_s, server_s, tokens, [1] * len(rows))
+
+
+def ttft(work, delays):
+    return np.minimum(delays.device_s + work.device_ttft_s, delays.server_s + work.server_ttft_s)
+
+
+def used(work, delays, constrained):
+    """Tokens that the constrained side was started on: not when the other one wrote before its turn came."""
+    mine, other = delays.device_s, delays.server_s + work.server_ttft_s
+    if constrained == "server":
+        mine, other = delays.server_s, delays.device_s + work.device_ttft_s
+    return int(work.prompt_tokens[(mine <= 0.0) | (mine < other)].sum())
+
+
+def p99(times_s):
+    """The smallest time that at most 1 % exceed."""
+    return float(np.sort(times_s)[times_s.size - 1 - int(0.01 * times_s.size + 1e-9)])
+
+
+def choices(work, constrained):
+    """Every set of requests that the constrained side may be started on: tokens used and times, each."""
+    free_s, scarce_s = work.server_ttft_s, work.device_ttft_s
+    if constrained == "server":
+        free_s, scarce_s = scarce_s, free_s
+    for picks in product([False, True], repeat=len(work)):
+        chosen = np.array(picks)
+        yield int(work.prompt_tokens[chosen].sum()), np.where(chosen, np.minimum(free_s, scarce_s), free_s)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=6), SIDES, BUDGETS, st.sampled_from([0, 295]))
+@settings(max_examples=100)
+def test_no_choice_within_the_budget_is_better(rows, constrained, budget, idle):
+    """Nor where, with 99 times as many requests that no start can help, one per cent of all is left out of P99."""
+    work = asked(rows + [(1, 0.0001, 0.0001)] * idle)
+    few = asked(rows)
+    allowed = budget * work.prompt_tokens.sum()
+    late = oracle_delays(work, constrained=constrained, budget=budget, objective="p99")
+    late_s = p99(ttft(work, late))
+    mean = oracle_delays(few, constrained=constrained, budget=budget)
+    mean_s = ttft(few, mean).mean()
+    limit = max(used(few, mean, constrained), budget * few.prompt_tokens.sum())
+    for tokens, times_s in choices(few, constrained):
+        everybody = np.concatenate([times_s, np.full(idle, 0.0001)])
+        assert tokens > allowed * (1 - 1e-9) or late_s <= p99(everybody)
+        assert tokens > limit or mean_s <= times_s.mean() + 1e-9
+
+
+@given(st.lists(ROWS, min_size=1, max_size=300), SIDES, BUDGETS, st.sampled_from(["mean", "p99"]))
+def test_the_budget_is_kept_to_within_the_last_prompt(rows, constrained, budget, objective):
+    work = asked(rows)
+    delays = oracle_delays(work, constrained=constrained, budget=budget, objective=objective)
+    chosen = (delays.device_s if constrained == "device" else delays.server_s) == 0.0
+    spent = int(work.prompt_tokens[chosen].sum())
+    assert spent < budget * work.prompt_tokens.sum() + work.prompt_tokens.max() + 1e-6
+    free = delays.server_s if constrained == "device" else delays.device_s
+    assert (free == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "budget", "objective", "device_s"),
+    [
+        # Rescuing the one slow answer takes 10 of 50 tokens; the other 15 go where a token gains most.
+        ([(10, 9.0, 1.0), (15, 2.0, 1.0), (25, 2.0, 1.9)], 0.5, "p99", [0.0, 0.0, np.inf]),
+        # Nothing is spent where it gains nothing.
+        ([(10, 0.5, 1.0), (20, 0.5, 3.0)], 1.0, "mean", [np.inf, np.inf]),
+        # Empty prompts cost nothing.
+        ([(0, 2.0, 1.0), (20, 2.0, 1.0)], 0.0, "mean", [0.0, np.inf]),
+        ([(0, 2.0, 1.0), (20, 2.0, 1.0)], 0.0, "p99", [0.0, np.inf]),
+    ],
+)
+def test_choices_by_hand(rows, budget, objective, device_s):
+    delays = oracle_delays(asked(rows), constrained="device", budget=budget, objective=objective)
+    assert delays.device_s.tolist() == device_s
+
+
+def test_a_budget_that_is_no_share_is_refused():
+    with pytest.raises(ValueError, match="budget"):
+        oracle_delays(asked([(1, 1.0, 1.0)]), constrained="device", budget=1.1)
