@@ -15,7 +15,6 @@ import pytest
 from disco import AsyncDisco, RouteLog
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.profiles import DeviceProfile, load_device
 from disco.replay.formats import read_trace
 from disco.replay.metrics.outcome import Outcome
 from disco.replay.simulator.event_evaluator import simulate
@@ -123,6 +122,9 @@ def test_the_trace_is_what_was_recorded(recording):
     written = recording.path.read_text(encoding="utf-8")
     assert "xylophone" not in written.lower()
     assert "test-key" not in written
+    rates = {e.name: e for e in routes[-1].endpoints}
+    assert recording.scenario.device_rates.cost_in == rates["device"].cost_in
+    assert recording.scenario.pace_tps == routes[-1].pace.pace_tps
 
 
 def test_as_recorded_first_tokens_and_costs_come_back(recording, replay):
@@ -159,20 +161,6 @@ def test_a_policy_that_learns_is_the_same_wherever_it_starts_the_same(recording,
         same_winner = mine[route.winner] == pytest.approx(recorded[route.winner], abs=TTFT_S)
         if same_winner and mine[loser] >= recorded[loser]:
             assert outcome.ttft_s[row] == pytest.approx(route.pace.ttft_raw_s, abs=TTFT_S)
-
-
-def test_the_scenario_is_what_it_was_recorded_on(recording):
-    scenario, routes = recording.scenario, recording.routes
-    rates = {e.name: e for e in routes[-1].endpoints}
-    assert scenario.device_rates.cost_in == rates["device"].cost_in
-    assert scenario.server_rates.cost_out == pytest.approx(0.6e-6)
-    assert scenario.pace_tps == routes[-1].pace.pace_tps
-    seen = [r.pace.ttft_raw_s for r in routes if r.preset == "server_only"]
-    assert scenario.ttft.quantile(0.0) <= min(seen) * 1.03
-    assert isinstance(scenario.device, DeviceProfile)
-    assert scenario.device.n >= 8
-    profile = load_device("pixel7pro-bloom-560m")
-    assert scenario_of_routes(recording.trace, device=profile).device is profile
 
 
 def test_token_by_token_the_server_writes_as_it_did(recording):

@@ -129,13 +129,11 @@ def test_migration_is_compared_on_the_same_answers(small):
 
 def test_json_holds_ours_beside_the_printed(small):
     plain = json.loads(json.dumps(small.to_dict(), allow_nan=False))
-    assert len(plain["table_2"]) == 24
     first = plain["table_2"][0]
     assert (first["server"], first["device"], first["printed_percent"]) == ("GPT", "B-1.1B", 23.85)
     (mislabelled,) = plain["setup"]["mislabelled"]
     assert list(mislabelled.values()) == ["Q-0.5B", "Command", "device-constrained", "server-constrained"]
     assert {row["printed_ms"] for row in plain["figure_9"]} >= {0.128, 14.856}
-    assert len(plain["figure_6"][0]["mean_ttft_s"]["disco"]) == len(BUDGETS)
 
 
 def test_same_seed_same_figures_on_any_executor_and_progress_reaches_its_end(small):

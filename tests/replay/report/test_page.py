@@ -170,16 +170,12 @@ def test_the_caption_says_who_wrote_and_what_was_late():
 
 
 class Page(HTMLParser):
-    """Ids, loads, visible text and the data of a page."""
+    """Ids, loads, elements, visible text and the data of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.ids: set[str] = set()
-        self.loads: list[str] = []
-        self.elements: list[str] = []
-        self.text = ""
-        self.data = ""
-        self.inside: list[str] = []
+        self.ids, self.loads, self.elements, self.inside = set(), [], [], []
+        self.text = self.data = ""
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -238,13 +234,11 @@ def resolved(value):
     """As the page fills it in."""
     known = {"@ink": "#000000", "@muted": "#555555", "@grid": "#eeeeee", "@card": "#ffffff"}
     known |= {"@levels": [0.0, 1.0], "@exceeding": [1.0, 0.5]}
-    if isinstance(value, str):
-        return known.get(value, value)
     if isinstance(value, list | tuple):
         return [resolved(item) for item in value]
     if isinstance(value, dict):
         return {key: resolved(item) for key, item in value.items()}
-    return value
+    return known.get(value, value) if isinstance(value, str) else value
 
 
 @pytest.mark.parametrize("shown", [reports.without_moves, reports.with_moves])
@@ -262,12 +256,9 @@ def test_every_figure_is_valid_for_plotly(shown):
 
 
 def test_bands_are_drawn_only_where_seeds_differ():
-    def bands(*cells):
-        mean = figures(*_grouped(cells))[2]
-        return [t for t in mean.frames["0"] if t.get("fill") == "toself"]
-
-    assert len(bands(cell("wait_time", p99=1, cost=1, half=0.1))) == 1
-    assert bands(cell("wait_time", p99=1, cost=1)) == []
+    for half, bands in ((0.1, 1), (0.0, 0)):
+        mean = figures(*_grouped([cell("wait_time", p99=1, cost=1, half=half)]))[2]
+        assert sum(t.get("fill") == "toself" for t in mean.frames["0"]) == bands
 
 
 def test_a_policy_has_one_colour_and_its_variants_differ():

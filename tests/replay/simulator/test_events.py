@@ -40,13 +40,10 @@ def scenario(**changes) -> Scenario:
     return replace(base, **changes)
 
 
-def workload(where: Scenario, *, arrivals=(0.0,), prompts=None, answers=60, ttfts=0.5) -> Workload:
-    n = len(arrivals)
+def workload(where: Scenario, *, arrivals=(0.0,), prompts=50, answers=60, ttfts=0.5) -> Workload:
+    prompt, answer, ttft_s = (np.broadcast_to(column, len(arrivals)) for column in (prompts, answers, ttfts))
     load = Trace.of(
-        arrival_s=arrivals,
-        prompt_tokens=prompts or [50] * n,
-        output_tokens=np.broadcast_to(answers, n),
-        ttft_s=np.broadcast_to(np.asarray(ttfts, dtype=float), n),
+        arrival_s=arrivals, prompt_tokens=prompt, output_tokens=answer, ttft_s=ttft_s.astype(float)
     )
     return resolve(load, where, seed=0)
 
@@ -98,12 +95,12 @@ def test_the_server_as_a_target_takes_a_time_of_its_own():
 
 def test_whoever_loses_in_the_queue_has_done_nothing_and_costs_nothing():
     where = scenario(device_slots=1)
-    load = workload(where, arrivals=(0.0, 0.1), prompts=[300, 300], ttfts=1.0)
+    load = workload(where, arrivals=(0.0, 0.1), prompts=300, ttfts=1.0)
     out = simulate(load, where, Arm("race"), seed=0)
     assert out.ttft_s.tolist() == pytest.approx([1.0, 1.0])
     # The first is cancelled at 1.0 in the middle of its prefill; the second begins then and is cancelled at 1.1.
     assert out.device_prompt_tokens.tolist() == [300, 300]
-    load = workload(where, arrivals=(0.0, 0.1, 0.1), prompts=[300, 300, 300], ttfts=[0.95, 0.95, 0.9])
+    load = workload(where, arrivals=(0.0, 0.1, 0.1), prompts=300, ttfts=[0.95, 0.95, 0.9])
     out = simulate(load, where, Arm("race"), seed=0)
     assert out.device_prompt_tokens.tolist() == [300, 300, 0]
     assert out.cost_usd[2] == pytest.approx(SERVER.cost(300, 60), rel=1e-12)
@@ -187,8 +184,7 @@ def test_a_dead_server_is_replaced_by_the_device(after_tokens, pace_tps):
 def test_when_both_sides_fail_the_request_failed_and_is_charged():
     dead = Fault(after_tokens=3, kind=FailureKind.CONNECTION)
     out = alone(scenario(server_fault=dead, device_fault=dead), Arm("server_only"))
-    assert out.failed[0]
-    assert not out.reading.failed_over[0]
+    assert (out.failed[0], out.reading.failed_over[0]) == (True, False)
     assert out.cost_usd[0] > SERVER.cost(50, 0)
 
 
