@@ -195,7 +195,7 @@ def test_cost_limits_are_multiples_or_money():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({"max_cost": text}, "a cost limit is") for text in ("", "x", "-1", "-1x", "nan", "inf", "80%", "0.8 x")),
+        *(({"max_cost": text}, "a cost limit is") for text in ("", "x", "-1", "-1x", "nan", "inf", "80%", "0.8 x s")),
         ({"objective": "p99"}, "Did you mean 'p99-ttft'"),
         ({"max_p99_s": 0.0}, "above 0"),
     ],

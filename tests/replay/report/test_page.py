@@ -264,7 +264,9 @@ def test_bands_are_drawn_only_where_seeds_differ():
 def test_a_policy_has_one_colour_and_its_variants_differ():
     cells = [cell("wait_time", p99=1, cost=1), cell("wait_time", p99=1, cost=1, migrate=True)]
     other = cell("theirs", p99=1, cost=1)
-    looks = styles(groups([*cells, other])[0].lines)
+    lines = groups([*cells, other])[0].lines
+    looks = styles(lines)
+    assert styles([*lines, *lines]) == looks, "the same in every scenario"
     plain, moving, theirs = looks["wait_time"], looks["wait_time + migration"], looks["theirs"]
     assert plain.colour == moving.colour != theirs.colour
     assert (plain.dash, plain.symbol) != (moving.dash, moving.symbol)
