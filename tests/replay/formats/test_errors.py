@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.replay.formats import read_chunks, read_trace, write_trace
+from disco.replay.formats.columns.trace_pieces import COLUMNS
 from disco.replay.formats.sources import text_files
 from disco.replay.workload.trace import Trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
 TTFT = f"{HEADER},ttft_s"
+ONE = Trace.of(arrival_s=[0.0], prompt_tokens=[1], output_tokens=[1])
 
 
 def message(path, **options) -> str:
@@ -47,13 +50,10 @@ def file(tmp_path):
     [
         ("1,1,1,nan", "ttft_s", "nan' is not a number (NaN); leave the cell empty"),
         ("1,1,1,abc", "ttft_s", "'abc' is not a number; write"),
-        ("1,1,1,0.5s", "ttft_s", "'0.5s' is not a number"),
         ("1,1,1,inf", "ttft_s", "'inf' is not finite"),
         ("1,1,1,-0.5", "ttft_s", "'-0.5' is negative"),
-        ("-1,1,1,0.5", "arrival_s", "'-1' is negative"),
         (",1,1,0.5", "arrival_s", "missing value; every request needs this value"),
         ("nan,1,1,0.5", "arrival_s", "'nan' is not a number (NaN)"),
-        ("2023-11-16 18:15:46,1,1,0.5", "arrival_s", "'2023-11-16 18:15:46' is not a number"),
         ("1,,1,0.5", "prompt_tokens", "missing value"),
         ("1,1.5,1,0.5", "prompt_tokens", "'1.5' is not a whole number"),
         ("1,1,-3,0.5", "output_tokens", "'-3' is negative"),
@@ -80,6 +80,7 @@ def test_a_bad_row_is_named_with_line_column_value_and_remedy(file, row, column,
 
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,1,1\n"
+GAPS = f"{HEADER},gaps_s\n0,1,1,0.5\n"
 GOOD = '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "ttft_s": 0.5}\n'
 BENCHMARK = {"ttft_s": 0.5, "number_input_tokens": 5, "number_output_tokens": 5, "end_to_end_latency_s": 1.0}
 
@@ -93,12 +94,8 @@ BENCHMARK = {"ttft_s": 0.5, "number_input_tokens": 5, "number_output_tokens": 5,
         # Vendors' columns as in the file.
         ("x.csv", f"{BURST}1,m,1,2,3,l\n5,m,x,2,3,l\n", "column Request tokens: 'x' is not a number"),
         ("x.csv", f"{AZURE}16.11.2023 18:15,1,1\n", "line 3, column TIMESTAMP: '16.11.2023 18:15' is not a date"),
-        ("x.csv", f"{AZURE},1,1\n", "line 3, column TIMESTAMP: missing value"),
         ("x.csv", f"{HEADER},confidence\n0,1,1,1\n0,1,1,1.5\n", "column confidence: '1.5' is above 1"),
-        *[
-            ("x.csv", f"{HEADER},gaps_s\n0,1,1,0.5\n1,1,1,{gaps}\n", ", line 3, column gaps_s: ")
-            for gaps in ("0.1;-0.2", "0.1;x", "0.1;nan", "0.1;;0.2")
-        ],
+        *[("x.csv", f"{GAPS}1,1,1,{gaps}\n", "line 3, column gaps_s: ") for gaps in ("0;-0.2", "0;x", "0;nan", "0;;1")],
         ("x.jsonl", GOOD + '{"arrival_s": 1, "prompt_to', "line 2: broken JSON; write one complete JSON object"),
         ("x.jsonl", GOOD + "[1, 2]", "line 2: not a JSON object"),
         ("x.jsonl", GOOD + '{"arrival_s": 1, "prompt_tokens": 1}', "line 2, column output_tokens: missing value"),
@@ -117,27 +114,14 @@ def test_what_is_wrong_with_a_row_of_any_format(file, name, content, said):
 
 
 anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.floats()
-    | st.text(max_size=3)
-    | st.sampled_from([-1, 2**63, 10**400, -(10**4200)]),
+    st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.sampled_from([-1, 2**63, 10**400, -(10**4200)]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=4,
-)
-OURS = (
-    "arrival_s",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_s",
-    "gaps_s",
-    "confidence",
-    "client",
-    "ttft_over_s",
-)
+)  # fmt: skip
+OURS = [*COLUMNS, "gaps_s", "client", "ttft_over_s"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     st.lists(st.dictionaries(st.sampled_from(OURS), anything, max_size=3), min_size=1, max_size=3),
     st.booleans(),
@@ -158,7 +142,6 @@ def test_whatever_stands_in_json_is_a_trace_or_an_error_that_says_so(tmp_path_fa
     ("name", "content", "said"),
     [
         ("x.csv", b"", "is empty"),
-        ("x.csv", b"\n", "is empty"),
         ("x.csv", f"{TTFT}\n", "has no request that can be used"),
         ("x.jsonl", b"\n\n", "is empty"),
         ("x.jsonl", b"3\n4\n", "holds no JSON object; write one"),
@@ -194,7 +177,7 @@ def test_files_that_are_no_traces(file, name, content, said):
 def test_a_small_packed_file_with_an_endless_line_takes_no_memory(file, name, monkeypatch):
     monkeypatch.setattr(text_files, "LONGEST", 1 << 20)
     start = {"x.csv.gz": f"{HEADER}\n", "x.jsonl.gz": GOOD, "x.json.gz": "["}[name]
-    path = file(name, gzip.compress(start.encode() + b"1" * (64 << 20), compresslevel=1))
+    path = file(name, gzip.compress(start.encode() + b"1" * (32 << 20), compresslevel=1))
     assert path.stat().st_size < 1 << 20
     tracemalloc.start()
     try:
@@ -215,9 +198,13 @@ def test_a_line_just_short_enough_is_read(file, monkeypatch):
     assert "line 2: the line has more than 46 characters" in message(file("x.csv", row))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_file_that_is_not_there_or_not_whole(tmp_path):
     assert "there is no file" in message(tmp_path / "x.csv")
     assert "is a folder" in message(tmp_path)
+    path = tmp_path / "x.parquet"
+    write_trace(ONE, path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "not a complete Parquet file" in message(path)
 
 
 def test_a_truncated_gzip_says_how_far_it_went(file):
@@ -226,14 +213,6 @@ def test_a_truncated_gzip_says_how_far_it_went(file):
     path = file("x.csv.gz", packed[: len(packed) // 2])
     found = re.search(r"is cut off after line (\d+)", message(path))
     assert 10_000 < int(found[1]) < 50_000
-
-
-def test_a_truncated_parquet(tmp_path):
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "x.parquet"
-    write_trace(Trace.of(arrival_s=[0.0], prompt_tokens=[1], output_tokens=[1]), path)
-    path.write_bytes(path.read_bytes()[:-20])
-    assert "not a complete Parquet file" in message(path)
 
 
 def test_nothing_left_is_an_error_that_counts(file):
@@ -248,12 +227,9 @@ def test_nothing_left_is_an_error_that_counts(file):
 def test_unknown_columns_list_the_formats_and_the_nearest_names(file):
     text = message(file("x.csv", "arrival_s,prompt_token,output_tokens\n0,1,1\n"))
     assert "The file has 'arrival_s', 'prompt_token', 'output_tokens'" in text
-    for name in ("disco (", "burstgpt (", "azure (", "mooncake (", "llmperf (", "vllm ("):
-        assert name in text
     assert "Did you mean 'prompt_token'?" in text
-
-
-def test_a_named_format_says_what_is_missing(file):
+    formats = ("disco (", "burstgpt (", "azure (", "mooncake (", "llmperf (", "vllm (")
+    assert [name for name in formats if name not in text] == []
     path = file("x.csv", f"{TTFT}\n0,1,1,1\n")
     lacks = "For the format 'mooncake' the file lacks 'input_length', 'output_length', 'timestamp'"
     assert lacks in message(path, format="mooncake")
@@ -282,12 +258,12 @@ def test_a_slow_request_is_no_unit(file):
     assert read_trace(file("x.csv", f"{TTFT}\n{rows}"))[0].ttft_s[50] == 400
 
 
-def test_unix_time_is_in_seconds(file):
-    for at, unit in ((1_700_000_000_000, "milliseconds"), (1_700_000_000_000_000, "microseconds")):
-        assert f"looks like {unit} since 1970; divide it by" in message(
-            file("x.csv", f"{HEADER}\n{at},1,1\n")
-        )
-    assert read_trace(file("x.csv", f"{HEADER}\n1700000000.5,1,1\n"))[0].arrival_s[0] == 1_700_000_000.5
+@pytest.mark.parametrize(("factor", "unit"), [(10**3, "milliseconds"), (10**6, "microseconds")])
+def test_unix_time_is_in_seconds(file, factor, unit):
+    path = file("x.csv", f"{HEADER}\n{1_700_000_000 * factor},1,1\n")
+    assert f"looks like {unit} since 1970; divide it by" in message(path)
+    path.write_text(f"{HEADER}\n1700000000.5,1,1\n")
+    assert read_trace(path)[0].arrival_s[0] == 1_700_000_000.5
 
 
 def test_a_feature_stays_of_one_kind(file):
@@ -301,19 +277,18 @@ def test_a_feature_stays_of_one_kind(file):
 # ---------------------------------------------------------------------- writing, packages, sizes
 
 
-def test_what_cannot_be_written(tmp_path):
-    trace = Trace.of(arrival_s=[0.0], prompt_tokens=[1], output_tokens=[1])
-    clash = Trace.of(
-        arrival_s=[0.0], prompt_tokens=[1], output_tokens=[1], features={"ttft_s": trace.prompt_tokens}
-    )
-    for bad, name, said in (
-        (trace, "x.xlsx", r"can be written as \.csv"),
-        (trace, "nowhere/x.csv", "cannot be written"),
-        (trace, "nowhere/x.parquet", "cannot be written"),
-        (clash, "x.csv", "name of a column"),
-    ):
-        with pytest.raises(ConfigurationError, match=said):
-            write_trace(bad, tmp_path / name)
+@pytest.mark.parametrize(
+    ("features", "name", "said"),
+    [
+        ({}, "x.xlsx", r"can be written as \.csv"),
+        ({}, "nowhere/x.csv", "cannot be written"),
+        ({}, "nowhere/x.parquet", "cannot be written"),
+        ({"ttft_s": ONE.prompt_tokens}, "x.csv", "name of a column"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, features, name, said):
+    with pytest.raises(ConfigurationError, match=said):
+        write_trace(replace(ONE, features=features), tmp_path / name)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
@@ -323,8 +298,7 @@ def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
         read_trace(path)
 
 
-def test_chunks_and_limits_need_a_size(tmp_path):
+@pytest.mark.parametrize(("read", "size"), [(read_chunks, {"chunk_rows": 0}), (read_trace, {"limit": 0})])
+def test_chunks_and_limits_need_a_size(tmp_path, read, size):
     with pytest.raises(ConfigurationError, match="at least 1 request"):
-        read_chunks(tmp_path / "x.csv", chunk_rows=0)
-    with pytest.raises(ConfigurationError, match="at least 1 request"):
-        read_trace(tmp_path / "x.csv", limit=0)
+        read(tmp_path / "x.csv", **size)

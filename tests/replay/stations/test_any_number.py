@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,25 +20,19 @@ from made_stations import (
     at,
     check_record,
     columns,
-    line,
     one,
     same,
     trace,
 )
 
 from disco.cost import Phase, Rates
-from disco.dispatch import Dispatcher, Features, Migration, Plan, Preset, Start
+from disco.dispatch import Dispatcher, Migration, Plan, Preset, Start
 from disco.dispatch.presets import DispatchSection
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
-from disco.plan import Candidate
 from disco.profiles import DeviceProfile, Empirical
 from disco.replay.simulator.event_evaluator import as_stations, simulate
-from disco.replay.stations import (
-    Station,
-    resolve_stations,
-    simulate_stations,
-)
+from disco.replay.stations import Station, resolve_stations, simulate_stations
 from disco.replay.vector.arm_delays import _POLICY_STREAM
 from disco.replay.workload.scenario import Arm, Scenario, resolve
 from disco.session.records.route_record import RouteRecord
@@ -63,12 +56,9 @@ SCENARIO = Scenario(
         ("server_only", {}),
         ("auto", {"pace_tps": None, "device_rates": Rates(1e-4, 1e-3, cached_share=0.0)}),
         ("wait_time", {"device_slots": 1, "idle_unload_s": 20.0, "max_tokens": 120}),
-        (
-            "length_threshold",
-            {"device_slots": 1, "server_fault": Fault(10, probability=0.3), "pace_tps": 12.0},
-        ),
+        ("length_threshold", {"device_slots": 1, "server_fault": Fault(10, probability=0.3), "pace_tps": 12.0}),
     ],
-)
+)  # fmt: skip
 def test_two_stations_and_a_dispatcher_are_the_two_sided_evaluator(policy, changes):
     where, seed = replace(SCENARIO, **changes), 5
     load = resolve(trace(), where, seed=seed)
@@ -85,11 +75,15 @@ def test_two_stations_and_a_dispatcher_are_the_two_sided_evaluator(policy, chang
     assert out.names == ("device", "server")
     np.testing.assert_allclose(out.ttft_s, two_sided.ttft_s, rtol=0, atol=1e-9)
     np.testing.assert_allclose(out.total_usd, two_sided.cost_usd, rtol=1e-9)
-    np.testing.assert_array_equal(out.winner == 0, two_sided.device_won)
-    np.testing.assert_array_equal(out.started_tokens[:, 0], two_sided.device_prompt_tokens)
-    np.testing.assert_array_equal(out.started_tokens[:, 1], two_sided.server_prompt_tokens)
-    np.testing.assert_array_equal(out.failed, two_sided.failed)
-    np.testing.assert_array_equal(out.migrations > 0, two_sided.reading.moved)
+    device_tokens, server_tokens = out.started_tokens.T
+    for mine, theirs in (
+        (out.winner == 0, two_sided.device_won),
+        (device_tokens, two_sided.device_prompt_tokens),
+        (server_tokens, two_sided.server_prompt_tokens),
+        (out.failed, two_sided.failed),
+        (out.migrations > 0, two_sided.reading.moved),
+    ):
+        np.testing.assert_array_equal(mine, theirs)
     for name, values in columns(two_sided.reading).items():
         np.testing.assert_allclose(getattr(out.reading, name), values, rtol=0, atol=1e-9, err_msg=name)
     if policy == "server_only":
@@ -141,19 +135,15 @@ def situations(draw: st.DrawFn) -> tuple[tuple[Station, ...], Plan, float | None
 
 
 @given(situation=situations())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_the_stations_every_token_comes_once_and_is_charged_once(situation):
     stations, plan, pace_tps, seed = situation
-    workload = resolve_stations(trace(8, seed=seed, gap_s=3.0, longest=400), stations, seed=seed)
+    workload = resolve_stations(trace(6, seed=seed, gap_s=3.0, longest=400), stations, seed=seed)
     records: dict[int, RouteRecord] = {}
     out = simulate_stations(
-        workload,
-        stations,
-        lambda features, candidates: plan,
-        pace_tps=pace_tps,
-        on_record=records.__setitem__,
+        workload, stations, lambda f, c: plan, pace_tps=pace_tps, on_record=records.__setitem__
     )
-    assert sorted(records) == list(range(8))
+    assert sorted(records) == list(range(6))
     for row, record in records.items():
         check_record(record, int(workload.answer_tokens[row]))
         assert out.failed[row] == (record.finish_reason is None)
@@ -175,62 +165,20 @@ def test_whatever_the_stations_every_token_comes_once_and_is_charged_once(situat
     same(out, simulate_stations(workload, stations, lambda f, c: plan, pace_tps=pace_tps))
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_the_first_of_many_to_write_wins_and_the_others_are_charged_for_the_prompt(k):
-    stations = ALL[:k]
-    workload = resolve_stations(trace(), stations, seed=1)
-    out = simulate_stations(workload, stations, lambda f, c: Plan(tuple(Start(x.name) for x in c)))
-    np.testing.assert_allclose(out.ttft_s, workload.ttft_s.min(axis=1), atol=1e-9)
-    np.testing.assert_array_equal(out.winner, workload.ttft_s.argmin(axis=1))
-    np.testing.assert_array_equal(out.prompt_tokens, np.repeat(workload.prompt_tokens[:, None], k, axis=1))
-    np.testing.assert_array_equal(out.started_tokens, out.prompt_tokens)
-    np.testing.assert_array_equal(out.completion_tokens.sum(axis=1), workload.answer_tokens)
-    assert sum(out.share_won(name) for name in out.names) == pytest.approx(1.0)
-    assert out.share_of_prompts(stations[-1].name) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("stations", "writers"),
-    [
-        # From the dearest to the cheapest, each as soon as the bank covers it.
-        (
-            (replace(PHONE, ttft=line(100.0, 9.0)), replace(HOME, ttft=line(400.0, 4.0)), CLOUD, BIG),
-            ("big", "cloud", "home", "phone"),
-        ),
-        # Where the bank covers the next move at once, a station in between is paid and writes nothing.
-        ((PHONE, HOME, CLOUD, BIG), ("big", "home", "phone")),
-    ],
-)
-def test_an_answer_goes_down_from_station_to_station(stations, writers):
+def test_an_answer_goes_down_from_station_to_station():
+    """Where the bank covers the next move at once, a station in between is paid and writes nothing."""
+    stations, writers = (PHONE, HOME, CLOUD, BIG), ("big", "home", "phone")
     down = {"big": Migration("cloud"), "cloud": Migration("home"), "home": Migration("phone")}
     workload = resolve_stations(one(900, prompt=20), stations, seed=0)
-    records: dict[int, RouteRecord] = {}
-    out = simulate_stations(workload, stations, at("big", migrations=down), on_record=records.__setitem__)
-    assert [(t.source, t.target) for t in records[0].migrations] == [(s, m.target) for s, m in down.items()]
+    out = simulate_stations(workload, stations, at("big", migrations=down))
     assert list(out.examples) == [writers]
-    assert tuple(p.endpoint for p in records[0].segments) == writers
-    assert out.migrations.tolist() == [3]
+    record = out.examples[writers]
+    assert [(t.source, t.target) for t in record.migrations] == [(s, m.target) for s, m in down.items()]
+    assert tuple(p.endpoint for p in record.segments) == writers
     assert out.prompt_tokens[0].all()
     assert out.reading.handover_late_tokens.tolist() == [0.0]
-    check_record(records[0], 900)
     stays = simulate_stations(workload, stations, at("big"))
     assert out.total_usd[0] < stays.total_usd[0] / 5
-    assert out.ttft_s[0] == stays.ttft_s[0]
-
-
-def test_an_answer_moves_to_the_middle_of_three():
-    stations = (PHONE, HOME, CLOUD)
-    workload = resolve_stations(one(400), stations, seed=0)
-    out = simulate_stations(workload, stations, at("cloud", migrations={"cloud": Migration("home")}))
-    assert out.migrations.tolist() == [1]
-    (record,) = out.examples.values()
-    move, target = record.migrations[0], record.attempts[1]
-    assert (move.source, move.target) == ("cloud", "home")
-    assert move.took_s == pytest.approx(0.2 + (50 + move.cut_tokens) / 400)
-    assert target.prompt_tokens == 50 + move.cut_tokens
-    assert out.prompt_tokens[0].tolist() == [0, 50 + move.cut_tokens, 50]
-    assert out.started_tokens[0].tolist() == [0, 0, 50]
-    assert ("home", Phase.MIGRATION) in out.cost_by
 
 
 # ---------------------------------------------------------------- luck
@@ -238,22 +186,15 @@ def test_an_answer_moves_to_the_middle_of_three():
 
 def test_a_station_more_or_another_order_leaves_the_others_luck_as_it_was():
     faulty = [replace(s, fault=Fault(5, probability=0.4), tpot=BACKUP.tpot) for s in ALL]
-    whole = resolve_stations(trace(), faulty, seed=4)
+    whole, other = (resolve_stations(trace(), faulty, seed=seed) for seed in (4, 5))
     for some in ([faulty[2]], faulty[::-1], [faulty[4], faulty[0]]):
         part = resolve_stations(trace(), some, seed=4)
-        for column, name in enumerate(part.names):
-            there = whole.names.index(name)
-            for values in ("ttft_s", "tpot_s", "faulty"):
-                np.testing.assert_array_equal(
-                    getattr(part, values)[:, column], getattr(whole, values)[:, there]
-                )
-            assert part.again[column] == whole.again[there]
-    assert len(set(whole.again)) == 5
-    assert len({tuple(whole.faulty[:, c]) for c in range(5)}) == 5
-    assert len({tuple(whole.ttft_s[:, c]) for c in (2, 3)}) == 2, (
-        "of one distribution, but not the same draws"
-    )
-    other = resolve_stations(trace(), faulty, seed=5)
+        there = [whole.names.index(name) for name in part.names]
+        for values in ("ttft_s", "tpot_s", "faulty"):
+            np.testing.assert_array_equal(getattr(part, values), getattr(whole, values)[:, there])
+        assert part.again == tuple(whole.again[column] for column in there)
+    assert len(set(whole.again)) == len({tuple(column) for column in whole.faulty.T}) == 5
+    assert (whole.ttft_s[:, 2] != whole.ttft_s[:, 3]).any(), "of one distribution, but not the same draws"
     assert (other.ttft_s[:, 2:] != whole.ttft_s[:, 2:]).any()
 
 
@@ -261,10 +202,9 @@ def test_what_comes_after_first_attempts_is_a_stations_own_too():
     """Second tries and moves of two stations, alone and among five."""
     cloud = replace(CLOUD, fault=Fault(0, probability=0.5))
     backup = replace(BACKUP, fault=Fault(20, probability=0.5))
-    two = (cloud, backup)
-    five = (backup, PHONE, HOME, BIG, cloud)
+    two, five = (cloud, backup), (backup, PHONE, HOME, BIG, cloud)
 
-    def plan(features: Features, candidates: Sequence[Candidate]) -> Plan:
+    def plan(features, candidates):
         return Plan((Start("backup"),), ("cloud",), {"backup": Migration("cloud")})
 
     few = simulate_stations(resolve_stations(trace(), two, seed=6), two, plan, breakers=False)

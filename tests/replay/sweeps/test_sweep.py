@@ -1,4 +1,4 @@
-"""Sweeps: every executor gives the same figures, to the last bit; errors say where they happened."""
+"""Sweeps: every executor, and any size of chunk, gives the same figures; errors say where they happened."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from replay.sweeps.pairs import scenarios
+from replay.sweeps.pairs import LENGTHS, scenarios
 
 from disco.errors import ConfigurationError
+from disco.profiles import Lengths
+from disco.replay.formats import write_trace
+from disco.replay.metrics.running_tally import RELATIVE_ERROR
+from disco.replay.sweeps.chunked_sweep import sweep_chunks
 from disco.replay.sweeps.executors import open_executor, run_all, share, shared_value
 from disco.replay.sweeps.sweep import errors_named, run_sweep, sweep
 from disco.replay.vector.evaluator import evaluate
 from disco.replay.workload.scenario import Arm, resolve
+from disco.replay.workload.synthetic import synthetic_trace
 from disco.replay.workload.trace import Trace
+from disco.replay.workload.trace_survey import _Thinning, survey
 
-ARMS = [
-    *(Arm(policy, budget) for policy in ("auto", "random") for budget in (0.3, 0.7)),
-    Arm("server_only", 1.0),
-    Arm("device_only", 0.0),
-]
+ARMS = [Arm("auto", 0.3), Arm("random", 0.7), Arm("server_only", 1.0), Arm("device_only", 0.0)]
 
 
-def made(n: int = 1500, seed: int = 0, **known) -> Trace:
+def made(n: int = 500) -> Trace:
     """Requests with log-normal lengths; the server's TTFTs are left to the scenario."""
-    rng = np.random.default_rng([seed, 99])
+    rng = np.random.default_rng([0, 99])
     return Trace.of(
         arrival_s=np.cumsum(rng.exponential(30.0, n)),
         prompt_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 2000).astype(np.int64),
         output_tokens=np.clip(rng.lognormal(4.0, 1.0, n), 1, 400).astype(np.int64),
-        **known,
     )
 
 
@@ -42,21 +43,20 @@ def made(n: int = 1500, seed: int = 0, **known) -> Trace:
 
 
 def test_cells_come_scenario_by_scenario_with_the_arms_as_given():
-    cells = sweep(made(), scenarios(), ARMS)
+    cells = sweep(made(), scenarios(), ARMS, oracle=False)
     assert [(c.scenario, c.arm) for c in cells] == [(s.name, a) for s in scenarios() for a in ARMS]
-    assert [c.regime for c in cells] == ["server-constrained"] * 6 + ["device-constrained"] * 6
-    assert {c.evaluator for c in cells} == {"vectorised"}
-    assert {c.summary.requests for c in cells} == {1500}
+    assert [c.regime for c in cells] == ["server-constrained"] * 4 + ["device-constrained"] * 4
+    assert {(c.evaluator, c.summary.requests) for c in cells} == {("vectorised", 500)}
 
 
 def test_a_cell_is_what_the_evaluator_says():
     """Nothing is lost or mixed up between the evaluator and the cell."""
     trace, (scenario, _) = made(), scenarios()
-    (cell,) = sweep(trace, [scenario], [Arm("auto", 0.4)], seeds=(7,))
+    (cell,) = sweep(trace, [scenario], [Arm("auto", 0.4)], seeds=(7,), oracle=False)
     outcome = evaluate(resolve(trace, scenario, seed=7), scenario, Arm("auto", 0.4), seed=7)
-    assert cell.summary.ttft_mean_s.mean == pytest.approx(outcome.ttft_s.mean(), rel=1e-12)
-    assert cell.summary.cost_usd.mean == pytest.approx(outcome.cost_usd.mean(), rel=1e-12)
-    assert cell.summary.budget_used.mean == pytest.approx(outcome.budget_used("server"), rel=1e-12)
+    found = cell.summary.ttft_mean_s, cell.summary.cost_usd, cell.summary.budget_used
+    wanted = outcome.ttft_s.mean(), outcome.cost_usd.mean(), outcome.budget_used("server")
+    assert [figure.mean for figure in found] == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_oracle_has_no_regret_and_regrets_can_be_left_out():
@@ -65,20 +65,23 @@ def test_the_oracle_has_no_regret_and_regrets_can_be_left_out():
     assert other.regret_mean_s.mean > 0
     assert other.regret_mean_s.mean == other.summary.ttft_mean_s.mean - oracle.summary.ttft_mean_s.mean
     (bare,) = sweep(made(), scenarios()[:1], [Arm("random", 0.5)], oracle=False)
-    assert bare.regret_mean_s is None
-    assert bare.summary == other.summary
+    assert (bare.regret_mean_s, bare.summary) == (None, other.summary)
 
 
 def test_seeds_are_drawn_apart_and_give_an_interval():
-    trace, arm, seen = made(), Arm("random", 0.5), []
+    trace, seen = made(), []
 
     def source(seed: int) -> Trace:
         seen.append(seed)
         return trace
 
-    together = sweep(source, scenarios()[:1], [arm], seeds=3)[0].summary.ttft_mean_s
+    def mean_of(source, seeds):
+        (cell,) = sweep(source, scenarios()[:1], [Arm("random", 0.5)], seeds=seeds, oracle=False)
+        return cell.summary.ttft_mean_s
+
+    together = mean_of(source, 3)
     assert seen == [0, 1, 2]
-    apart = [sweep(trace, scenarios()[:1], [arm], seeds=(s,))[0].summary.ttft_mean_s.mean for s in range(3)]
+    apart = [mean_of(trace, (seed,)).mean for seed in range(3)]
     assert len(set(apart)) == 3
     assert together.mean == pytest.approx(sum(apart) / 3)
     assert together.low < together.mean < together.high
@@ -87,19 +90,25 @@ def test_seeds_are_drawn_apart_and_give_an_interval():
 # ---------------------------------------------------------------------- the same everywhere
 
 
-@pytest.mark.parametrize("evaluator", ["vectorised", "events"])
-def test_the_order_in_which_work_is_done_does_not_show(evaluator, monkeypatch):
+@pytest.mark.parametrize(
+    ("evaluator", "n", "units"),
+    [("vectorised", 500, 4), ("events", 15, 2 * 2 * 4)],  # arms apart, and the oracle's
+)
+def test_the_order_in_which_work_is_done_does_not_show(evaluator, n, units, monkeypatch):
     def backwards(futures):
         concurrent.futures.wait(futures)
         return reversed(list(futures))
 
     monkeypatch.setattr("disco.replay.sweeps.executors.as_completed", backwards)
-    trace = made(40 if evaluator == "events" else 1500)
+    calls = []
     arms = [*ARMS[:2], Arm("server_only", 1.0, migrate=evaluator == "events")]
-    here = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator)
+    how = {"seeds": 2, "evaluator": evaluator, "progress": lambda *at: calls.append(at)}
+    here = run_sweep(made(n), scenarios(), arms, **how)
+    assert calls == [(i, units) for i in range(1, units + 1)]
     with ThreadPoolExecutor(2) as threads:
-        there = run_sweep(trace, scenarios(), arms, seeds=2, evaluator=evaluator, executor=threads)
+        there = run_sweep(made(n), scenarios(), arms, **how, executor=threads)
     assert there.cells == here.cells
+    assert calls[units:] == calls[:units]
     if evaluator == "events":
         moving, staying = here.cells[2].summary.reading.moved, here.cells[0].summary.reading.moved
         assert moving.mean > staying.mean == 0.0
@@ -109,34 +118,16 @@ def test_the_order_in_which_work_is_done_does_not_show(evaluator, monkeypatch):
     assert examples[0] == examples[1]
 
 
-def test_processes_and_threads_give_the_figures_of_one_process():
-    trace = made()
-    here = sweep(trace, scenarios(), ARMS, seeds=2)
-    with open_executor(2) as processes:
-        assert sweep(trace, scenarios(), ARMS, seeds=2, executor=processes) == here
-    with ThreadPoolExecutor(2) as threads:
-        assert sweep(trace, scenarios(), ARMS, seeds=2, executor=threads) == here
+# ---------------------------------------------------------------------- errors
 
 
-# ---------------------------------------------------------------------- progress and errors
+def test_errors_are_named_and_those_that_cannot_travel_become_one_that_can():
+    """An error that cannot be pickled would break the process pool, and say nothing."""
 
+    class StayingError(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} {two}")
 
-@pytest.mark.parametrize("evaluator", ["vectorised", "events"])
-def test_progress_ends_at_the_total(evaluator):
-    calls = []
-    sweep(
-        made(10),
-        scenarios(),
-        ARMS[:2],
-        seeds=2,
-        evaluator=evaluator,
-        progress=lambda done, total: calls.append((done, total)),
-    )
-    units = 4 if evaluator == "vectorised" else 2 * 2 * 3  # arms apart, and the oracles
-    assert calls == [(i, units) for i in range(1, units + 1)]
-
-
-def test_a_mistake_names_scenario_and_seed():
     def source(seed: int) -> Trace:
         if seed == 1:
             raise ConfigurationError("no such trace")
@@ -144,15 +135,6 @@ def test_a_mistake_names_scenario_and_seed():
 
     with pytest.raises(ConfigurationError, match=r"xiaomi14.* × gpt-4o-mini-2024, seed 1: no such trace"):
         sweep(source, scenarios(), ARMS, seeds=2)
-
-
-def test_other_errors_get_a_note_and_those_that_cannot_travel_become_one_that_can():
-    """An error that cannot be pickled would break the process pool, and say nothing."""
-
-    class StayingError(Exception):
-        def __init__(self, one, two):
-            super().__init__(f"{one} {two}")
-
     with pytest.raises(ZeroDivisionError) as raised, errors_named(scenarios()[0], 3):
         raise ZeroDivisionError
     assert raised.value.__notes__ == ["while replaying xiaomi14-qwen1.5-0.5b × gpt-4o-mini-2024, seed 3"]
@@ -220,8 +202,113 @@ def test_processes_read_a_shared_value_from_a_file_that_is_gone_afterwards():
         with share(processes, trace) as handle:
             assert len(pickle.dumps(handle)) < 1000
             assert np.array_equal(shared_value(handle).prompt_tokens, trace.prompt_tokens)
-            path: Path = handle.path
-            assert path.exists()
-        assert not path.parent.exists()
+            assert handle.path.exists()
+        assert not handle.path.parent.exists()
     with ThreadPoolExecutor(1) as threads, share(threads, trace) as handle:
         assert handle is trace
+
+
+# ---------------------------------------------------------------------- chunk by chunk
+
+N = 2000
+SCENARIOS = scenarios()
+CHUNKED = [
+    *(Arm(policy, 0.4) for policy in ("wait_time", "length_threshold", "optimal_wait", "random")),
+    Arm("server_only", 1.0),
+    Arm("server_only", 0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    made = synthetic_trace(requests=N, seed=5, prompts=LENGTHS)
+    known = np.random.default_rng(1).exponential(0.8, N)
+    known[::5] = np.nan  # one in five is drawn, so that the draws are seen to go on across chunks
+    return replace(made, ttft_s=known)
+
+
+@pytest.fixture(scope="module")
+def path(trace, tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "trace.parquet"
+    write_trace(trace, path)
+    return path
+
+
+def same(chunked, whole):
+    """Sums to the last few bits (they are added in another order), quantiles as far as the tally promises."""
+    assert [(cell.scenario, cell.arm) for cell in chunked] == [(cell.scenario, cell.arm) for cell in whole]
+    exact = dict.fromkeys(("ttft_mean_s", "cost_usd", "budget_used", "device_won", "failed"), 1e-12)
+    rough = dict.fromkeys(("ttft_p50_s", "ttft_p90_s", "ttft_p99_s"), 1.01 * RELATIVE_ERROR)
+    for one, other in zip(chunked, whole, strict=True):
+        for name, error in {**exact, **rough}.items():
+            mine, theirs = getattr(one.summary, name).mean, getattr(other.summary, name).mean
+            assert mine == pytest.approx(theirs, rel=error), (one.arm, name)
+        assert one.summary.cost_by == pytest.approx(other.summary.cost_by, rel=1e-12)
+
+
+@pytest.mark.parametrize("chunk_rows", [137, 10 * N])
+def test_any_size_of_chunk_gives_what_the_whole_trace_gives(path, trace, chunk_rows):
+    """Draws and what a policy's rounding owes go on from chunk to chunk; a scenario's lengths come first."""
+    both = [SCENARIOS[0], replace(SCENARIOS[1], lengths=Lengths.from_samples([10, 20, 3000]))]
+    chunked = sweep_chunks(path, both, CHUNKED, chunk_rows=chunk_rows, seeds=2)
+    same(chunked, sweep(trace, both, CHUNKED, seeds=2, oracle=False))
+
+
+class Pickling(ThreadPoolExecutor):
+    """Gives work away as a pool of processes does."""
+
+    def submit(self, *work):
+        return super().submit(*pickle.loads(pickle.dumps(work)))
+
+
+def test_workers_give_the_figures_of_one_and_progress_counts_chunks(path):
+    calls = []
+    how = {"chunk_rows": 800, "seeds": 1, "progress": lambda *at: calls.append(at)}
+    here = sweep_chunks(path, SCENARIOS, CHUNKED, **how)
+    assert calls == [(i, 6) for i in range(1, 7)]
+    with Pickling(2) as executor:
+        assert sweep_chunks(path, SCENARIOS, CHUNKED, **how, executor=executor) == here
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [(Arm("oracle", 0.5), "must see all requests"), (Arm("random", 0.5, migrate=True), "--events")],
+)
+def test_what_cannot_be_had_in_chunks_is_refused(path, arm, said):
+    with pytest.raises(ConfigurationError, match=said):
+        sweep_chunks(path, SCENARIOS, [arm], chunk_rows=100)
+
+
+def test_a_bad_row_names_file_line_and_column(tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,2,2\n2,-3,3\n")
+    with pytest.raises(ConfigurationError, match=r"bad\.csv, line 4, column prompt_tokens"):
+        sweep_chunks(path, SCENARIOS, CHUNKED, chunk_rows=2)
+    cells = sweep_chunks(path, SCENARIOS, CHUNKED, chunk_rows=2, skip_invalid=True)
+    assert {cell.summary.requests for cell in cells} == {2}
+
+
+# ---------------------------------------------------------------------- the first pass
+
+
+def test_a_survey_knows_the_whole_trace(path, trace, tmp_path):
+    found, whole = survey(path, chunk_rows=333), Lengths.from_samples(trace.prompt_tokens)
+    assert (found.requests, bool(found.skipped)) == (N, False)
+    assert np.array_equal([found.lengths.lengths, found.lengths.p], [whole.lengths, whole.p])
+    means = found.output_tokens, found.lasts_s, found.ttft_known, found.ttft.mean()
+    wanted = trace.output_tokens.mean(), trace.arrival_s[-1], 0.8, np.nanmean(trace.ttft_s)
+    assert means == pytest.approx(wanted, rel=1e-9)
+    # Times that few requests know are not planned on.
+    known = np.where(np.arange(N) % 3 == 0, trace.ttft_s, np.nan)
+    write_trace(replace(trace, ttft_s=known), tmp_path / "few.parquet")
+    assert survey(tmp_path / "few.parquet", chunk_rows=1000).ttft is None
+
+
+@pytest.mark.parametrize("sizes", [[1] * 50, [7, 0, 13, 64, 3, 200], [1000], [999, 1]])
+def test_thinning_keeps_every_kth_value(sizes, monkeypatch):
+    monkeypatch.setattr("disco.replay.workload.trace_survey.KEPT", 16)
+    kept, values = _Thinning(), np.arange(sum(sizes), dtype=np.float64)
+    for piece in np.split(values, np.cumsum(sizes)[:-1]):
+        kept.add(piece)
+    assert kept.values().tolist() == values[:: kept.stride].tolist()
+    assert 0 < kept.values().size <= 16
