@@ -8,18 +8,12 @@ from loops import mostly
 
 from disco.endpoints.continuation import Continuation, ProbeVerdict
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.errors import FailureKind
-from disco.request import Request, Timeouts
-from tests.endpoints.openai_api.asking import ask, collect, failing, text_of
+from disco.request import Timeouts
+from tests.endpoints.openai_api.asking import ask, collect, text_of
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 QUESTION = [{"role": "user", "content": "Write three short sentences about the sea."}]
-
-
-def patiently(server, *, messages=QUESTION, **params) -> Request:
-    timeouts = Timeouts(10, 120, 60, 240)
-    return ask(messages=messages, model=server.model, timeouts=timeouts, temperature=0, **params)
 
 
 @pytest.fixture
@@ -30,15 +24,16 @@ async def client(llama_server):
 
 @mostly("asyncio")
 async def test_same_text_as_the_sdk(llama_server, client):
+    params = {"model": llama_server.model, "max_tokens": 16, "temperature": 0}
+
     async def sdk():
-        return await client.chat.completions.create(
-            messages=QUESTION, model=llama_server.model, max_tokens=16, temperature=0
-        )
+        return await client.chat.completions.create(messages=QUESTION, **params)
 
     # A prompt that the server still holds is computed differently from a new one, so greedy answers may
     # differ; the first request makes it the same for the two that are compared.
     await sdk()
-    deltas, ended = await collect(OpenAIEndpoint(client=client).open(patiently(llama_server, max_tokens=16)))
+    asked = ask(messages=QUESTION, timeouts=Timeouts(10, 120, 60, 240), **params)
+    deltas, ended = await collect(OpenAIEndpoint(client=client).open(asked))
     answer = await sdk()
     assert text_of(deltas) == answer.choices[0].message.content
     assert ended.finish_reason == answer.choices[0].finish_reason
@@ -58,12 +53,3 @@ async def test_auto_finds_that_only_a_rendered_prompt_continues(llama_server, cl
     (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
     assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
     assert endpoint.capabilities("another name for it").continues
-
-
-@mostly("trio")
-async def test_prompt_that_is_too_long_is_told_apart(llama_server, client):
-    messages = [{"role": "user", "content": "word " * 3000}]
-    attempt = OpenAIEndpoint(client=client).open(patiently(llama_server, messages=messages))
-    _, failure = await failing(attempt)
-    # The server has answered 200 by the time it counts: the stream then just ends.
-    assert failure.kind in (FailureKind.CONTEXT_LENGTH, FailureKind.CONNECTION, FailureKind.INCOMPLETE)

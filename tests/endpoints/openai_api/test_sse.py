@@ -44,12 +44,9 @@ def test_every_form_of_an_event_is_read(stream, expected):
     assert events(*(stream[n : n + 1] for n in range(len(stream)))) == expected
 
 
-def test_error_event_is_marked():
+def test_an_error_event_is_marked_and_events_of_one_read_come_together():
     (event,) = events(b'event: error\ndata: {"message": "x"}\n\n')
     assert isinstance(event, ErrorData)
-
-
-def test_events_of_one_read_come_together():
     splitter = EventSplitter()
     assert len(splitter.feed(b"data: a\n\n" * 50 + b"data: b")) == 50
     assert splitter.feed(b"\n\n") == [b"b"]
