@@ -7,6 +7,7 @@ import json
 
 import openai
 import pytest
+from loops import by_turns, mostly
 from scripted_server import answer, chunk, scripted_server, sse, stream
 
 from disco.endpoints.continuation import Continuation, ProbeVerdict, probe
@@ -32,22 +33,11 @@ def said(text: str):
     return stream(sse(chunk(text), chunk(finish="length")))
 
 
-@pytest.mark.parametrize(
-    ("text", "outcome"),
-    [
-        (", 12, 13", "continues"),
-        (",12,13", "continues"),
-        (SENT + ", 12", "echoes"),
-        ("1, 2, 3, 4", "restarts"),
-        ("12, 13, 14", "restarts"),
-        ("Tally sheet: 1, 2", "restarts"),
-        (SENT + "\n\nSure!", "restarts"),
-        ("Sure!", "restarts"),
-        ("", "restarts"),
-    ],
-)
-def test_judgement(text, outcome):
-    assert judge(text) == outcome
+def test_judgement():
+    replies = {"continues": (", 12, 13", ",12,13"), "echoes": (SENT + ", 12",)}
+    replies["restarts"] = ("1, 2, 3, 4", "12, 13", "Tally sheet: 1, 2", SENT + "\n\nSure!", "Sure!", "")
+    for outcome, texts in replies.items():
+        assert [judge(text) for text in texts] == [outcome] * len(texts)
 
 
 def test_a_verdict_is_kept_as_json_and_applied():
@@ -59,7 +49,8 @@ def test_a_verdict_is_kept_as_json_and_applied():
 
 
 @pytest.mark.anyio
-async def test_first_rung_that_works_is_taken_and_no_further_one_asked():
+@mostly("trio")
+async def test_first_rung_that_works_is_taken_and_no_further_one_asked(anyio_backend):
     refused = answer(b'{"error": {"message": "continue_final_message?"}}', status="400 X")
     async with probed(refused, answer(b"{}", status="404 X"), said(", 12, 13")) as (verdict, server):
         refuses = {"flags": "refuses", "completions": "refuses"}
@@ -70,17 +61,17 @@ async def test_first_rung_that_works_is_taken_and_no_further_one_asked():
 
 
 @pytest.mark.anyio
-async def test_server_that_renders():
+@mostly("asyncio")
+async def test_server_that_renders(anyio_backend):
     rendered = answer(b'{"prompt": "<user>Count<assistant>"}')
     continues = stream(sse({"choices": [{"index": 0, "text": ", 12", "finish_reason": None}]}))
     async with probed(said("Sure!"), rendered, continues) as (verdict, server):
-        assert verdict.method == "completions"
-        assert verdict.applied_to(AUTO).server_renders
+        assert (verdict.method, verdict.applied_to(AUTO).server_renders) == ("completions", True)
         assert server.requests[2][2]["prompt"] == "<user>Count<assistant>" + SENT
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("status", ["401 X", "429 X", "503 X"])
-async def test_server_that_cannot_be_asked_now_gets_no_verdict(status):
+@pytest.mark.parametrize(("status", "anyio_backend"), by_turns(["401 X", "429 X", "503 X"]))
+async def test_server_that_cannot_be_asked_now_gets_no_verdict(status, anyio_backend):
     async with probed(answer(b"{}", status=status)) as (verdict, server):
         assert (verdict.method, verdict.conclusive, len(server.requests)) == ("none", False, 1)

@@ -35,67 +35,48 @@ OVER = Prefix(LONG, withheld=" over")
 ANEW = LONG[:20] + "wolf"
 ALL = (True, False, None)
 
-SEAMS = [
-    # prefix, what may be known of the server, what it writes, what is let through, the verdict
-    ("nothing to swallow", Prefix(LONG), [False], [" the", " lazy"], " the lazy", "continued"),
-    ("a declared echo", Prefix(LONG), [True], [LONG, " the"], " the", "echo"),
-    ("a likely echo", Prefix(LONG), [None], [LONG + " the", " dog"], " the dog", "unproved"),
-    ("a short text, echoed", Prefix("The"), [True], ["The", " dog"], " dog", "echo"),
-    ("a short text, repeated", Prefix("The"), [None], ["The", " dog"], "The dog", "unproved"),
+P, THE, ABA = Prefix(LONG), Prefix("The"), Prefix("aba b aba b", withheld=" b")
+ROWS, DOG = Prefix(ROW + " over", withheld=" over"), Prefix("The dog", withheld=" dog")
+NOT_TOLD = (False, None)
+
+# prefix, what may be known of the server, what it writes, what is let through, the verdict
+SEAMS = {
+    "nothing to swallow": (P, [False], [" the", " lazy"], " the lazy", "continued"),
+    "a declared echo": (P, [True], [LONG, " the"], " the", "echo"),
+    "a likely echo": (P, [None], [LONG + " the", " dog"], " the dog", "unproved"),
+    "a short text, echoed": (THE, [True], ["The", " dog"], " dog", "echo"),
+    "a short text, repeated": (THE, [None], ["The", " dog"], "The dog", "unproved"),
     # What does not begin with the words that were shown last is an echo, whatever is known.
-    ("no continuation", OVER, ALL, [LONG, " the"], " the", "echo"),
-    (
-        "no continuation of a row",
-        Prefix(ROW + " over", withheld=" over"),
-        ALL,
-        [ROW, " over", " a"],
-        " a",
-        "echo",
-    ),
-    (
-        "no short continuation",
-        Prefix("The dog", withheld=" dog"),
-        ALL,
-        ["The", " dog", " barks"],
-        " barks",
-        "echo",
-    ),
+    "no continuation": (OVER, ALL, [LONG, " the"], " the", "echo"),
+    "no continuation of a row": (ROWS, ALL, [ROW, " over", " a"], " a", "echo"),
+    "no short continuation": (DOG, ALL, ["The", " dog", " barks"], " barks", "echo"),
     # After "aba.." and the word " b", an echo of the whole and of its last half begin alike.
-    (
-        "a part or the whole",
-        Prefix("aba b aba b", withheld=" b"),
-        [None],
-        ["aba b aba b", " c"],
-        " c",
-        "unproved",
-    ),
-    ("not declared", Prefix("aba b aba b", withheld=" b"), [False], ["aba b aba b", " c"], None, "continued"),
-    ("a divergence", Prefix(LONG), [None], ["The quick ", "red"], "The quick red", "continued"),
-    ("a short beginning", Prefix(LONG), [None], ["The"], "The", "continued"),
-    ("ends within an echo", Prefix(LONG), [None], [LONG[:MIN_CHARS]], None, None),
-    ("ends within a declared echo", Prefix(LONG), [True], [LONG[:3]], None, None),
-    ("repeats itself", Prefix(LONG), [None], [LONG, LONG, "!"], LONG * 2 + "!", "unproved"),
-    ("begins to repeat itself", Prefix(LONG), [None], [LONG, LONG[:5]], LONG + LONG[:5], "unproved"),
-    ("ends behind a repetition", Prefix(LONG), [None], [LONG], LONG, "unproved"),
-    ("repeats itself, no echo", Prefix(LONG), [False], [LONG, LONG], LONG * 2, "continued"),
-    ("an echo in part", Prefix(LONG), [None], [LONG[8:], " the"], LONG[8:] + " the", "unproved"),
-    ("a part said again", Prefix(LONG), [False], [LONG[8:], " the"], LONG[8:] + " the", "continued"),
-    ("begins anew", Prefix(LONG), ALL, [ANEW], ANEW, "unproved"),
+    "a part or the whole": (ABA, [None], ["aba b aba b", " c"], " c", "unproved"),
+    "not declared": (ABA, [False], ["aba b aba b", " c"], None, "continued"),
+    "a divergence": (P, [None], ["The quick ", "red"], "The quick red", "continued"),
+    "a short beginning": (P, [None], ["The"], "The", "continued"),
+    "ends within an echo": (P, [None], [LONG[:MIN_CHARS]], None, None),
+    "ends within a declared echo": (P, [True], [LONG[:3]], None, None),
+    "repeats itself": (P, [None], [LONG, LONG, "!"], LONG * 2 + "!", "unproved"),
+    "begins to repeat itself": (P, [None], [LONG, LONG[:5]], LONG + LONG[:5], "unproved"),
+    "ends behind a repetition": (P, [None], [LONG], LONG, "unproved"),
+    "repeats itself, no echo": (P, [False], [LONG, LONG], LONG * 2, "continued"),
+    "an echo in part": (P, [None], [LONG[8:], " the"], LONG[8:] + " the", "unproved"),
+    "a part said again": (P, [False], [LONG[8:], " the"], LONG[8:] + " the", "continued"),
+    "begins anew": (P, ALL, [ANEW], ANEW, "unproved"),
     # Knowledge that proves wrong loses nothing, and is told.
-    ("should echo", Prefix(LONG), [True], [" the", " dog"], " the dog", "unproved"),
-    ("should not echo", Prefix(LONG), [False], [LONG, " the dog"], LONG + " the dog", "unproved"),
-    ("withheld in pieces", OVER, [False, None], [" ", "ov", "er", " the"], " the", "continued"),
-    ("withheld and more", OVER, [False, None], [" overtly"], "tly", "continued"),
-    ("another word", OVER, ALL, [" ove", "n"], None, None),
-    ("without its space", OVER, ALL, ["over"], None, None),
-    ("not to its end", OVER, ALL, [" ov"], None, None),
-    ("nothing", OVER, ALL, [], None, None),
-]
+    "should echo": (P, [True], [" the", " dog"], " the dog", "unproved"),
+    "should not echo": (P, [False], [LONG, " the dog"], LONG + " the dog", "unproved"),
+    "withheld in pieces": (OVER, NOT_TOLD, [" ", "ov", "er", " the"], " the", "continued"),
+    "withheld and more": (OVER, NOT_TOLD, [" overtly"], "tly", "continued"),
+    "another word": (OVER, ALL, [" ove", "n"], None, None),
+    "without its space": (OVER, ALL, ["over"], None, None),
+    "not to its end": (OVER, ALL, [" ov"], None, None),
+    "nothing": (OVER, ALL, [], None, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("prefix", "known", "wrote", "shown", "verdict"), [s[1:] for s in SEAMS], ids=[s[0] for s in SEAMS]
-)
+@pytest.mark.parametrize(("prefix", "known", "wrote", "shown", "verdict"), SEAMS.values(), ids=SEAMS)
 def test_what_is_let_through_and_the_verdict(prefix, known, wrote, shown, verdict):
     for echoes in known:
         seam = Seam(prefix, echoes=echoes)
@@ -104,8 +85,7 @@ def test_what_is_let_through_and_the_verdict(prefix, known, wrote, shown, verdic
 
 
 def test_the_report_counts_characters():
-    seam = Seam(Prefix(LONG), echoes=False)
-    assert seam.passed
+    seam = Seam(P, echoes=False)
     run(seam, [" the", " lazy", " dog"])
     assert seam.report == SeamReport("continued", len(LONG), 13, 0)
     sent = OVER.sent
@@ -114,21 +94,16 @@ def test_the_report_counts_characters():
     assert seam.report == SeamReport("echo", len(sent), len(LONG) + 4, len(LONG))
 
 
-@pytest.mark.parametrize("echoes", [False, None])
-def test_text_that_repeats_itself_is_never_taken_for_an_echo(echoes):
-    """It is not even held back."""
-    seam = Seam(Prefix(ROW), echoes=echoes)
-    assert [seam.feed("=") for _ in range(100)] == ["="] * 100
-    assert seam.end() == ""
-    assert seam.report.verdict == ("unproved" if echoes is None else "continued")
-
-
 def test_text_is_let_through_and_a_mismatch_raised_as_soon_as_it_is_known():
-    seam = Seam(Prefix(LONG), echoes=None)
+    for echoes in NOT_TOLD:  # text that repeats itself is never taken for an echo, and not even held back
+        seam = Seam(Prefix(ROW), echoes=echoes)
+        assert [seam.feed("=") for _ in range(100)] == ["="] * 100
+        assert (seam.end(), seam.report.verdict) == ("", "unproved" if echoes is None else "continued")
+    seam = Seam(P, echoes=None)
     assert [seam.feed("The quick "), seam.feed("red"), seam.passed] == ["", "The quick red", True]
-    seam = Seam(OVER, echoes=False)
+    assert Seam(P, echoes=False).passed
     with pytest.raises(SeamMismatchError) as caught:
-        seam.feed(" under")
+        Seam(OVER, echoes=False).feed(" under")
     assert "under" not in str(caught.value)
     assert "over" not in str(caught.value)
 
@@ -230,19 +205,14 @@ def test_whatever_repeats_no_text_is_lost_in_silence(cut, echoes, data):
         assert report.verdict == "unproved"
 
 
-@given(text=st.text(alphabet="ab", max_size=70) | UNITS.map(lambda unit: unit * 3))
-def test_repetition_is_found_as_its_definition_says(text):
-    borders = [k for k in range(1, len(text)) if text.startswith(text[-k:])]
+AB = st.text(alphabet="ab", max_size=60)
+
+
+@given(AB | UNITS.map(lambda unit: unit * 3), AB, st.integers(0, 60))
+def test_repetition_overlap_and_common_beginning_are_found_as_their_definitions_say(before, after, middle):
+    borders = [k for k in range(1, len(before)) if before.startswith(before[-k:])]
     longest = max(borders, default=0)
-    assert repeats_itself(text) == (longest >= MIN_CHARS or (0 < len(text) <= 2 * longest))
-
-
-@given(
-    before=st.text(alphabet="ab", max_size=60),
-    after=st.text(alphabet="ab", max_size=60),
-    middle=st.integers(0, 60),
-)
-def test_overlap_and_common_beginning_are_found_as_their_definitions_say(before, after, middle):
+    assert repeats_itself(before) == (longest >= MIN_CHARS or (0 < len(before) <= 2 * longest))
     after = before[middle:] + after
     ends = [k for k in range(MIN_CHARS, len(after) + 1) if before.endswith(after[:k])]
     assert overlap_chars(before, after) == max(ends, default=0)

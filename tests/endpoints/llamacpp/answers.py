@@ -11,11 +11,9 @@ import pytest
 
 from disco.endpoints.contract import Attempt
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, Started
 from disco.request import Prefix, Request
-
-__all__ = ["ask", "complete", "drain", "fails", "fresh", "until"]
 
 NOTHING = Prefix()
 
@@ -56,6 +54,13 @@ async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure
         await complete(endpoint, request)
     assert "secret" not in str(caught.value.error)
     return caught.value
+
+
+def refused(kind: FailureKind, named: str, what: Callable[[], object]) -> None:
+    with pytest.raises(EndpointFailure) as caught:
+        what()
+    assert caught.value.kind is kind
+    assert named in str(caught.value.error)
 
 
 @asynccontextmanager
