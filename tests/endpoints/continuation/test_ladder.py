@@ -144,8 +144,6 @@ def test_the_template_of_a_model_file():
     assert prompt.body["prompt"].endswith(f"Hi<|im_end|>\n{HEAD}Well")
 
 
-# ---------------------------------------------------------------------- rendering
-
 CONTENT = "{{ m['content'] }}"
 TRIMMING = CHATML.replace(CONTENT, "{{ m['content'] | trim }}")
 # Past turns are rendered with an empty thought, new ones without: the header differs.

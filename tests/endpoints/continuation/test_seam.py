@@ -127,8 +127,6 @@ def test_pieces_do_not_matter(prefix, says, echoes, data):
     assert len(results) == 1
 
 
-# ---------------------------------------------------------------------- answers that repeat themselves
-
 LONGER = ["👍🏽", "la la, ", "    pass\n", "| a | b |\n", "Der Mai ist gekommen, die Bäume"]
 UNITS = st.sampled_from(["哈", "=", "ACGT", "加油！", "ab ", *LONGER]) | st.text(
     alphabet="ab \n=哈油😀", min_size=1, max_size=40

@@ -206,9 +206,6 @@ async def test_a_template_that_refuses_the_history_or_only_mentions_tools_gets_t
     assert Renderer(model, mentions).form.name == "generic"
 
 
-# ---------------------------------------------------------------- as an application meets them
-
-
 class GetWeather(pydantic.BaseModel):
     """The weather of a city."""
 

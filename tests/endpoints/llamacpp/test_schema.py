@@ -206,9 +206,6 @@ def test_pydantic_takes_what_the_grammar_of_its_schema_writes(random):
     Order.model_validate_json(Grammar.of(Order.model_json_schema()).write(random, length=200))
 
 
-# ---------------------------------------------------------------- whole answers of the real model
-
-
 def asking(schema, **params):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     return ask("Describe a person as JSON.", response_format=form, **{"max_tokens": None, **params})

@@ -28,7 +28,6 @@ from disco.errors import ConfigurationError, FailureKind, ModelFileError
 from disco.request import Prefix, Request
 from tests.endpoints.llamacpp.answers import refused
 
-# ---------------------------------------------------------------- assembling text
 
 cuts = st.lists(st.integers(0, 200), max_size=30)
 few = st.text(alphabet="ab✓", max_size=12)
@@ -137,8 +136,6 @@ def test_an_opening_that_counts_only_at_the_beginning(text, before, stopped):
         assert shown == (text.removesuffix("<tool_call>") if stopped else text)
 
 
-# ---------------------------------------------------------------- healing
-
 tokens = st.lists(st.binary(min_size=1, max_size=4), max_size=12)
 
 
@@ -163,9 +160,6 @@ def test_healing_avoids_dead_ends():
     # "ab" agrees, but nothing spells the "c" after it.
     assert Healer(PieceIndex([b"ab", b"a", b"bc"]), b"abc").allowed() == [1]
     assert Healer(PieceIndex([b"x"]), b"abc").allowed() == []
-
-
-# ---------------------------------------------------------------- parameters
 
 
 def read(params, prefix=Prefix()):  # noqa: B008 - frozen
@@ -203,9 +197,6 @@ def test_messages_become_plain_text_or_are_refused():
     assert plain("developer", *parts) == {"role": "system", "content": "ab"}
     assert plain("assistant", {"type": "refusal", "refusal": "No."})["content"] == "No."
     refused(FailureKind.UNSERVED, "", lambda: plain("user", {"type": "image_url", "image_url": {}}))
-
-
-# ---------------------------------------------------------------- files
 
 
 def test_the_packaged_model_is_found_and_whole(tmp_path):
@@ -295,9 +286,6 @@ def test_importing_the_endpoint_imports_neither_llama_cpp_nor_the_model_package(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
-
-
-# ---------------------------------------------------------------- hand-over
 
 
 @pytest.mark.anyio

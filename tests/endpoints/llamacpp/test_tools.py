@@ -43,8 +43,6 @@ def plain(*messages):
     return plain_messages(messages, endpoint="here")
 
 
-# ---------------------------------------------------------------- reading answers
-
 # Whatever stands in a string is no marker: quotes, braces and the forms' own markers.
 tricky = st.sampled_from(
     ["</tool_call>", "<tool_call>", '{"name": "x"}', "[TOOL_CALLS]", '"', "\\", "}", "]}", "\n", "é漢🦜"]
@@ -117,9 +115,6 @@ def test_arguments_are_passed_on_as_they_come_and_what_is_not_of_the_form_is_not
             CallReader(form).feed(wrong)
 
 
-# ---------------------------------------------------------------- grammars
-
-
 @forms
 @settings(max_examples=10)
 @given(random=randoms)
@@ -165,9 +160,6 @@ def test_calls_beside_structured_output():
     assert grammar.matches('{"a": 1}')
     assert grammar.matches("<tool_call>" + answer(GENERIC, ("say", "{}")))
     refused(FailureKind.UNSERVED, "not both", lambda: LLAMA.grammar_beside(sampling.tools, sampling.schema))
-
-
-# ---------------------------------------------------------------- reading requests
 
 
 def test_tools_as_the_request_has_them():
@@ -233,8 +225,6 @@ def test_a_required_call_cannot_continue_a_text():
     assert begun().tools
 
 
-# ---------------------------------------------------------------- history
-
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 HISTORY = [
     {"role": "user", "content": "One?"},
@@ -291,9 +281,6 @@ def test_history_for_any_other_template_is_text():
 )
 def test_malformed_history_is_refused(message, kind):
     refused(kind, "", lambda: plain(message))
-
-
-# ---------------------------------------------------------------- forms
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import anyio
 import openai
 import pytest
 import trio.testing
-from loops import by_turns
+from loops import by_turns, mostly
 from scripted_server import (
     RESET,
-    STREAM_END,
     STREAM_HEAD,
     WAIT_FOR_CLOSE,
     answer,
@@ -24,13 +23,14 @@ from scripted_server import (
 )
 from servers import free_port
 
-from disco.endpoints.continuation import Continuation
+from disco.endpoints.continuation import Continuation, ProbeVerdict
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
-from disco.errors import FailureKind, IncompleteAnswerError
+from disco.errors import FailureKind as K
+from disco.errors import IncompleteAnswerError
 from disco.events import DeltaKind, Ended, Traffic, Usage
 from disco.request import Prefix, Request, Timeouts
-from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
+from tests.endpoints.openai_api.asking import KEY, QUESTION, ask, collect, failing, served, text_of
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -38,25 +38,39 @@ STOP = chunk(finish="stop")
 NORMAL = stream(sse(chunk(role="assistant", content=""), chunk("Hel"), chunk("lo"), STOP, usage(9, 2)))
 A = sse(chunk("a"), done=False)
 BEGUN = [STREAM_HEAD, piece(A)]
+LOGP = frozenset({"logp"})
+SO_FAR = Prefix(text="The answer so far is long enough", tokens=7)
 
 
-async def test_an_answer_from_beginning_to_end():
+def seen_by(server) -> Traffic:
+    return Traffic(server.bytes_in, server.bytes_out)
+
+
+@pytest.mark.parametrize("kind", [PlainClient, openai.AsyncOpenAI])
+async def test_an_answer_from_beginning_to_end(kind):
     more = {"extra_headers": {"X-A": "1"}, "extra_query": {"b": "2"}}
     params = {"max_tokens": 5, "some_new_parameter": [1]}
-    async with served(NORMAL) as (server, endpoint):
+    asked = Request(messages=QUESTION, model="m", params=params, **more)
+    async with served(NORMAL, kind=kind) as (server, endpoint):
         for _ in range(3):
-            attempt = endpoint.open(Request(messages=QUESTION, model="m", params=params, **more))
+            before = seen_by(server)
+            attempt = endpoint.open(asked)
             assert attempt.usage == Usage()
             deltas = await anext(attempt)  # events of one read are one batch
             rest, ended = await collect(attempt)
-    assert [(d.kind, d.text) for d in deltas] == [
-        (DeltaKind.ROLE, ""),
-        (DeltaKind.TEXT, "Hel"),
-        (DeltaKind.TEXT, "lo"),
-    ]
+            assert attempt.traffic.bytes_up == server.bytes_in - before.bytes_up
+            assert attempt.traffic.bytes_down == server.bytes_out - before.bytes_down
+        assert (len(server.requests), server.connections) == (3, 1)
+        begun = endpoint.open(asked)
+        await anext(begun)
+        before = begun.traffic
+        await collect(endpoint.open(asked))  # what others send is not counted
+        assert begun.traffic.bytes_up == before.bytes_up < server.bytes_in
+        await begun.aclose()
+    text = DeltaKind.TEXT
+    assert [(d.kind, d.text) for d in deltas] == [(DeltaKind.ROLE, ""), (text, "Hel"), (text, "lo")]
     assert (rest, ended.finish_reason, ended.usage, attempt.usage) == ([], "stop", Usage(9, 2), Usage(9, 2))
     assert ended.raw.choices[0].finish_reason == "stop"
-    assert (len(server.requests), server.connections) == (3, 1)
     line, headers, body = server.requests[0]
     assert line == "POST /v1/chat/completions?b=2 HTTP/1.1"
     assert (headers["authorization"], headers["x-a"]) == (f"Bearer {KEY}", "1")
@@ -66,24 +80,32 @@ async def test_an_answer_from_beginning_to_end():
 
 ZIPPED = gzip.compress(sse(chunk("a"), STOP))
 PING = sse({**chunk(), "choices": []}, done=False)
-
-
+RENDERED = answer(json.dumps({"prompt": "<user>Hi<assistant>"}).encode())
+WRITTEN = stream(sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}))
+MOVED = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
 WHOLE = {
-    "compressed": answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n"),
-    "no [DONE]": stream(A + sse(STOP, done=False)),  # and no usage
-    "cut behind the finish reason": [STREAM_HEAD, piece(A + sse(STOP, done=False))],
-    "pings": stream(b": ping\n\n", PING, A + sse(STOP)),
+    "compressed": [answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")],
+    "no [DONE]": [stream(A + sse(STOP, done=False))],
+    "cut behind the finish reason": [[STREAM_HEAD, piece(A + sse(STOP, done=False))]],
+    "pings": [stream(b": ping\n\n", PING, A + sse(STOP))],
+    "moved": [MOVED, stream(A + sse(STOP))],
+    "rendered": [RENDERED, WRITTEN],
 }
 
 
 @pytest.mark.parametrize(("what", "anyio_backend"), by_turns(WHOLE))
-async def test_whatever_is_around_it_the_answer_is_whole(what, anyio_backend):
-    deltas, ended = await answer_of(WHOLE[what])
+async def test_whatever_is_around_it_the_answer_is_whole_and_its_bytes_are_counted(what, anyio_backend):
+    way = Continuation("completions", template="apply-template")
+    prefix = SO_FAR if what == "rendered" else Prefix()
+    async with served(*WHOLE[what], continuation=way) as (server, endpoint):
+        attempt = endpoint.open(ask(), prefix)
+        deltas, ended = await collect(attempt)
+        assert attempt.traffic == seen_by(server)
+        assert len(server.requests) == len(WHOLE[what])
     assert [d.text for d in deltas] == ["a"]
     assert (ended.finish_reason, ended.usage) == ("stop", None)
 
 
-K = FailureKind
 TYPES = {
     K.INCOMPLETE: IncompleteAnswerError,
     K.CONNECTION: openai.APIConnectionError,
@@ -91,8 +113,6 @@ TYPES = {
     K.GARBAGE: openai.APIResponseValidationError,
     K.AUTHENTICATION: openai.AuthenticationError,
 }
-
-
 FAULTS = {
     "no finish reason": (stream(sse(chunk("a"))), "a", K.INCOMPLETE),
     "no end": (stream(A), "a", K.INCOMPLETE),
@@ -116,7 +136,9 @@ FAULTS = {
 async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(what, anyio_backend):
     script, said, kind = FAULTS[what]
     async with served(script) as (server, endpoint):
-        got, failure = await failing(endpoint.open(ask()))
+        attempt = endpoint.open(ask())
+        got, failure = await failing(attempt)
+        assert what not in ("reset at once", "401") or attempt.traffic == seen_by(server)
     assert (got, failure.kind) == (said, kind)
     assert type(failure.error) is (openai.InternalServerError if what == "503" else TYPES[kind])
     assert len(server.requests) == 1, "retries belong to the session"
@@ -138,11 +160,9 @@ async def test_refused_connection_costs_nothing():
     assert (failure.kind, attempt.usage, attempt.traffic) == (K.CONNECTION, Usage(), Traffic())
 
 
-# ---------------------------------------------------------------------- closing
-
-
+@pytest.mark.parametrize("way", ["closed", "cancelled"])
 @pytest.mark.parametrize("head", [[], [STREAM_HEAD], BEGUN])
-async def test_closing_from_another_task_closes_the_connection_whatever_is_awaited(head):
+async def test_leaving_closes_the_connection_whatever_is_awaited_and_what_was_sent_counts(head, way):
     async with served([*head, WAIT_FOR_CLOSE]) as (server, endpoint):
         attempt = endpoint.open(ask())
         if head is BEGUN:
@@ -157,41 +177,35 @@ async def test_closing_from_another_task_closes_the_connection_whatever_is_await
                 tasks.start_soon(read)
                 await server.asked.wait()
                 await anyio.sleep(0.02)  # what was sent is read, and the next read waits
-                await attempt.aclose()
+                if way == "cancelled":
+                    tasks.cancel_scope.cancel()
+                else:
+                    await attempt.aclose()
+            await attempt.aclose()
             await server.closed.wait()
-        await attempt.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
         used = attempt.usage
         assert (used.prompt_tokens > 50, used.completion_tokens) == (True, int(head is BEGUN))
+        assert attempt.traffic.bytes_up == server.bytes_in
+        assert head == [STREAM_HEAD] or attempt.traffic.bytes_down == sum(map(len, head))
 
 
 VIRTUAL = pytest.mark.parametrize(
     "anyio_backend",
     [pytest.param(("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.1)}), id="trio-virtual")],
 )
-OFF = Timeouts(None, None, None, None)
-
-
-@VIRTUAL
-async def test_clocks_that_are_off_wait_for_ever_on_virtual_time():
-    script = [STREAM_HEAD, 5000.0, piece(A), 5000.0, piece(sse(STOP)), STREAM_END]
-    deltas, _ = await answer_of(script, asked=ask(timeouts=OFF))
-    assert text_of(deltas) == "a"
 
 
 @VIRTUAL
 @pytest.mark.parametrize("tail", [[10_000.0], [0.5, piece(b": ping\n\n")] * 100], ids=["silence", "pings"])
-async def test_whatever_follows_the_finish_reason_the_answer_ends_soon(tail):
-    script = [STREAM_HEAD, piece(A + sse(STOP, done=False)), *tail]
+async def test_clocks_that_are_off_wait_for_ever_but_the_answer_ends_soon_behind_its_finish_reason(tail):
+    script = [STREAM_HEAD, 5000.0, piece(A), 5000.0, piece(sse(STOP, done=False)), *tail]
     async with served(script) as (_, endpoint):
         started_at = anyio.current_time()
-        _, ended = await collect(endpoint.open(ask(timeouts=OFF)))
-        assert ended.finish_reason == "stop"
-        assert anyio.current_time() - started_at < 5
-
-
-# ---------------------------------------------------------------------- continuing
+        deltas, ended = await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))
+        assert (text_of(deltas), ended.finish_reason) == ("a", "stop")
+        assert 10_000 <= anyio.current_time() - started_at < 10_005
 
 
 async def test_continuation_is_sent_and_its_echo_and_withheld_text_are_swallowed():
@@ -220,10 +234,8 @@ async def test_text_released_late_has_no_raw_chunk_and_counts_its_tokens():
 @pytest.mark.parametrize(("method", "asked"), [("prefix", 1), ("none", 0)])
 async def test_a_server_that_does_not_continue_fails_at_the_seam(method, asked):
     """It does not write the withheld text, or is not known to continue at all."""
-    async with served(stream(sse(chunk(" under"), STOP)), continuation=Continuation(method)) as (
-        server,
-        endpoint,
-    ):
+    way = Continuation(method)
+    async with served(stream(sse(chunk(" under"), STOP)), continuation=way) as (server, endpoint):
         assert endpoint.capabilities("m").continues is bool(asked)
         said, failure = await failing(endpoint.open(ask(), Prefix("It jumps over", withheld=" over")))
     assert (said, failure.kind, len(server.requests)) == ("", K.SEAM, asked)
@@ -237,5 +249,81 @@ UNASKABLE = {"401": answer(b"{}", status="401 X"), "a page": answer(b"<html>"), 
 async def test_warm_up_never_raises(what, anyio_backend):
     async with served(UNASKABLE[what], continuation=Continuation("auto")) as (_, endpoint):
         await endpoint.warm_up()
-        assert not endpoint.capabilities("m").continues
-        assert endpoint.verdicts == {}
+        assert (endpoint.capabilities("m").continues, endpoint.verdicts) == (False, {})
+
+
+@mostly("trio")
+async def test_auto_finds_that_a_real_server_continues_only_a_rendered_prompt(llama_server, anyio_backend):
+    async with openai.AsyncOpenAI(base_url=llama_server.base_url, api_key="none") as client:
+        endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
+        verdict = await endpoint.probe(llama_server.model)
+        restarts = dict.fromkeys(("flags", "prefix", "trailing"), "restarts")
+        assert (verdict.method, verdict.outcomes) == ("none", {**restarts, "completions": "refuses"})
+        assert not endpoint.capabilities(llama_server.model).continues
+        with_template = Continuation("auto", template=str(llama_server.gguf))
+        endpoint = OpenAIEndpoint(client=client, continuation=with_template)
+        await endpoint.warm_up()
+        (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
+        assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
+        assert endpoint.capabilities("another name for it").continues
+
+
+COUNTS = {"nothing": ("x", None), "the answer": (12, {"cached_tokens": 10**6})}
+
+
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(COUNTS))
+async def test_counts_that_make_no_sense_are_replaced_by_our_own(what, anyio_backend):
+    completion_tokens, cached = COUNTS[what]
+    counts = {"prompt_tokens": -7, "completion_tokens": completion_tokens, "prompt_tokens_details": cached}
+    script = stream(sse(chunk("a"), chunk("b"), STOP, {**chunk(), "choices": [], "usage": counts}))
+    async with served(script) as (_, endpoint):
+        attempt = endpoint.open(ask())
+        _, ended = await collect(attempt)
+    used = attempt.usage
+    assert (used.prompt_tokens > 50, used.completion_tokens) == (True, 12 if cached else 2)
+    assert ended.usage == (used if cached else None)
+    assert used.cached_tokens == (used.prompt_tokens if cached else 0)  # never more than there is
+
+
+def with_logprobs(text: str, *values: float):
+    body = chunk(text)
+    entries = [{"token": "t", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
+    body["choices"][0]["logprobs"] = {"content": entries, "refusal": None}
+    return body
+
+
+KNOWN = stream(sse(with_logprobs("ab", -1.0, -2.0), with_logprobs("c", -0.5), STOP))
+# The endpoint's knowledge and what disco wants, what the application asks for, what is sent, what it is shown.
+LOGPROBS = {
+    "known and wanted": (True, LOGP, {}, True, False),
+    "not known": (False, LOGP, {}, None, True),
+    "not wanted": (True, frozenset(), {}, None, True),
+    "asked for": (True, LOGP, {"logprobs": True, "top_logprobs": 2}, True, True),
+}
+
+
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(LOGPROBS))
+async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown(what, anyio_backend):
+    logp, wants, params, sent, shown = LOGPROBS[what]
+    async with served(KNOWN, logp=logp) as (server, endpoint):
+        assert endpoint.capabilities("m").logp is logp
+        deltas, _ = await collect(endpoint.open(ask(**params), wants=wants))
+        await failing(endpoint.open(ask(n=2, **params), wants=wants))  # its second choice does not come
+    (_, _, body), (_, _, several) = server.requests
+    assert (body.get("logprobs"), body.get("top_logprobs")) == (sent, params.get("top_logprobs"))
+    assert several.get("logprobs") == params.get("logprobs")  # not of several answers
+    assert [delta.logp for delta in deltas] == [(-1.0, -2.0), (-0.5,)]
+    assert [delta.logprobs is not None for delta in deltas] == [shown] * 2
+    assert [delta.raw.choices[0].logprobs is not None for delta in deltas] == [shown] * 2
+
+
+@mostly("trio")
+async def test_log_probabilities_of_a_completion(anyio_backend):
+    written = {"choices": [{"index": 0, "text": " on", "logprobs": {"token_logprobs": [-0.5]}}]}
+    last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
+    way = Continuation("completions", template=template)
+    async with served(stream(sse(written, last)), logp=True, continuation=way) as (server, endpoint):
+        (delta,), ended = await collect(endpoint.open(ask(), SO_FAR, wants=LOGP))
+        assert server.requests[0][2]["logprobs"] == 1
+    assert (delta.text, delta.logp, ended.usage) == (" on", (-0.5,), None)
