@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,29 +28,17 @@ def ask(**params) -> Request:
     return Request(messages=MESSAGES, model="m", params=params)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"method": "flag"}, "flags"),  # the nearest
-        ({"method": "completions"}, "needs `template`"),
-        ({"method": "flags", "template": CHATML}, "uses no `template`"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(given, says):
-    with pytest.raises(ConfigurationError, match=says):
-        Continuation(**given)
-
-
-def test_plain_request_is_only_made_a_stream():
-    call = chat_call(ask(a=1, stream_options={"x": True}))
-    options = {"x": True, "include_usage": True}
-    assert call.body == {
-        "messages": MESSAGES,
-        "model": "m",
-        "a": 1,
-        "stream": True,
-        "stream_options": options,
-    }
+def test_settings_that_contradict_each_other_are_refused_and_unknown_means_no():
+    for says, method, template in (
+        ("flags", "flag", None),  # the nearest
+        ("needs `template`", "completions", None),
+        ("uses no `template`", "flags", CHATML),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            Continuation(method, template=template)
+    for method in ("none", "auto"):
+        with pytest.raises(CannotContinueError):
+            continue_call(ask(), Prefix("Well"), Continuation(method))
 
 
 @pytest.mark.parametrize(
@@ -70,9 +56,14 @@ def test_chat_methods(method, message, fields):
     limit = {"max_completion_tokens": 8}
     assert call.body == {"messages": [*MESSAGES, told], "model": "m", **limit, **fields, **STREAMED}
     assert MESSAGES == [{"role": "user", "content": "Hi"}], "the caller's messages stay as they were"
-    # An empty prefix is never sent.
-    call = continue_call(ask(), Prefix("Well", withheld="Well"), Continuation(method))
-    assert call.body == {"messages": MESSAGES, "model": "m", **STREAMED}
+    # An empty prefix is never sent: the request is only made a stream.
+    request = ask(a=1, stream_options={"x": True})
+    streamed = {"stream": True, "stream_options": {"x": True, "include_usage": True}}
+    for call in (
+        continue_call(request, Prefix("Well", withheld="Well"), Continuation(method)),
+        chat_call(request),
+    ):
+        assert call.body == {"messages": MESSAGES, "model": "m", "a": 1, **streamed}
 
 
 @pytest.mark.parametrize(
@@ -93,12 +84,6 @@ def test_whether_a_server_echoes_is_configured_or_its_methods_specification(
     for told, echoes in ((None, by_its_specification), (True, True), (False, False)):
         continuation = Continuation(method, template=template, echoes=told)
         assert make(ask(**params), Prefix("Well then"), continuation).echoes is echoes
-
-
-@pytest.mark.parametrize("method", ["none", "auto"])
-def test_unknown_means_no(method):
-    with pytest.raises(CannotContinueError):
-        continue_call(ask(), Prefix("Well"), Continuation(method))
 
 
 def test_the_limit_is_lowered_by_what_is_written_and_raised_by_what_must_be_written_again():
@@ -126,6 +111,9 @@ def test_completions_render_with_the_requests_tools_and_variables():
     request = ask(tools=[{"a": "<"}], chat_template_kwargs={"mood": "gay"})
     call = completions_call(request, Prefix("Well"), Continuation("completions", template=template))
     assert call.body["prompt"].startswith('[{"a": "<"}]gay<|im_start|>user')
+    of_a_file = Continuation("completions", template=str(smollm2_gguf()))
+    prompt = completions_call(ask(), Prefix("Well"), of_a_file).body["prompt"]
+    assert prompt.endswith(f"Hi<|im_end|>\n{HEAD}Well")
 
 
 def test_prompt_rendered_by_the_server():
@@ -191,21 +179,6 @@ def test_further_variables_reach_the_template_and_change_none_of_its_own():
     text = render_prefix(template, MESSAGES, "Well", bos_token="<s>", extra=extra).text
     assert text == f"<think><s><|im_start|>user\nHi<|im_end|>\n{HEAD}Well"
     assert not render_prefix(template, MESSAGES, "Well").text.startswith("<s>")
-
-
-def test_threads_may_render_with_one_template():
-    """Each rendering has its own limits: the processor's time of one thread says nothing of another's."""
-    ends = []
-
-    def render() -> None:
-        ends.extend(render_prefix(TRIMMING, MESSAGES, str(number)).text[-9:] for number in range(50))
-
-    threads = [threading.Thread(target=render) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(ends) == sorted(4 * [f"assistant\n{number}"[-9:] for number in range(50)])
 
 
 @given(st.text(min_size=1, max_size=40), st.sampled_from([CHATML, TRIMMING, THINKING, REWRITING, MARKED]))

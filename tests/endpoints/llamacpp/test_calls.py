@@ -256,24 +256,6 @@ async def test_streamed_parsed_and_in_a_whole_turn_it_is_the_same_call(thread_mo
         assert isinstance(shaped.choices[0].message.parsed, GetWeather)
 
 
-async def test_a_whole_turn_by_the_responses_api(thread_model):
-    function = PARSED["function"]  # the same prompt, which is in the cache
-    flat = {"type": "function", "strict": True, "name": "get_weather", "parameters": function["parameters"]}
-    given = {"model": "m", "temperature": 0}
-    tools = [{**flat, "description": function["description"]}]
-    async with AsyncDisco(local=thread_model, policy="private") as client:
-        answer = await client.responses.create(
-            **given, input=ASK[0]["content"], tools=tools, tool_choice="required"
-        )
-        (item,) = answer.output
-        assert (item.type, item.name, answer.status) == ("function_call", "get_weather", "completed")
-        GetWeather.model_validate_json(item.arguments)
-        result = {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"}
-        following = [*ASK, item.model_dump(exclude_none=True), result]
-        last = await client.responses.create(**given, input=following, max_output_tokens=8)
-        assert last.output_text
-
-
 async def test_what_the_local_model_cannot_keep_to_goes_to_the_server_or_is_refused_by_name(thread_model):
     unique = tool("f", x={"type": "array", "items": {}, "uniqueItems": True})
     async with AsyncDisco(local=thread_model, policy="private") as client:

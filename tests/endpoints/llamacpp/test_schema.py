@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import re
 import uuid
@@ -14,6 +15,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 from disco.endpoints.llamacpp.constraints import accepted_schema
 from disco.endpoints.llamacpp.json_schema import SchemaError
@@ -23,7 +25,6 @@ pytest.importorskip("llguidance")
 
 from tests.endpoints.llamacpp.answers import ask, complete, fails
 from tests.endpoints.llamacpp.grammars import Grammar, randoms
-from tests.endpoints.llamacpp.json_judge import parses, valid
 
 
 def obj(required, properties):
@@ -45,16 +46,12 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_grammar_takes_what_is_valid_and_whatever_it_allows_is_valid(feature):
+def test_a_grammar_takes_what_it_should_and_ends_whatever_it_begins(feature):
     schema, taken, refused = FEATURES[feature]
     grammar = Grammar.of(schema)
     agrees(grammar, taken, refused)
-    written = [grammar.write(Random(number)) for number in range(10)]
-    assert all(valid(json.loads(text), schema) for text in written)
-    # Nor is the judge itself too strict or too lax. Refused beyond the schema: another order, blanks, unlisted names.
-    assert all(valid(json.loads(text), schema) for text in taken)
-    wrong = [text for text in refused if not parses(text) or not valid(json.loads(text), schema)]
-    assert len(wrong) >= min(1, len(refused) - 1)
+    for number in range(3):
+        json.loads(grammar.write(Random(number)))
 
 
 @pytest.mark.real
@@ -182,45 +179,49 @@ def test_a_pattern_is_kept_to(pattern, random, text):
 
 
 class Item(pydantic.BaseModel):
-    name: str = pydantic.Field(max_length=8)
+    name: str = Field(max_length=8)
     kind: Literal["a", "b"]
-    price: Annotated[float, pydantic.Field(ge=0)] | None = None
-    tags: dict[str, int] = {}
+    height: float = Field(ge=0.5, lt=2.25, multiple_of=0.25)
+    code: str = Field(pattern="^[A-Z]{2}-", max_length=5)
+    tags: list[Literal["a", "b"]] = Field(min_length=1, max_length=2)
+
+
+class Circle(pydantic.BaseModel):
+    what: Literal["circle"]
+    radius: float = Field(gt=0, le=9)
+
+
+class Square(pydantic.BaseModel):
+    what: Literal["square"]
+    side: int = Field(gt=-20, multiple_of=5)
 
 
 class Order(pydantic.BaseModel):
     """What pydantic makes of a nested model: definitions, defaults, unions, tuples."""
 
-    items: list[Item]
+    model_config = pydantic.ConfigDict(extra="forbid")
+    items: list[Item] = Field(max_length=3)
     at: datetime.datetime
     day: datetime.date | None = None
+    clock: datetime.time
     id: uuid.UUID
+    host: ipaddress.IPv4Address
     size: tuple[int, str]
     counts: dict[Literal["x", "y"], int] = {}
+    shape: Annotated[Circle | Square, Field(discriminator="what")]
+    names: dict[str, Annotated[str, Field(min_length=2)]] = Field(min_length=1)
     parent: Order | None = None
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @given(random=randoms)
 def test_pydantic_takes_what_the_grammar_of_its_schema_writes(random):
-    Order.model_validate_json(Grammar.of(Order.model_json_schema()).write(random, length=200))
+    Order.model_validate_json(Grammar.of(Order.model_json_schema()).write(random, length=300))
 
 
 def asking(schema, **params):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    return ask("Describe a person as JSON.", response_format=form, **{"max_tokens": None, **params})
-
-
-PERSON = obj(
-    ["name", "age", "height", "code", "tags"],
-    {
-        "name": {"type": "string", "maxLength": 8},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120, "multipleOf": 5},
-        "height": {"type": "number", "minimum": 0.5, "exclusiveMaximum": 2.25, "multipleOf": 0.25},
-        "code": {"type": "string", "pattern": "^[A-Z]{2}-", "maxLength": 5},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 2},
-    },
-)
+    return ask("Describe a thing as JSON.", response_format=form, **{"max_tokens": None, **params})
 
 
 @pytest.mark.real
@@ -228,17 +229,19 @@ PERSON = obj(
 async def test_an_answer_ends_with_its_document(either_model, monkeypatch):
     """By itself: also where the limit of tokens is just reached, and where it could go on."""
     params = {"temperature": 1.5, "seed": 7, "top_p": 0.9}
-    text, _, ended = await complete(either_model, asking(PERSON, **params))
-    assert valid(json.loads(text), PERSON)
+    text, _, ended = await complete(either_model, asking(Item.model_json_schema(), **params))
+    Item.model_validate_json(text)
     assert ended.finish_reason == "stop"
     tokens = ended.usage.completion_tokens
     for limit, reason in ((tokens, "stop"), (tokens - 1, "length")):
-        _, _, ended = await complete(either_model, asking(PERSON, max_tokens=limit, **params))
+        _, _, ended = await complete(
+            either_model, asking(Item.model_json_schema(), max_tokens=limit, **params)
+        )
         assert (ended.finish_reason, ended.usage.completion_tokens) == (reason, limit)
     failure = await fails(either_model, asking({"type": "array", "uniqueItems": True}))
     assert (failure.kind, "uniqueItems" in str(failure.error)) == (FailureKind.UNSERVED, True)
     monkeypatch.setattr("disco.endpoints.llamacpp.constraints.find_spec", lambda _name: None)
-    failure = await fails(either_model, asking(PERSON))
+    failure = await fails(either_model, asking(Item.model_json_schema()))
     assert failure.kind is FailureKind.UNSERVED
     assert 'pip install "disco-llm[local]"' in str(failure.error)
     assert (await complete(either_model, ask("Hi", max_tokens=1)))[2].finish_reason == "length"

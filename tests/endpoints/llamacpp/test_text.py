@@ -28,7 +28,6 @@ from disco.errors import ConfigurationError, FailureKind, ModelFileError
 from disco.request import Prefix, Request
 from tests.endpoints.llamacpp.answers import refused
 
-
 cuts = st.lists(st.integers(0, 200), max_size=30)
 few = st.text(alphabet="ab✓", max_size=12)
 stop_strings = st.lists(st.text(alphabet="ab✓", min_size=1, max_size=4), min_size=1, max_size=3).map(tuple)

@@ -153,13 +153,18 @@ def test_definitions_of_two_functions_do_not_meet():
     assert not grammar.matches(answer(GENERIC, ("s", '{"x":1}')))
 
 
-def test_calls_beside_structured_output():
-    params = {"tools": TOOLS, "response_format": {"type": "json_object"}}
-    sampling = read_params(Request([], "m", params), Prefix(), endpoint="here")
+def test_calls_beside_structured_output_and_behind_a_text():
+    def given(prefix="", **more):
+        request = Request([], "m", {"tools": TOOLS, **more})
+        return read_params(request, Prefix(prefix, tokens=len(prefix)), endpoint="here")
+
+    sampling = given(response_format={"type": "json_object"})
     grammar = Grammar(GENERIC.grammar_beside(sampling.tools, sampling.schema))
     assert grammar.matches('{"a": 1}')
     assert grammar.matches("<tool_call>" + answer(GENERIC, ("say", "{}")))
     refused(FailureKind.UNSERVED, "not both", lambda: LLAMA.grammar_beside(sampling.tools, sampling.schema))
+    refused(FailureKind.UNSERVED, "", lambda: given("a", tool_choice="required"))
+    assert given("a").tools
 
 
 def test_tools_as_the_request_has_them():
@@ -187,42 +192,28 @@ def function(**of):
     return {"tools": [{"type": "function", "function": {"name": "f", **of}}]}
 
 
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"tools": ["x"]}, "function"),
-        (function(name="a b"), "name"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, "same name"),
-        (function(parameters="x"), "schema"),
-        ({"tool_choice": "sometimes"}, "tool_choice"),
-        ({"tool_choice": named("x")}, "not among"),
-        ({"tools": None, "tool_choice": "required"}, "tool_choice"),
-    ],
-)
-def test_what_is_wrong_with_tools_is_said(params, says):
-    refused(FailureKind.BAD_REQUEST, says, lambda: read(**params))
+WRONG, ELSEWHERE = FailureKind.BAD_REQUEST, FailureKind.UNSERVED  # another endpoint may serve it
+CUSTOM = {"type": "custom", "custom": {"name": "x"}}
 
 
 @pytest.mark.parametrize(
-    ("params", "says"),
+    ("params", "kind", "says"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "custom"),
-        (function(parameters={"not": {}}), "'f'"),
-        (function(parameters={"type": "string"}), "types"),
-        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "custom"),
+        ({"tools": ["x"]}, WRONG, "function"),
+        (function(name="a b"), WRONG, "name"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, WRONG, "same name"),
+        (function(parameters="x"), WRONG, "schema"),
+        ({"tool_choice": "sometimes"}, WRONG, "tool_choice"),
+        ({"tool_choice": named("x")}, WRONG, "not among"),
+        ({"tools": None, "tool_choice": "required"}, WRONG, "tool_choice"),
+        ({"tools": [CUSTOM]}, ELSEWHERE, "custom"),
+        ({"tool_choice": CUSTOM}, ELSEWHERE, "custom"),
+        (function(parameters={"not": {}}), ELSEWHERE, "'f'"),
+        (function(parameters={"type": "string"}), ELSEWHERE, "types"),
     ],
 )
-def test_what_another_endpoint_may_serve_is_left_to_it(params, says):
-    refused(FailureKind.UNSERVED, says, lambda: read(**params))
-
-
-def test_a_required_call_cannot_continue_a_text():
-    def begun(**params):
-        request = Request([], "m", {"tools": TOOLS, **params})
-        return read_params(request, Prefix("a", tokens=1), endpoint="here")
-
-    refused(FailureKind.UNSERVED, "", lambda: begun(tool_choice="required"))
-    assert begun().tools
+def test_what_is_wrong_with_tools_is_said(params, kind, says):
+    refused(kind, says, lambda: read(**params))
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -273,10 +264,10 @@ def test_history_for_any_other_template_is_text():
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ({"role": "function", "name": "f", "content": "1"}, FailureKind.UNSERVED),
-        ({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, FailureKind.UNSERVED),
-        ({"role": "assistant", "tool_calls": [{}]}, FailureKind.BAD_REQUEST),
-        (calling(arguments={"a": 1}), FailureKind.BAD_REQUEST),
+        ({"role": "function", "name": "f", "content": "1"}, ELSEWHERE),
+        ({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, ELSEWHERE),
+        ({"role": "assistant", "tool_calls": [{}]}, WRONG),
+        (calling(arguments={"a": 1}), WRONG),
     ],
 )
 def test_malformed_history_is_refused(message, kind):

@@ -134,13 +134,8 @@ async def test_measuring_gives_times_and_rates(either_model):
     assert (steps, measured.batch_tokens) == ([(1, 3), (2, 3), (3, 3)], 64)
 
 
-async def cold(endpoint):
-    """Fill the cache with something else, so that two runs begin alike."""
-    await complete(endpoint, ask("Something else.", max_tokens=1))
-
-
 async def from_cold(endpoint):
-    await cold(endpoint)
+    await complete(endpoint, ask("Something else.", max_tokens=1))  # so that two runs begin alike
     return (await complete(endpoint, ask(max_tokens=6)))[0]
 
 
@@ -155,8 +150,7 @@ async def read_in_part(attempt, more_than=0):
 @mostly("trio")
 async def test_the_next_answer_is_right_wherever_one_was_stopped(thread_model, anyio_backend):
     whole = await from_cold(thread_model)
-    await cold(thread_model)
-    async with thread_model.open(ask(max_tokens=1000)) as attempt:
+    async with thread_model.open(ask("Something else.", max_tokens=1000)) as attempt:
         await next_event(attempt)
         with promptly(1.0):  # a token takes some milliseconds
             await attempt.aclose()
@@ -190,22 +184,6 @@ async def test_a_full_queue_refuses_and_says_so():
     with anyio.move_on_after(0.01) as scope:
         await next_event(endpoint.open(ask()))
     assert scope.cancelled_caught
-
-
-def test_the_worker_outlives_an_event_loop(thread_model):
-    attempts = []
-
-    async def leave_it_running():
-        attempts.append(thread_model.open(ask(max_tokens=2000)))
-        await next_event(attempts[0])
-
-    async def next_one():
-        with anyio.fail_after(60):
-            return await complete(thread_model, ask(max_tokens=3))
-
-    anyio.run(leave_it_running, backend="trio")
-    assert anyio.run(next_one)[2].usage.completion_tokens == 3
-    assert attempts[0].usage.completion_tokens < 1900
 
 
 @mostly("trio")
