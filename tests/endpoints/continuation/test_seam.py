@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import event, given, settings
@@ -108,44 +107,15 @@ def test_text_is_let_through_and_a_mismatch_raised_as_soon_as_it_is_known():
     assert "over" not in str(caught.value)
 
 
-TEXT = st.text(alphabet="ab \n€😀", max_size=60)
-PREFIXES = st.builds(lambda sent, end: Prefix(sent + end, withheld=end), TEXT, TEXT)
-KNOWLEDGE = st.sampled_from([True, False, None])
-
-
-@given(prefix=PREFIXES, says=TEXT, echoes=KNOWLEDGE, data=st.data())
-def test_pieces_do_not_matter(prefix, says, echoes, data):
-    """Character by character, in one lump, or anything between: the same text and verdict, or the same mismatch."""
-    echo = data.draw(st.sampled_from([prefix.sent, prefix.sent[:20], ""]))
-    spoken = echo + data.draw(st.sampled_from([prefix.withheld, prefix.withheld[:2], ""])) + says
-    cuts = data.draw(st.lists(st.integers(0, 130), max_size=12))
-    results = set()
-    for pieces in ([spoken] if spoken else [], list(spoken), split(spoken, cuts)):
-        seam = Seam(prefix, echoes=echoes)
-        text = run(seam, pieces)
-        results.add((text, None if text is None else seam.report))
-    assert len(results) == 1
-
-
 LONGER = ["👍🏽", "la la, ", "    pass\n", "| a | b |\n", "Der Mai ist gekommen, die Bäume"]
 UNITS = st.sampled_from(["哈", "=", "ACGT", "加油！", "ab ", *LONGER]) | st.text(
     alphabet="ab \n=哈油😀", min_size=1, max_size=40
 )
-SERVERS = st.sampled_from(["continues", "echoes", "echoes in part", "restarts", "restarts otherwise"])
-
-
-@dataclass
-class Cut:
-    """An answer, where its writer died, what the next server writes, and what it should have added."""
-
-    prefix: Prefix
-    rest: str
-    server: str
-    wrote: str
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> Cut:
+def cuts(draw: st.DrawFn) -> tuple[Prefix, str, str, str]:
+    """An answer's beginning, what should be added, and a kind of server with what it writes."""
     unit = draw(UNITS)
     answer = draw(st.sampled_from(["", "Here: "])) + unit * draw(st.integers(1, 200 // len(unit) + 1))
     answer += draw(st.sampled_from(["", " So it is.", "哈"]))
@@ -154,52 +124,57 @@ def cuts(draw: st.DrawFn) -> Cut:
     prefix = Prefix(answer[:shown], withheld=answer[shown - withheld : shown])
     sent, rest = prefix.sent, answer[shown:]
     go_on = answer[len(sent) :]
-    server = draw(SERVERS)
-    wrote = {
+    servers = {
         "continues": go_on,
         "echoes": sent + go_on,
         "echoes in part": sent[-draw(st.integers(1, len(sent) or 1)) :] + go_on,
         "restarts": answer,
         "restarts otherwise": answer[: draw(st.integers(0, max(0, len(sent) - 1)))] + "#" + rest,
-    }[server]
-    return Cut(prefix, rest, server, wrote)
+    }
+    server = draw(st.sampled_from(list(servers)))
+    return prefix, rest, server, servers[server]
 
 
-@settings(max_examples=300)
-@given(cut=cuts(), echoes=KNOWLEDGE, data=st.data())
-def test_whatever_repeats_no_text_is_lost_in_silence(cut, echoes, data):
-    seam = Seam(cut.prefix, echoes=echoes)
-    sent, withheld = cut.prefix.sent, cut.prefix.withheld
-    text = run(seam, split(cut.wrote, data.draw(st.lists(st.integers(0, len(cut.wrote)), max_size=8))))
-    event(f"{cut.server}, told {echoes}: {seam.report.verdict if text is not None else 'mismatch'}")
-    right = {"continues": False, "echoes": True}.get(cut.server)
+@settings(max_examples=200)
+@given(cuts(), st.sampled_from([True, False, None]), st.lists(st.integers(0, 300), max_size=8))
+def test_whatever_repeats_and_however_it_is_cut_no_text_is_lost_in_silence(cut, echoes, at):
+    prefix, rest, server, wrote = cut
+    sent, withheld = prefix.sent, prefix.withheld
+    results = set()
+    for pieces in ([wrote] if wrote else [], list(wrote), split(wrote, at)):
+        seam = Seam(prefix, echoes=echoes)
+        text = run(seam, pieces)
+        results.add((text, None if text is None else seam.report))
+    assert len(results) == 1  # character by character, in one lump, or anything between
+    event(f"{server}, told {echoes}: {seam.report.verdict if text is not None else 'mismatch'}")
+    right = {"continues": False, "echoes": True}.get(server)
     if right is not None and (echoes is right or not sent):
-        assert text == cut.rest
-        if right or repeats_itself(sent) or common_chars(sent, cut.wrote) < MIN_CHARS:
+        assert text == rest
+        if right or repeats_itself(sent) or common_chars(sent, wrote) < MIN_CHARS:
             assert seam.report.verdict == ("echo" if right and sent else "continued")
     if text is None:  # the attempt has failed, which loses nothing: the next one goes on at the same place
         return
     report = seam.report
-    assert (report.sent_chars, report.written_chars) == (len(sent), len(cut.wrote))
-    assert cut.wrote == cut.wrote[: report.swallowed_chars] + text
+    assert (report.sent_chars, report.written_chars) == (len(sent), len(wrote))
+    assert wrote == wrote[: report.swallowed_chars] + text
     assert report.swallowed_chars in {len(withheld), len(sent + withheld)}
     if report.swallowed_chars > len(withheld):
-        assert cut.wrote.startswith(sent + withheld)
-        assert echoes is not False or not cut.wrote.startswith(withheld)
-    if cut.server == "continues" and echoes is None and text != cut.rest:
+        assert wrote.startswith(sent + withheld)
+        assert echoes is not False or not wrote.startswith(withheld)
+    if server == "continues" and echoes is None and text != rest:
         # The one loss there can be without knowledge: the whole answer so far, which does not repeat itself, said
         # exactly once more and then left. It is told.
         assert not repeats_itself(sent)
         assert report.verdict == "unproved"
-    same = common_chars(sent, cut.wrote)
-    visible = same >= MIN_CHARS or same == len(sent) or overlap_chars(sent, cut.wrote)
-    if echoes is None and sent and text != cut.rest and visible:
+    same = common_chars(sent, wrote)
+    visible = same >= MIN_CHARS or same == len(sent) or overlap_chars(sent, wrote)
+    if echoes is None and sent and text != rest and visible:
         assert report.verdict == "unproved"
-    beyond = cut.wrote[len(sent) :]
+    beyond = wrote[len(sent) :]
     goes_on_repeating = repeats_itself(sent) or sent.startswith(beyond[: len(sent)])
-    if right is not None and text != cut.rest and len(sent) >= MIN_CHARS and not goes_on_repeating:
+    if right is not None and text != rest and len(sent) >= MIN_CHARS and not goes_on_repeating:
         assert report.verdict == "unproved"  # whatever was said of the server
-    if echoes is True and sent and report.swallowed_chars == len(withheld) and cut.wrote:
+    if echoes is True and sent and report.swallowed_chars == len(withheld) and wrote:
         assert report.verdict == "unproved"
 
 

@@ -18,6 +18,7 @@ from disco.endpoints.llamacpp.model.sampler import Sampler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.events import DeltaKind
 from disco.request import Prefix, Request
+from tests.endpoints.conformance import next_event
 from tests.endpoints.llamacpp.answers import ask, complete
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
@@ -129,6 +130,10 @@ async def test_a_required_call_keeps_to_bans_and_penalties_and_no_stop_string_en
         assert all(arguments.startswith(partial) for _, partial in calls_of(deltas))
     text, _, ended = await complete(thread_model, ask("Hello!", tools=[ADD], stop="o"))
     assert (ended.finish_reason, "o" in text) == ("stop", False)
+    async with thread_model.open(ask(**{**FIVE, "max_tokens": None}, tool_choice="required")) as attempt:
+        (delta, *_) = await next_event(attempt)
+        await attempt.aclose()
+    assert (delta.kind, attempt.usage.completion_tokens < 20) == (DeltaKind.TOOL, True)
 
 
 async def test_tools_beside_structured_output(thread_model):
@@ -220,7 +225,7 @@ REQUIRED = {**GIVEN, "tools": [PARSED], "tool_choice": "required"}
 
 
 @mostly("trio")
-async def test_streamed_parsed_and_in_a_whole_turn_it_is_the_same_call(thread_model, anyio_backend):
+async def test_streamed_parsed_and_by_the_responses_api_it_is_the_same_call(thread_model, anyio_backend):
     async with AsyncDisco(local=thread_model, policy="private") as client:
         whole = await client.chat.completions.parse(**REQUIRED)
         (choice,) = whole.choices
@@ -232,28 +237,26 @@ async def test_streamed_parsed_and_in_a_whole_turn_it_is_the_same_call(thread_mo
         stream = await client.chat.completions.create(
             **REQUIRED, stream=True, stream_options={"include_usage": True}
         )
-        chunks = [chunk async for chunk in stream]
-        for chunk in chunks:
-            ChatCompletionChunk.model_validate(chunk.model_dump())
-            assert (chunk.id, chunk.model) == (chunks[0].id, "m")
+        chunks = [ChatCompletionChunk.model_validate(chunk.model_dump()) async for chunk in stream]
+        assert {(chunk.id, chunk.model) for chunk in chunks} == {(chunks[0].id, "m")}
         choices = [one for chunk in chunks for one in chunk.choices]
         assert choices[0].delta.role == "assistant"
         assert [one.finish_reason for one in choices if one.finish_reason] == ["tool_calls"]
         assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
-        pieces = [piece for one in choices for piece in one.delta.tool_calls or ()]
-        assert [piece.function.name for piece in pieces if piece.function.name] == ["get_weather"]
-        arguments = "".join(piece.function.arguments for piece in pieces)
-        assert GetWeather.model_validate_json(arguments) == asked_for
+        pieces = [piece.function for one in choices for piece in one.delta.tool_calls or ()]
+        assert [piece.name for piece in pieces if piece.name] == ["get_weather"]
+        assert GetWeather.model_validate_json("".join(piece.arguments for piece in pieces)) == asked_for
         assert len(pieces) > 3
-        result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
-        history = [*ASK, choice.message.model_dump(exclude_none=True), result]
-        more = {**GIVEN, "messages": history, "max_tokens": 8, "tools": [PARSED]}
-        (answer,) = (await client.chat.completions.create(**more, tool_choice="none")).choices
-        assert answer.message.content
-        assert (answer.message.tool_calls, answer.finish_reason in ("stop", "length")) == (None, True)
-        # The same model as the shape of the answer itself.
-        shaped = await client.chat.completions.parse(**GIVEN, response_format=GetWeather)
-        assert isinstance(shaped.choices[0].message.parsed, GetWeather)
+        given = {"model": "m", "temperature": 0}
+        tools = [{"type": "function", **PARSED["function"]}]  # the same prompt, which is in the cache
+        answer = await client.responses.create(**given, input=ASK, tools=tools, tool_choice="required")
+        (item,) = answer.output
+        assert (item.type, item.name, answer.status) == ("function_call", "get_weather", "completed")
+        assert GetWeather.model_validate_json(item.arguments) == asked_for
+        result = {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"}
+        following = [*ASK, item.model_dump(exclude_none=True), result]
+        last = await client.responses.create(**given, input=following, max_output_tokens=4)
+        assert last.output_text
 
 
 async def test_what_the_local_model_cannot_keep_to_goes_to_the_server_or_is_refused_by_name(thread_model):

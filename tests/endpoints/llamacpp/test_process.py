@@ -238,37 +238,6 @@ async def test_another_endpoint_carries_on_in_mid_answer(
     assert why in device._worker._backoff.why
 
 
-@mostly("trio")
-async def test_without_another_endpoint_the_answer_waits_for_the_new_process(device, anyio_backend):
-    """Killed before the first token, and killed again in mid-answer."""
-    async with AsyncDisco(local=device, policy="private") as client:
-        # Tokens 0 and 2 would end the answer.
-        asked = {"model": "m", "stream": True, "temperature": 0, "logit_bias": {"0": -100, "2": -100}}
-        heard = device._process._heard
-
-        async def kill_while_it_reads():
-            await until(lambda: device._process._heard > heard + 2)
-            kill(device)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(kill_while_it_reads)
-            stream = await client.chat.completions.create(
-                messages=[{"role": "user", "content": RIVER}], max_tokens=8, **asked
-            )
-        assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-        assert [one.failure for one in stream.route.attempts] == ["crashed", None]
-        assert stream.route.attempts[0].prompt_tokens > 0
-        stream = await client.chat.completions.create(messages=SEA, max_tokens=20, **asked)
-        chunks = 0
-        async for _ in stream:
-            chunks += 1
-            if chunks == 4:
-                kill(device)
-        assert [one.failure for one in stream.route.attempts] == ["crashed", None]
-        assert (stream.route.finish_reason, stream.route.seamless) == ("length", True)
-        assert stream.route.answer_tokens <= 20
-
-
 async def test_it_comes_back_by_itself_and_later_each_time(device):
     first = kill(device)
     await until(lambda: not device.capabilities().ready)

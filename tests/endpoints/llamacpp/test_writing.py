@@ -15,7 +15,7 @@ from promptly import promptly
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
-from disco.errors import ConfigurationError, FailureKind, LocalModelError, ModelFileError
+from disco.errors import ConfigurationError, FailureKind, LocalModelError
 from disco.request import Prefix
 from tests.endpoints.conformance import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
@@ -184,25 +184,6 @@ async def test_a_full_queue_refuses_and_says_so():
     with anyio.move_on_after(0.01) as scope:
         await next_event(endpoint.open(ask()))
     assert scope.cancelled_caught
-
-
-@mostly("trio")
-async def test_what_is_wrong_with_a_file_reaches_all_that_wait(tmp_path, anyio_backend):
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(b"GGUF but not really")
-    failures = []
-    async with fresh(model=path, context_tokens=None) as endpoint:
-
-        async def one():
-            failures.append(await fails(endpoint, ask()))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(one)
-        with pytest.raises(ModelFileError, match=r"broken\.gguf"):
-            await endpoint.warm_up()
-        assert endpoint.capabilities().context_tokens is None
-    assert [(one.kind, type(one.error)) for one in failures] == [(FailureKind.CRASHED, ModelFileError)] * 3
 
 
 async def test_a_model_that_llama_cpp_refuses_says_why(tmp_path, thread_model, capfd):
