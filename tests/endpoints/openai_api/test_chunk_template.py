@@ -56,22 +56,13 @@ def test_the_same_as_parsed(text: str, escaped: bool, full: bool) -> None:
         assert json.dumps(text, ensure_ascii=escaped) != f'"{text}"'
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        event(chunk("first"), 'a"b'),
-        event(chunk("first"), "a\\b"),
-        event(chunk("first"), ""),
-        *(event(chunk("first"), "first").replace(b"first", b) for b in (b"a\tb", b"\xff", b'a", "role": "u')),
-        event({**chunk("first"), "id": "chatcmpl-2"}, "first"),
-        event(chunk("first", finish="stop"), "first"),
-        event(FULL, "first"),
-        b"[DONE]",
-        b"",
-    ],
-)
-def test_what_is_not_alike_is_parsed(data: bytes) -> None:
-    assert mold_of(chunk("first")).text(data) is None
+def test_what_is_not_alike_is_parsed() -> None:
+    plain = chunk("first")
+    odd = [event(plain, "first").replace(b"first", b) for b in (b"a\tb", b"\xff", b'a", "role": "u')]
+    odd += [event(plain, text) for text in ('a"b', "a\\b", "")]
+    odd += [event({**plain, "id": "chatcmpl-2"}, "first"), event(chunk("first", finish="stop"), "first")]
+    for data in (*odd, event(FULL, "first"), b"[DONE]", b""):
+        assert mold_of(plain).text(data) is None, data
 
 
 def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
@@ -88,41 +79,30 @@ def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
     assert source.id == FULL["id"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        json.dumps({**FULL, "choices": [CHOICE, {**CHOICE, "index": 1}]}),
-        json.dumps({**FULL, "choices": [{**CHOICE, "own": {"content": "first"}}]}),
-        json.dumps({**FULL, "own": ["first"]}),
-        json.dumps({**FULL, "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}),
-        json.dumps(FULL, indent=1),  # several lines
-        json.dumps({"content": "first", **FULL}),  # a text elsewhere
-    ],
-)
-def test_chunks_with_more_in_them_make_no_mold(data: str) -> None:
-    assert ChunkTemplate.of(data.encode(), parse(data)) is None
+def test_chunks_with_more_in_them_make_no_mold() -> None:
+    used = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    two, nested = [CHOICE, {**CHOICE, "index": 1}], [{**CHOICE, "own": {"content": "first"}}]
+    more = [{"choices": two}, {"choices": nested}, {"own": ["first"]}, {"usage": used}]
+    odd = [json.dumps({**FULL, **each}) for each in more]
+    # On several lines, and with a text elsewhere.
+    for data in (*odd, json.dumps(FULL, indent=1), json.dumps({"content": "first", **FULL})):
+        assert ChunkTemplate.of(data.encode(), parse(data)) is None, data
 
 
-def read_counting(monkeypatch: pytest.MonkeyPatch, events: list[bytes]) -> tuple[list[Any], int]:
-    """The deltas, and how often a chunk was parsed for them."""
-    parsed: list[int] = []
-    monkeypatch.setattr(
-        ChatCompletionChunk, "model_validate_json", lambda data: parsed.append(1) or parse(data)
-    )
-    return ChatReader().read(events), len(parsed)
-
-
-def test_a_stream_is_read_with_few_parses_and_makes_few_molds_in_vain(monkeypatch) -> None:
+def test_a_stream_is_read_with_few_parses_and_makes_few_molds_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[bytes] = []
+    count = lambda data: parsed.append(data) or parse(data)  # noqa: E731
+    monkeypatch.setattr(ChatCompletionChunk, "model_validate_json", count)
     texts = [f" w{n}" for n in range(100)]
     # The moment in `created` goes on, as servers write it.
     events = [event({**chunk("x"), "created": n // 20}, text) for n, text in enumerate(texts)]
-    deltas, parsed = read_counting(monkeypatch, events)
+    deltas = ChatReader().read(events)
     raws = [d.raw.made() if isinstance(d.raw, TemplateChunk) else d.raw for d in deltas]
-    assert [(d.text, d.tokens, raw.created) for d, raw in zip(deltas, raws, strict=True)] == [
-        (text, 1, n // 20) for n, text in enumerate(texts)
-    ]
-    assert parsed == 10
+    assert [(delta.text, delta.tokens) for delta in deltas] == [(text, 1) for text in texts]
+    assert [raw.created for raw in raws] == [n // 20 for n in range(100)]
+    assert len(parsed) == 10
     no_two_alike = [event({**chunk("x"), "obfuscation": "o" * (n % 7 + 1)}, " w") for n in range(100)]
-    deltas, parsed = read_counting(monkeypatch, no_two_alike)
-    assert len(deltas) == 100
-    assert parsed <= 100 + 8
+    assert len(ChatReader().read(no_two_alike)) == 100
+    assert len(parsed) <= 10 + 100 + 8
