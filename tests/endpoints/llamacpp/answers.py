@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from disco.endpoints.contract import Attempt
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, Started
@@ -41,11 +40,6 @@ async def complete(
             if not isinstance(event, Started):
                 deltas += event
     raise AssertionError("no Ended")
-
-
-async def drain(attempt: Attempt) -> None:
-    async for _ in attempt:
-        pass
 
 
 async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure:

@@ -25,7 +25,7 @@ from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from disco.request import Prefix
 from tests.endpoints.conformance import next_event
-from tests.endpoints.llamacpp.answers import ask, complete, drain, fails, fresh, until
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
 
 pytestmark = [
     pytest.mark.real,
@@ -308,11 +308,16 @@ async def test_closing_leaves_neither_process_nor_thread(doing, anyio_backend, m
     monkeypatch.setattr(child_process, "STOP_S", 1000.0)  # closing is no stopping, and waits for none
     async with fresh(isolation="process", name="closing") as endpoint:
         attempt = endpoint.open(ask(RIVER if doing == "reading" else "Hello.", max_tokens=200))
+
+        async def read():
+            with pytest.raises(EndpointFailure, match="crashed"):
+                await next_event(attempt)
+
         async with anyio.create_task_group() as group:
             if doing == "hanging":
                 await next_event(attempt)
             else:
-                group.start_soon(drain_in_vain, attempt)
+                group.start_soon(read)
             if doing == "reading":
                 # Loaded, and two batches.
                 await until(lambda: endpoint._process is not None and endpoint._process._heard > 3)
@@ -328,11 +333,6 @@ async def test_closing_leaves_neither_process_nor_thread(doing, anyio_backend, m
         assert (await fails(endpoint, ask())).kind is FailureKind.CRASHED
         await endpoint.aclose()
         await attempt.aclose()
-
-
-async def drain_in_vain(attempt):
-    with pytest.raises(EndpointFailure, match="crashed"):
-        await drain(attempt)
 
 
 PROGRAM = """

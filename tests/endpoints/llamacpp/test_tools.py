@@ -44,21 +44,16 @@ def plain(*messages):
 
 
 # Whatever stands in a string is no marker: quotes, braces and the forms' own markers.
-tricky = st.sampled_from(
-    ["</tool_call>", "<tool_call>", '{"name": "x"}', "[TOOL_CALLS]", '"', "\\", "}", "]}", "\n", "é漢🦜"]
-)
-strings = st.lists(tricky | st.text(max_size=5), max_size=4).map("".join)
+MARKS = ["</tool_call>", "<tool_call>", '{"name": "x"}', "[TOOL_CALLS]", '"', "\\", "}", "]}", "\n", "é漢🦜"]
+strings = st.lists(st.sampled_from(MARKS) | st.text(max_size=5), max_size=4).map("".join)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | strings,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(strings, inner, max_size=3),
     max_leaves=6,
 )
-arguments = st.dictionaries(strings, values, max_size=3).map(
-    lambda value: json.dumps(value, ensure_ascii=False)
-)
-calls_made = st.lists(
-    st.tuples(st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True), arguments), min_size=1, max_size=3
-)
+arguments = st.dictionaries(strings, values, max_size=3).map(lambda one: json.dumps(one, ensure_ascii=False))
+names = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
+calls_made = st.lists(st.tuples(names, arguments), min_size=1, max_size=3)
 
 
 def answer(form, *calls):
