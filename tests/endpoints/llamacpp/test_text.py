@@ -94,18 +94,15 @@ def test_a_stop_string_ends_the_answer_wherever_tokens_are_cut_and_no_part_of_it
     assert (shown, assembler.stopped) == until_stop(text, stops, before)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stops", "expected"),
-    [
+def test_what_is_no_text_is_dropped_and_ids_that_do_not_spell_the_text():
+    for pieces, stops, expected in (
         ([b"a", "😀".encode()[:2]], (), [("a", (0,))]),  # an unfinished character
         ([b"a", b"\xff", b"\xc3b", b"c"], (), [("a", (0,)), ("b", None), ("c", (3,))]),  # no text
         ([b"one<", b"end>two"], ("<end>",), [("one", None)]),  # its ids say more
-    ],
-)
-def test_what_is_no_text_is_dropped_and_ids_that_do_not_spell_the_text(pieces, stops, expected):
-    assembler = TextAssembler(stops)
-    deltas = assemble(assembler, pieces) + assembler.flush()
-    assert [(delta.text, delta.ids) for delta in deltas] == expected
+    ):
+        assembler = TextAssembler(stops)
+        deltas = assemble(assembler, pieces) + assembler.flush()
+        assert [(delta.text, delta.ids) for delta in deltas] == expected
     (delta,) = TextAssembler().push(7, b"et", exact=False)
     assert (delta.ids, delta.tokens) == (None, 1)
 
@@ -118,21 +115,15 @@ def test_text_before_the_opening_of_a_call_is_passed_on_and_what_is_beyond_it_is
     assert beyond.encode().startswith(assembler.beyond)
 
 
-@pytest.mark.parametrize(
-    ("text", "before", "stopped"),
-    [
-        ("\n <tool_call>", "", True),
-        ("a <tool_call>", "", False),
-        (" <tool_call>", "a", False),
-        ("<tool <tool_call>", "", False),
-    ],
-)
-def test_an_opening_that_counts_only_at_the_beginning(text, before, stopped):
-    for parts in ([char.encode() for char in text], [text.encode()]):
-        assembler = TextAssembler(("<tool_call>",), before, only_first="<tool_call>")
-        shown = text_of(assemble(assembler, parts) + assembler.flush())
-        assert assembler.stopped == stopped
-        assert shown == (text.removesuffix("<tool_call>") if stopped else text)
+def test_an_opening_that_counts_only_at_the_beginning():
+    cases = {("\n <tool_call>", ""): True, ("a <tool_call>", ""): False}
+    cases |= {(" <tool_call>", "a"): False, ("<tool <tool_call>", ""): False}
+    for (text, before), stopped in cases.items():
+        for parts in ([char.encode() for char in text], [text.encode()]):
+            assembler = TextAssembler(("<tool_call>",), before, only_first="<tool_call>")
+            shown = text_of(assemble(assembler, parts) + assembler.flush())
+            assert assembler.stopped == stopped
+            assert shown == (text.removesuffix("<tool_call>") if stopped else text)
 
 
 tokens = st.lists(st.binary(min_size=1, max_size=4), max_size=12)
