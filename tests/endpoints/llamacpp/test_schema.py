@@ -97,6 +97,7 @@ A = {"anyOf": [{"$ref": "#/$defs/a"}]}
         ({"type": "integer", "minimum": 3, "maximum": 2}, "bounds"),
         ({"type": "integer", "minimum": 2**60}, "minimum"),
         ({"const": 2**53 + 1}, "const"),
+        ({"enum": [[{"a": 2**53}]]}, "enum"),
         ({"enum": [float("nan")]}, "JSON"),
         ({"properties": {"a": False}, "required": ["a"]}, "false"),
         ({"enum": []}, "nothing is valid"),
