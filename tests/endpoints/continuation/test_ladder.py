@@ -1,16 +1,23 @@
-"""The requests that continue an answer, and where their templates come from."""
+"""The requests that continue an answer, what is rendered for them, and the probe for whether a server continues."""
 
 from __future__ import annotations
 
-import struct
+import contextlib
+import json
 
+import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loops import by_turns, mostly
+from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
-from disco.endpoints.continuation import LADDER, CannotContinueError, Continuation
+from disco.endpoints.continuation import CannotContinueError, Continuation, ProbeVerdict, probe
 from disco.endpoints.continuation.methods import chat_call, completions_call, continue_call, used_up
-from disco.endpoints.gguf_header import read_chat_template
-from disco.errors import ConfigurationError, ModelFileError
+from disco.endpoints.continuation.probe import judge
+from disco.endpoints.continuation.rendering import render_prefix
+from disco.errors import ConfigurationError
 from disco.request import Prefix, Request
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -18,7 +25,9 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+HEAD = "<|im_start|>assistant\n"
 COMPLETIONS = Continuation("completions", template=CHATML)
+FLAGS = Continuation("flags")
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -26,33 +35,17 @@ def ask(**params) -> Request:
     return Request(messages=MESSAGES, model="m", params=params)
 
 
-def test_the_ladder_holds_every_method():
-    assert {"none", "auto", *LADDER} == {"none", "auto", "flags", "completions", "prefix", "trailing"}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"method": "flag"}, "flags"),  # the nearest
-        ({"method": "completions"}, "needs `template`"),
-        ({"method": "flags", "template": CHATML}, "uses no `template`"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(given, says):
-    with pytest.raises(ConfigurationError, match=says):
-        Continuation(**given)
-
-
-def test_plain_request_is_only_made_a_stream():
-    call = chat_call(Request(MESSAGES, "m", {"a": 1, "stream_options": {"x": True}}))
-    options = {"x": True, "include_usage": True}
-    assert call.body == {
-        "messages": MESSAGES,
-        "model": "m",
-        "a": 1,
-        "stream": True,
-        "stream_options": options,
-    }
+def test_settings_that_contradict_each_other_are_refused_and_unknown_means_no():
+    for says, method, template in (
+        ("flags", "flag", None),  # the nearest
+        ("needs `template`", "completions", None),
+        ("uses no `template`", "flags", CHATML),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            Continuation(method, template=template)
+    for method in ("none", "auto"):
+        with pytest.raises(CannotContinueError):
+            continue_call(ask(), Prefix("Well"), Continuation(method))
 
 
 @pytest.mark.parametrize(
@@ -70,57 +63,43 @@ def test_chat_methods(method, message, fields):
     limit = {"max_completion_tokens": 8}
     assert call.body == {"messages": [*MESSAGES, told], "model": "m", **limit, **fields, **STREAMED}
     assert MESSAGES == [{"role": "user", "content": "Hi"}], "the caller's messages stay as they were"
-    # An empty prefix is never sent.
-    call = continue_call(ask(), Prefix("Well", withheld="Well"), Continuation(method))
-    assert call.body == {"messages": MESSAGES, "model": "m", **STREAMED}
+    # An empty prefix is never sent: the request is only made a stream.
+    request = ask(a=1, stream_options={"x": True})
+    streamed = {"stream": True, "stream_options": {"x": True, "include_usage": True}}
+    for call in (
+        continue_call(request, Prefix("Well", withheld="Well"), Continuation(method)),
+        chat_call(request),
+    ):
+        assert call.body == {"messages": MESSAGES, "model": "m", "a": 1, **streamed}
 
 
 @pytest.mark.parametrize(
-    ("continuation", "echoes"),
+    ("method", "params", "by_its_specification"),
     [
-        (Continuation("flags"), False),
-        (COMPLETIONS, False),
-        (Continuation("prefix"), None),
-        (Continuation("trailing"), None),
-        (Continuation("flags", echoes=True), True),
-        (Continuation("completions", template=CHATML, echoes=True), True),
-        (Continuation("prefix", echoes=True), True),
-        (Continuation("trailing", echoes=False), False),
+        ("flags", {}, False),
+        ("completions", {}, False),
+        ("prefix", {}, None),
+        ("trailing", {}, None),
+        ("flags", {"echo": True}, True),  # the caller asks for it
     ],
 )
-def test_whether_a_server_echoes_is_configured_or_its_methods_specification(continuation, echoes):
-    make = completions_call if continuation.method == "completions" else continue_call
-    assert make(ask(), Prefix("Well then"), continuation).echoes is echoes
+def test_whether_a_server_echoes_is_configured_or_its_methods_specification(
+    method, params, by_its_specification
+):
+    make = completions_call if method == "completions" else continue_call
+    template = CHATML if method == "completions" else None
+    for told, echoes in ((None, by_its_specification), (True, True), (False, False)):
+        continuation = Continuation(method, template=template, echoes=told)
+        assert make(ask(**params), Prefix("Well then"), continuation).echoes is echoes
 
 
-def test_an_echo_that_the_caller_asks_for_is_expected():
-    prefix = Prefix("Well then")
-    assert continue_call(ask(echo=True), prefix, Continuation("flags")).echoes is True
-    assert continue_call(ask(echo=True), prefix, Continuation("flags", echoes=False)).echoes is False
-
-
-@pytest.mark.parametrize("method", ["none", "auto"])
-def test_unknown_means_no(method):
-    with pytest.raises(CannotContinueError):
-        continue_call(ask(), Prefix("Well"), Continuation(method))
-
-
-def test_limit_is_lowered_by_what_is_written_and_raised_by_what_must_be_written_again():
+def test_the_limit_is_lowered_by_what_is_written_and_raised_by_what_must_be_written_again():
     prefix = Prefix("Well then", tokens=40, withheld=" then")
-    assert continue_call(ask(max_tokens=100), prefix, Continuation("flags")).body["max_tokens"] == 60 + 2
-
-
-@pytest.mark.parametrize(
-    ("limit", "tokens", "is_used_up"),
-    [
-        ({"max_tokens": 3}, 3, True),
-        ({"max_tokens": 4}, 3, False),
-        ({}, 3, False),
-        ({"max_tokens": 0}, 0, False),
-    ],
-)
-def test_used_up(limit, tokens, is_used_up):
-    assert used_up(ask(**limit), Prefix("a" * bool(tokens), tokens=tokens)) is is_used_up
+    assert continue_call(ask(max_tokens=100), prefix, FLAGS).body["max_tokens"] == 60 + 2
+    assert completions_call(ask(), Prefix("Well"), COMPLETIONS).body["max_tokens"] is None
+    cases = [({"max_tokens": 3}, 3), ({"max_tokens": 4}, 3), ({}, 3), ({"max_tokens": 0}, 0)]
+    ends = [used_up(ask(**limit), Prefix("a" * bool(tokens), tokens=tokens)) for limit, tokens in cases]
+    assert ends == [True, False, False, False]
 
 
 def test_completions_maps_parameters_and_drops_the_rest():
@@ -134,56 +113,151 @@ def test_completions_maps_parameters_and_drops_the_rest():
     assert call.body == {"model": "m", "prompt": prompt, **limits, **kept, **STREAMED}
 
 
-def test_completions_without_limit_say_so():
-    assert completions_call(ask(), Prefix("Well"), COMPLETIONS).body["max_tokens"] is None
-
-
 def test_completions_render_with_the_requests_tools_and_variables():
     template = "{% if tools %}{{ tools | tojson }}{% endif %}{{ mood }}" + CHATML
     request = ask(tools=[{"a": "<"}], chat_template_kwargs={"mood": "gay"})
     call = completions_call(request, Prefix("Well"), Continuation("completions", template=template))
     assert call.body["prompt"].startswith('[{"a": "<"}]gay<|im_start|>user')
+    of_a_file = Continuation("completions", template=str(smollm2_gguf()))
+    prompt = completions_call(ask(), Prefix("Well"), of_a_file).body["prompt"]
+    assert prompt.endswith(f"Hi<|im_end|>\n{HEAD}Well")
 
 
 def test_prompt_rendered_by_the_server():
     continuation = Continuation("completions", template="apply-template")
-    head = "<|im_start|>assistant\n"
-    assert completions_call(ask(), Prefix("Well"), continuation, head=head).body["prompt"] == head + "Well"
+    assert completions_call(ask(), Prefix("Well"), continuation, head=HEAD).body["prompt"] == HEAD + "Well"
     with pytest.raises(CannotContinueError, match="control token"):
-        completions_call(ask(), Prefix("A <|im_start|>"), continuation, head=head)
+        completions_call(ask(), Prefix("A <|im_start|>"), continuation, head=HEAD)
     with pytest.raises(CannotContinueError, match="no chat template"):
         completions_call(ask(), Prefix("Well"), continuation)
 
 
-# ---------------------------------------------------------------------- templates in model files
+def test_the_template_of_a_model_file():
+    prompt = completions_call(
+        ask(), Prefix("Well"), Continuation("completions", template=str(smollm2_gguf()))
+    )
+    assert prompt.body["prompt"].endswith(f"Hi<|im_end|>\n{HEAD}Well")
 
 
-def test_template_of_a_real_model():
-    file = str(smollm2_gguf())
-    template = read_chat_template(file)
-    assert "<|im_start|>" in template
-    assert Continuation("completions", template=file).template_source() == template
-
-
-HEAD = b"GGUF" + struct.pack("<IQQ", 3, 0, 1)
+CONTENT = "{{ m['content'] }}"
+TRIMMING = CHATML.replace(CONTENT, "{{ m['content'] | trim }}")
+# Past turns are rendered with an empty thought, new ones without: the header differs.
+THINKING = CHATML.replace(CONTENT, "{% if m['role'] == 'assistant' %}<think></think>{% endif %}" + CONTENT)
+REWRITING = THINKING.replace(CONTENT, "{{ m['content'] | upper | trim }}")
+# What transformers writes into templates for training.
+MARKED = CHATML.replace(CONTENT, "{% generation %}" + CONTENT + "{% endgeneration %}")
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("template", "sent", "end"),
     [
-        (b"", "not a GGUF"),
-        (b"MZ" * 40, "not a GGUF"),
-        (b"GGUF", "truncated|unknown type"),
-        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "no chat template"),
-        (HEAD + struct.pack("<Q", 1 << 60), "truncated|unknown type"),
-        (HEAD + struct.pack("<Q1sI", 1, b"k", 77), "truncated|unknown type"),
-        (None, "cannot be read"),
+        (CHATML, "Well ", HEAD + "Well "),
+        (TRIMMING, " Well ", HEAD + " Well "),  # it trims past turns only
+        (THINKING, "Well", HEAD + "<think></think>Well"),  # rendered as a past turn
+        (MARKED, "Well", HEAD + "Well"),
     ],
 )
-def test_other_files_are_named_for_what_they_are(tmp_path, data, says):
-    path = tmp_path / "x.gguf"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(ModelFileError, match=says):
-        read_chat_template(str(path))
+def test_the_prompt_ends_with_what_was_sent(template, sent, end):
+    rendered = render_prefix(template, MESSAGES, sent)
+    assert (rendered.text[-len(end) :], rendered.end_of_turn) == (end, "<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("template", "sent", "says"),
+    [
+        (REWRITING, "Well", "trims or rewrites"),
+        (CHATML, "Write <|im_end|> to stop", "control token"),
+        ("{% for %}", "Well", "not valid Jinja .line 1"),
+        ("{{ raise_exception(messages[0].content) }}", "Well", "refused the conversation"),
+        ("{{ 1 / 0 }}", "Well", "refused the conversation"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "Well", "SecurityError"),
+        ("{{ 'a' * 10000000000 }}", "Well", "was stopped: it makes more than"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused_without_quoting_it(template, sent, says):
+    with pytest.raises(CannotContinueError, match=says) as caught:
+        render_prefix(template, MESSAGES, sent)
+    assert "Hi" not in str(caught.value)
+
+
+def test_further_variables_reach_the_template_and_change_none_of_its_own():
+    extra = {"thinking": True, "messages": [], "bos_token": "<x>", "add_generation_prompt": False}
+    template = "{% if thinking %}<think>{% endif %}{{ bos_token }}" + CHATML
+    text = render_prefix(template, MESSAGES, "Well", bos_token="<s>", extra=extra).text
+    assert text == f"<think><s><|im_start|>user\nHi<|im_end|>\n{HEAD}Well"
+    assert not render_prefix(template, MESSAGES, "Well").text.startswith("<s>")
+
+
+@given(st.text(min_size=1, max_size=40), st.sampled_from([CHATML, TRIMMING, THINKING, REWRITING, MARKED]))
+def test_a_rendered_prompt_ends_with_the_sent_text_or_is_refused(sent, template):
+    try:
+        rendered = render_prefix(template, MESSAGES, sent)
+    except CannotContinueError:
+        return
+    assert rendered.text.endswith(sent)
+    assert rendered.text.count("<|im_start|>") == 2
+
+
+SENT = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
+AUTO = Continuation("auto")
+
+
+@contextlib.asynccontextmanager
+async def probed(*scripts):
+    """The verdict on a server, and the server."""
+    async with (
+        scripted_server(*scripts) as server,
+        openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client,
+    ):
+        yield await probe(client, "m"), server
+
+
+def said(text: str):
+    return stream(sse(chunk(text), chunk(finish="length")))
+
+
+def test_judgement():
+    replies = {"continues": (", 12, 13", ",12,13"), "echoes": (SENT + ", 12",)}
+    replies["restarts"] = ("1, 2, 3, 4", "12, 13", "Tally sheet: 1, 2", SENT + "\n\nSure!", "Sure!", "")
+    for outcome, texts in replies.items():
+        assert [judge(text) for text in texts] == [outcome] * len(texts)
+
+
+def test_a_verdict_is_kept_as_json_and_applied():
+    verdict = ProbeVerdict("prefix", {"flags": "refuses", "prefix": "continues"})
+    assert ProbeVerdict.from_dict(json.loads(json.dumps(verdict.to_dict()))) == verdict
+    assert verdict.applied_to(AUTO) == Continuation("prefix", echoes=False)
+    assert ProbeVerdict("prefix", {"prefix": "echoes"}).applied_to(AUTO).known_to_echo
+    assert ProbeVerdict().applied_to(AUTO) == Continuation()
+
+
+@pytest.mark.real
+@pytest.mark.anyio
+@mostly("trio")
+async def test_first_rung_that_works_is_taken_and_no_further_one_asked(anyio_backend):
+    refused = answer(b'{"error": {"message": "continue_final_message?"}}', status="400 X")
+    async with probed(refused, answer(b"{}", status="404 X"), said(", 12, 13")) as (verdict, server):
+        refuses = {"flags": "refuses", "completions": "refuses"}
+        assert verdict == ProbeVerdict("prefix", {**refuses, "prefix": "continues"})
+        chat = "/v1/chat/completions"
+        assert [line.split()[1] for line, _, _ in server.requests] == [chat, "/apply-template", chat]
+        assert all(body.get("max_tokens", 8) == 8 for _, _, body in server.requests)
+
+
+@pytest.mark.real
+@pytest.mark.anyio
+@mostly("asyncio")
+async def test_server_that_renders(anyio_backend):
+    rendered = answer(b'{"prompt": "<user>Count<assistant>"}')
+    continues = stream(sse({"choices": [{"index": 0, "text": ", 12", "finish_reason": None}]}))
+    async with probed(said("Sure!"), rendered, continues) as (verdict, server):
+        assert (verdict.method, verdict.applied_to(AUTO).server_renders) == ("completions", True)
+        assert server.requests[2][2]["prompt"] == "<user>Count<assistant>" + SENT
+
+
+@pytest.mark.real
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "anyio_backend"), by_turns(["401 X", "429 X", "503 X"]))
+async def test_server_that_cannot_be_asked_now_gets_no_verdict(status, anyio_backend):
+    async with probed(answer(b"{}", status=status)) as (verdict, server):
+        assert (verdict.method, verdict.conclusive, len(server.requests)) == ("none", False, 1)

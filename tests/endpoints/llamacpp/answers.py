@@ -9,13 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from disco.endpoints.contract import Attempt
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, Started
 from disco.request import Prefix, Request
-
-__all__ = ["ask", "complete", "drain", "fails", "fresh", "until"]
 
 NOTHING = Prefix()
 
@@ -45,17 +42,19 @@ async def complete(
     raise AssertionError("no Ended")
 
 
-async def drain(attempt: Attempt) -> None:
-    async for _ in attempt:
-        pass
-
-
 async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure:
     """What it fails with; never with what the request says."""
     with pytest.raises(EndpointFailure) as caught:
         await complete(endpoint, request)
     assert "secret" not in str(caught.value.error)
     return caught.value
+
+
+def refused(kind: FailureKind, named: str, what: Callable[[], object]) -> None:
+    with pytest.raises(EndpointFailure) as caught:
+        what()
+    assert caught.value.kind is kind
+    assert named in str(caught.value.error)
 
 
 @asynccontextmanager

@@ -1,85 +1,47 @@
-"""Tools of the llama.cpp endpoint with the real model: calls that are required, chosen, cut off and cancelled."""
+"""Tools with the real model: calls that are required, chosen and cut off, and as an application meets them."""
 
 from __future__ import annotations
 
 import json
+from typing import Literal
 
-import anyio
+import openai
+import pydantic
 import pytest
 from loops import mostly
+from openai.types.chat import ChatCompletionChunk
+from weather_server import weather_server
 
-from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco import AsyncDisco
+from disco.dispatch import Preset
 from disco.endpoints.llamacpp.model.sampler import Sampler
-from disco.events import DeltaKind, Ended, Started
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.events import DeltaKind
 from disco.request import Prefix, Request
 from tests.endpoints.conformance import next_event
-
-pytest.importorskip("llama_cpp")
+from tests.endpoints.llamacpp.answers import ask, complete
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
-NOTHING = Prefix()
 
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    endpoint = LlamaCppEndpoint(context_tokens=1024, threads=1)
-    anyio.run(endpoint.warm_up)
-    yield endpoint
-    anyio.run(endpoint.aclose)
-
-
-def tool(name, required=None, **properties):
-    schema = {"type": "object", "properties": properties, "required": required or list(properties)}
+def tool(name, **properties):
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
 SMALL = {"type": "integer", "minimum": 0, "maximum": 99}
 WEATHER = tool("get_weather", city={"type": "string", "maxLength": 12}, unit={"enum": ["C", "F"]})
 ADD = tool("add", a=SMALL, b=SMALL)
-NAMED_ADD = {"type": "function", "function": {"name": "add"}}
+FIVE = {"content": "Add 3 and 5.", "max_tokens": 60, "tools": [ADD]}
+ARGUMENTS = '{"city": "Rome", "unit": "C"}'
+CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
 CALLED = [
     {"role": "user", "content": "What is the weather in Rome?"},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "get_weather", "arguments": '{"city": "Rome", "unit": "C"}'},
-            }
-        ],
-    },
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     {"role": "assistant", "content": "It is sunny in Rome."},
 ]
-
-
-def ask(content="Add 3 and 5.", history=(), max_tokens=60, **params):
-    params = {"temperature": 0, "max_tokens": max_tokens, **params}
-    return Request([*history, {"role": "user", "content": content}], "m", params)
-
-
-async def complete(endpoint, request, prefix=NOTHING):
-    """Deltas and the end of one attempt."""
-    deltas = []
-    async with endpoint.open(request, prefix) as attempt:
-        async for event in attempt:
-            if isinstance(event, Ended):
-                return deltas, event
-            if not isinstance(event, Started):
-                deltas += event
-    raise AssertionError("no Ended")
-
-
-def text_of(deltas):
-    return "".join(delta.text for delta in deltas)
+PARIS = {"content": "What is the weather in Paris?", "history": CALLED, "tools": [WEATHER], "max_tokens": 60}
 
 
 def calls_of(deltas):
@@ -88,8 +50,7 @@ def calls_of(deltas):
     for delta in deltas:
         if delta.kind is not DeltaKind.TOOL:
             continue
-        assert delta.text == ""
-        assert delta.raw is None
+        assert (delta.text, delta.raw) == ("", None)
         (piece,) = delta.tool_calls
         if piece.index == len(calls):
             assert piece.id.startswith("call_")
@@ -105,186 +66,87 @@ def calls_of(deltas):
 # Tests of the same tools stand together: most of a prompt is its tools, and the cache holds them for the next one.
 
 
-async def test_a_required_call_keeps_to_its_schema_and_comes_in_pieces(endpoint):
-    deltas, ended = await complete(
-        endpoint, ask("Weather in Paris?", tools=[WEATHER], tool_choice="required")
-    )
+async def test_a_call_that_the_model_chooses_itself(thread_model):
+    text, deltas, ended = await complete(thread_model, ask(**PARIS))
     ((name, arguments),) = calls_of(deltas)
-    assert name == "get_weather"
-    value = json.loads(arguments)
-    assert set(value) == {"city", "unit"}
-    assert len(value["city"]) <= 12
-    assert value["unit"] in ("C", "F")
-    assert text_of(deltas) == ""
+    assert (name, json.loads(arguments)["city"]) == ("get_weather", "Paris")
+    assert (text, ended.finish_reason) == ("", "tool_calls")  # the marker is in no text
     assert len(deltas) > 5
-    assert ended.finish_reason == "tool_calls"
-    assert sum(delta.tokens for delta in deltas) == ended.usage.completion_tokens
-
-
-async def test_a_call_that_the_model_chooses_itself(endpoint):
-    request = ask("What is the weather in Paris?", CALLED, tools=[WEATHER])
-    deltas, ended = await complete(endpoint, request)
-    ((name, arguments),) = calls_of(deltas)
-    assert name == "get_weather"
-    assert json.loads(arguments)["city"] == "Paris"
-    assert text_of(deltas) == ""  # the marker is in no text
-    assert ended.finish_reason == "tool_calls"
-    cut = ask("What is the weather in Paris?", CALLED, tools=[WEATHER], max_tokens=4)
-    deltas, ended = await complete(endpoint, cut)
+    _, deltas, ended = await complete(thread_model, ask(**{**PARIS, "max_tokens": 4}))
     assert (ended.finish_reason, calls_of(deltas)) == ("length", [])
-
-
-async def test_an_answer_begun_elsewhere_may_still_call(endpoint):
-    prefix = Prefix("I will look it up.\n", tokens=6)
-    request = ask("What is the weather in Paris?", CALLED, tools=[WEATHER])
-    deltas, ended = await complete(endpoint, request, prefix)
-    assert ended.finish_reason in ("stop", "tool_calls")
-    assert deltas
-    calls_of(deltas)
-
-
-async def test_a_named_function_is_the_one_called(endpoint):
-    for name in ("add", "get_weather"):
-        choice = {"type": "function", "function": {"name": name}}
-        deltas, ended = await complete(endpoint, ask(tools=[WEATHER, ADD], tool_choice=choice))
-        ((called, arguments),) = calls_of(deltas)
-        assert called == name
-        assert ended.finish_reason == "tool_calls"
-    assert json.loads(arguments)
-
-
-async def test_one_of_two_functions_is_chosen(endpoint):
-    deltas, _ = await complete(
-        endpoint, ask(tools=[WEATHER, ADD], tool_choice="required", temperature=1.5, seed=3)
+    # An answer begun elsewhere may still call.
+    _, deltas, ended = await complete(thread_model, ask(**PARIS), Prefix("I will look it up.\n", tokens=6))
+    assert (ended.finish_reason == "tool_calls") == bool(calls_of(deltas))
+    text, _, ended = await complete(
+        thread_model, Request(CALLED[:3], "m", {"temperature": 0, "max_tokens": 16})
     )
-    ((name, arguments),) = calls_of(deltas)
-    value = json.loads(arguments)
-    if name == "add":
-        assert all(0 <= value[key] <= 99 for key in ("a", "b"))
-    else:
-        assert (name, set(value)) == ("get_weather", {"city", "unit"})
+    assert ("sunny" in text, ended.finish_reason) == (True, "stop")  # results of calls are read
 
 
-async def test_a_plain_answer_stays_text_and_is_what_it_is_with_no_call_allowed(endpoint):
-    deltas, ended = await complete(endpoint, ask("Hello!", max_tokens=8, tools=[WEATHER]))
-    assert text_of(deltas)
+async def test_a_plain_answer_stays_text_and_is_what_it_is_with_no_call_allowed(thread_model):
+    hello = {"content": "Hello!", "max_tokens": 8}
+    text, deltas, ended = await complete(thread_model, ask(**hello, tools=[WEATHER]))
+    assert text
     assert {delta.kind for delta in deltas} == {DeltaKind.TEXT}
     assert ended.finish_reason in ("stop", "length")
-    spell = endpoint._worker.model.spell
+    spell = thread_model._worker.model.spell
     assert all(spell(delta.ids) == delta.text.encode() for delta in deltas)
-    plain, _ = await complete(endpoint, ask("Hello!", max_tokens=8))
-    none, _ = await complete(endpoint, ask("Hello!", max_tokens=8, tools=[WEATHER], tool_choice="none"))
-    assert text_of(none) == text_of(plain)
+    plain, _, _ = await complete(thread_model, ask(**hello))
+    none, _, _ = await complete(thread_model, ask(**hello, tools=[WEATHER], tool_choice="none"))
+    assert none == plain
 
 
-async def test_results_of_calls_are_read(endpoint):
-    deltas, ended = await complete(endpoint, Request(CALLED[:3], "m", {"temperature": 0, "max_tokens": 16}))
-    assert "sunny" in text_of(deltas)
-    assert ended.finish_reason == "stop"
-
-
-async def test_a_token_that_says_more_than_the_opening_is_cut_there(endpoint, monkeypatch):
+async def test_a_token_that_says_more_than_the_opening_is_cut_there(thread_model, monkeypatch):
     """The model is made to write the marker's end and what follows it as one token."""
-    model = endpoint._worker.model
+    model = thread_model._worker.model
     beyond = model.index.beginning_with(b">")[0]
     written = [*model.tokenize("Well. <tool_call", special=False), beyond]
     assert model.piece(beyond) != b">"
-    sample, decoded = Sampler.sample, []
+    sample = Sampler.sample
 
     def forced(self):
         return sample(self) if self.constrained or not written else written.pop(0)
 
-    def noted(ids, decode=model.decode):
-        decoded.append(list(ids))
-        decode(ids)
-
     monkeypatch.setattr(Sampler, "sample", forced)
-    monkeypatch.setattr(model, "decode", noted)
-    deltas, ended = await complete(endpoint, ask(tools=[ADD]))
-    assert text_of(deltas) == "Well. "
+    text, deltas, ended = await complete(thread_model, ask(**FIVE))
     ((name, arguments),) = calls_of(deltas)
-    assert (name, set(json.loads(arguments))) == ("add", {"a", "b"})
+    assert (text, name, set(json.loads(arguments))) == ("Well. ", "add", {"a", "b"})
     assert ended.finish_reason == "tool_calls"
     assert b"".join(map(model.piece, model._cached)).count(b'<tool_call>\n{"name": "add"') == 1
 
 
-async def test_banned_tokens_and_penalties_hold_inside_calls(endpoint):
-    model = endpoint._worker.model
-    (three,) = model.tokenize("3", special=False)
-    request = ask(tools=[ADD], tool_choice=NAMED_ADD, logit_bias={str(three): -100}, frequency_penalty=1.0)
-    deltas, _ = await complete(endpoint, request)
-    assert "3" not in calls_of(deltas)[0][1]
-    assert json.loads(calls_of(deltas)[0][1])
+async def test_a_required_call_keeps_to_bans_and_penalties_and_no_stop_string_ends_it(thread_model):
+    (three,) = thread_model._worker.model.tokenize("3", special=False)
+    more = {"logit_bias": {str(three): -100}, "frequency_penalty": 1.0, "stop": ['"a"', "add"]}
+    text, deltas, ended = await complete(thread_model, ask(**FIVE, tool_choice="required", **more))
+    ((name, arguments),) = calls_of(deltas)
+    assert (text, name, set(json.loads(arguments))) == ("", "add", {"a", "b"})
+    assert ("3" in arguments, ended.finish_reason) == (False, "tool_calls")
+    assert sum(delta.tokens for delta in deltas) == ended.usage.completion_tokens
+    for limit in (3, 12):  # in the middle of a call
+        limited = {**FIVE, "max_tokens": limit}
+        _, deltas, ended = await complete(thread_model, ask(**limited, tool_choice="required", **more))
+        assert (ended.finish_reason, ended.usage.completion_tokens) == ("length", limit)
+        assert all(arguments.startswith(partial) for _, partial in calls_of(deltas))
+    text, _, ended = await complete(thread_model, ask("Hello!", tools=[ADD], stop="o"))
+    assert (ended.finish_reason, "o" in text) == ("stop", False)
+    async with thread_model.open(ask(**{**FIVE, "max_tokens": None}, tool_choice="required")) as attempt:
+        (delta, *_) = await next_event(attempt)
+        await attempt.aclose()
+    assert (delta.kind, attempt.usage.completion_tokens < 20) == (DeltaKind.TOOL, True)
 
 
-async def test_stop_strings_end_text_but_not_calls(endpoint):
-    deltas, ended = await complete(endpoint, ask(tools=[ADD], tool_choice="required", stop=['"a"', "add"]))
-    assert ended.finish_reason == "tool_calls"
-    assert json.loads(calls_of(deltas)[0][1])
-    deltas, ended = await complete(endpoint, ask("Hello!", tools=[ADD], stop="o"))
-    assert (ended.finish_reason, "o" in text_of(deltas)) == ("stop", False)
-
-
-async def test_tools_beside_structured_output(endpoint):
+async def test_tools_beside_structured_output(thread_model):
     """Either a whole document or a whole call, whichever the model prefers; never a mixture."""
     schema = {"type": "object", "properties": {"x": SMALL}, "required": ["x"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    (mark,) = endpoint._worker.model.tokenize("<", special=False)
+    (mark,) = thread_model._worker.model.tokenize("<", special=False)
     for bias, reason in ((50, "tool_calls"), (-100, "stop")):
-        request = ask("Five?", tools=[ADD], response_format=form, logit_bias={str(mark): bias})
-        deltas, ended = await complete(endpoint, request)
+        request = ask(**FIVE, response_format=form, logit_bias={str(mark): bias})
+        text, deltas, ended = await complete(thread_model, request)
         assert ended.finish_reason == reason
-        if reason == "tool_calls":
-            assert set(json.loads(calls_of(deltas)[0][1])) == {"a", "b"}
-            assert text_of(deltas) == ""
-        else:
-            assert list(json.loads(text_of(deltas))) == ["x"]
-            assert calls_of(deltas) == []
-
-
-async def test_max_tokens_in_the_middle_of_a_call(endpoint):
-    whole, _ = await complete(endpoint, ask(tools=[ADD], tool_choice=NAMED_ADD))
-    ((_, arguments),) = calls_of(whole)
-    for limit in (3, 10, 14):
-        deltas, ended = await complete(endpoint, ask(tools=[ADD], tool_choice=NAMED_ADD, max_tokens=limit))
-        assert ended.finish_reason == "length"
-        assert ended.usage.completion_tokens == limit
-        assert all(arguments.startswith(partial) for _, partial in calls_of(deltas))
-
-
-@mostly("trio")
-async def test_cancelling_in_the_middle_of_a_call(endpoint, anyio_backend):
-    long = tool("note", text={"type": "string", "minLength": 400})
-    with anyio.fail_after(20):
-        async with endpoint.open(ask(tools=[long], tool_choice="required", max_tokens=None)) as attempt:
-            (delta, *_) = await next_event(attempt)
-            assert delta.kind is DeltaKind.TOOL
-            await attempt.aclose()
-            usage = attempt.usage
-        deltas, _ = await complete(endpoint, ask(tools=[long], tool_choice="required", max_tokens=12))
-    assert usage.completion_tokens < 200
-    assert calls_of(deltas)
-
-
-async def test_a_schema_that_refers_to_itself_is_kept_to(endpoint):
-    looped = {
-        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}},
-        "properties": {"x": {"$ref": "#/$defs/a"}},
-    }
-    function = {"type": "function", "function": {"name": "f", "parameters": looped}}
-    deltas, _ = await complete(endpoint, ask(tools=[function], tool_choice="required"))
-    assert json.loads(calls_of(deltas)[0][1]) in ({}, {"x": None})
-
-
-async def test_the_context_ends_in_the_middle_of_a_call():
-    endpoint = LlamaCppEndpoint(context_tokens=160, threads=1)
-    try:
-        long = tool("note", text={"type": "string", "minLength": 400})
-        _, ended = await complete(endpoint, ask("x", tools=[long], tool_choice="required", max_tokens=None))
-        assert ended.finish_reason == "length"
-        assert ended.usage.prompt_tokens + ended.usage.completion_tokens == 160
-    finally:
-        await endpoint.aclose()
+        assert [set(json.loads(one)) for _, one in calls_of(deltas)] == [{"a", "b"}] * (bias > 0)
+        assert text == "" if bias > 0 else list(json.loads(text)) == ["x"]
 
 
 # Templates that know tools; small ones of our own, because the model at hand has none.
@@ -312,51 +174,105 @@ LLAMA = (
 )
 
 
+def written(model):
+    return b"".join(map(model.piece, model._cached)).decode().rpartition("assistant")[2]
+
+
 @pytest.mark.parametrize(("template", "form"), [(HERMES, "hermes"), (MISTRAL, "mistral"), (LLAMA, "llama")])
-async def test_a_template_that_knows_tools_decides_how_calls_are_written(template, form):
-    endpoint = LlamaCppEndpoint(context_tokens=1024, threads=1, chat_template=template)
-    try:
-        for parallel in (False, None):
-            more = {"parallel_tool_calls": parallel, "max_tokens": 40}
-            request = ask(history=CALLED, tools=[WEATHER], tool_choice="required", **more)
-            deltas, ended = await complete(endpoint, request)
-            calls = calls_of(deltas)
-            assert calls
-            assert all(
-                json.loads(arguments)
-                for _, arguments in calls[: -1 if ended.finish_reason == "length" else None]
-            )
-            assert ended.finish_reason == "tool_calls" or (parallel is None and form != "llama")
-        renderer = endpoint._renderer
-        assert renderer.form.name == form
-        written = b"".join(map(endpoint._worker.model.piece, endpoint._worker.model._cached)).decode()
-        assert renderer.form.open in written[written.rindex("assistant") :]
-        deltas, _ = await complete(
-            endpoint, ask("What is the weather in Paris?", CALLED, tools=[WEATHER], max_tokens=12)
+async def test_a_template_that_knows_tools_decides_how_calls_are_written(
+    thread_model, template, form, monkeypatch
+):
+    model = thread_model._worker.model
+    renderer = Renderer(model, template)
+    monkeypatch.setattr(thread_model, "_renderer", renderer)
+    _, deltas, ended = await complete(
+        thread_model, ask(**{**PARIS, "max_tokens": 30}, tool_choice="required")
+    )
+    cut_off = ended.finish_reason == "length"
+    calls = calls_of(deltas)
+    assert calls
+    assert all(json.loads(arguments) for _, arguments in calls[: -1 if cut_off else None])
+    assert not cut_off or form != "llama"  # others may call again
+    assert (renderer.form.name, renderer.form.open in written(model)) == (form, True)
+    text, _, _ = await complete(thread_model, ask(**{**PARIS, "max_tokens": 6}))
+    assert renderer.form.open not in text
+
+
+async def test_a_template_that_refuses_the_history_or_only_mentions_tools_gets_text(
+    thread_model, monkeypatch
+):
+    model = thread_model._worker.model
+    monkeypatch.setattr(thread_model, "_renderer", Renderer(model, LLAMA))
+    history = [CALLED[0], {**CALLED[1], "tool_calls": [CALL] * 2}, CALLED[2]]
+    _, deltas, _ = await complete(thread_model, ask(**FIVE, history=history, tool_choice="required"))
+    assert json.loads(calls_of(deltas)[0][1])
+    assert written(model).startswith("<tool_call>")
+    mentions = "{# tools: <tool_call> arguments #}" + HERMES.replace("if tools", "if xml_tools")
+    assert Renderer(model, mentions).form.name == "generic"
+
+
+class GetWeather(pydantic.BaseModel):
+    """The weather of a city."""
+
+    city: str = pydantic.Field(max_length=12)
+    unit: Literal["C", "F"]
+
+
+ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+GIVEN = {"model": "m", "messages": ASK, "temperature": 0, "max_tokens": 60}
+PARSED = openai.pydantic_function_tool(GetWeather, name="get_weather")
+REQUIRED = {**GIVEN, "tools": [PARSED], "tool_choice": "required"}
+
+
+@mostly("trio")
+async def test_streamed_parsed_and_by_the_responses_api_it_is_the_same_call(thread_model, anyio_backend):
+    async with AsyncDisco(local=thread_model, policy="private") as client:
+        whole = await client.chat.completions.parse(**REQUIRED)
+        (choice,) = whole.choices
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        (call,) = choice.message.tool_calls
+        assert (call.type, call.id[:5], call.function.name) == ("function", "call_", "get_weather")
+        asked_for = call.function.parsed_arguments
+        assert isinstance(asked_for, GetWeather)
+        stream = await client.chat.completions.create(
+            **REQUIRED, stream=True, stream_options={"include_usage": True}
         )
-        assert renderer.form.open not in text_of(deltas)
-    finally:
-        await endpoint.aclose()
+        chunks = [ChatCompletionChunk.model_validate(chunk.model_dump()) async for chunk in stream]
+        assert {(chunk.id, chunk.model) for chunk in chunks} == {(chunks[0].id, "m")}
+        choices = [one for chunk in chunks for one in chunk.choices]
+        assert choices[0].delta.role == "assistant"
+        assert [one.finish_reason for one in choices if one.finish_reason] == ["tool_calls"]
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+        pieces = [piece.function for one in choices for piece in one.delta.tool_calls or ()]
+        assert [piece.name for piece in pieces if piece.name] == ["get_weather"]
+        assert GetWeather.model_validate_json("".join(piece.arguments for piece in pieces)) == asked_for
+        assert len(pieces) > 3
+        given = {"model": "m", "temperature": 0}
+        tools = [{"type": "function", **PARSED["function"]}]  # the same prompt, which is in the cache
+        answer = await client.responses.create(**given, input=ASK, tools=tools, tool_choice="required")
+        (item,) = answer.output
+        assert (item.type, item.name, answer.status) == ("function_call", "get_weather", "completed")
+        assert GetWeather.model_validate_json(item.arguments) == asked_for
+        result = {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"}
+        following = [*ASK, item.model_dump(exclude_none=True), result]
+        last = await client.responses.create(**given, input=following, max_output_tokens=4)
+        assert last.output_text
 
 
-async def test_a_template_that_refuses_the_history_gets_it_as_text():
-    endpoint = LlamaCppEndpoint(context_tokens=1024, threads=1, chat_template=LLAMA)
-    try:
-        both = {**CALLED[1], "tool_calls": CALLED[1]["tool_calls"] * 2}
-        history = [CALLED[0], both, CALLED[2]]
-        deltas, _ = await complete(endpoint, ask(history=history, tools=[ADD], tool_choice="required"))
-        assert json.loads(calls_of(deltas)[0][1])
-        plain = await complete(endpoint, ask("Hello!", max_tokens=2))
-        assert text_of(plain[0])
-    finally:
-        await endpoint.aclose()
-
-
-async def test_a_template_that_only_mentions_tools_gets_the_general_form():
-    template = "{# tools: <tool_call> arguments #}" + HERMES.replace("if tools", "if xml_tools")
-    endpoint = LlamaCppEndpoint(context_tokens=512, threads=1, chat_template=template)
-    try:
-        await endpoint.warm_up()
-        assert endpoint._renderer.form.name == "generic"
-    finally:
-        await endpoint.aclose()
+async def test_what_the_local_model_cannot_keep_to_goes_to_the_server_or_is_refused_by_name(thread_model):
+    unique = tool("f", x={"type": "array", "items": {}, "uniqueItems": True})
+    async with AsyncDisco(local=thread_model, policy="private") as client:
+        with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+            await client.chat.completions.create(**GIVEN, tools=[unique])
+        assert caught.value.param == "tools"
+        for name, value in (("functions", [{"name": "f"}]), ("tool_choice", "required")):
+            with pytest.raises(openai.BadRequestError, match=name):
+                await client.chat.completions.create(**GIVEN, **{name: value})
+    policy = Preset(dispatch={"policy": "device_only"})
+    with weather_server() as server:
+        base = {"base_url": server.base_url, "api_key": "key"}
+        async with AsyncDisco(local=thread_model, policy=policy, **base) as client:
+            answer = await client.chat.completions.create(**GIVEN, tools=[unique])
+        assert answer.choices[0].message.tool_calls[0].id == "call_1"
+        assert [one.endpoint for one in answer.route.attempts] == ["device", "server"]
+        assert server.bodies[0]["tools"] == [unique]

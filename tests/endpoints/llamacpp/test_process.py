@@ -1,25 +1,31 @@
-"""The model in a process of its own: it answers as in a thread, and says what went wrong in starting it."""
+"""The model in a process of its own: it answers as in a thread, and whatever happens to it the application goes on."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import anyio
 import pytest
+from loops import by_turns, mostly
 from servers import smollm2_gguf
 
 from disco import AsyncDisco, Disco
+from disco.dispatch import Preset
+from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.runtime import child_process
 from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
 from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError, ModelFileError
 from disco.request import Prefix
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
+from tests.endpoints.conformance import next_event
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
 
 pytestmark = [
     pytest.mark.real,
@@ -27,27 +33,27 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="it is killed by signals here"),
 ]
 
-LOOK = {
-    "type": "object",
-    "properties": {"at": {"type": "string", "maxLength": 9}},
-    "required": ["at"],
-}
+LOOK = {"type": "object", "properties": {"at": {"type": "string", "maxLength": 5}}, "required": ["at"]}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
 
 
-# ---------------------------------------------------------------- the same as in a thread
+def plain(delta):
+    fields = dataclasses.asdict(delta)
+    for call in fields["tool_calls"]:
+        call.pop("id")  # drawn by lot
+    return fields
 
 
 async def test_it_writes_what_the_thread_writes(thread_model, process_model):
     shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": LOOK}}
     prefix = Prefix("The sea is big, and beauti", tokens=7, withheld=" beauti")
     asked = [
-        (ask(max_tokens=12, temperature=1.5, seed=3, stop=["zebra"], logit_bias={"5": -100}), Prefix()),
-        (ask(max_tokens=4, logprobs=True, top_logprobs=2), Prefix()),
+        (ask(max_tokens=8, temperature=1.5, seed=3, stop=["zebra"], logit_bias={"5": -100}), Prefix()),
+        (ask(max_tokens=2, logprobs=True, top_logprobs=2), Prefix()),
         (ask(max_tokens=12), prefix),
         (ask(response_format=shape), Prefix()),
-        (ask(max_tokens=40, tools=[TOOL], tool_choice="required"), Prefix()),
-        (ask("Repeat: 🎉🦜🎉🦜🎉🦜🎉🦜", max_tokens=12), Prefix()),
+        (ask(max_tokens=30, tools=[TOOL], tool_choice="required"), Prefix()),
+        (ask("Repeat: 🎉🦜🎉🦜🎉🦜🎉🦜", max_tokens=8), Prefix()),
         (ask("secret " * 3000), Prefix()),
         (ask("half a character: \ud83c"), Prefix()),
     ]
@@ -69,24 +75,10 @@ async def test_it_writes_what_the_thread_writes(thread_model, process_model):
     assert failed[::2] == [FailureKind.CONTEXT_LENGTH, FailureKind.BAD_REQUEST]
     odd = {"type": "function", "function": {**TOOL["function"], "description": object()}}
     assert (await fails(process_model, ask(tools=[odd]))).kind is FailureKind.BAD_REQUEST
-
-
-def plain(delta):
-    fields = dataclasses.asdict(delta)
-    for call in fields["tool_calls"]:
-        call.pop("id")  # drawn by lot
-    return fields
-
-
-async def test_its_facts_arrive(process_model):
-    assert process_model.parameters == 134_515_008
     capabilities = process_model.capabilities()
-    assert capabilities.ready
+    assert (process_model.parameters, capabilities.ready) == (134_515_008, True)
     assert capabilities.vocabulary.startswith("gguf:")
     assert os.getsid(process_model.process_id) != os.getsid(0)  # out of Ctrl-C's reach
-
-
-# ---------------------------------------------------------------- starting
 
 
 def test_the_back_off_doubles_up_to_a_bound_and_forgets():
@@ -98,8 +90,7 @@ def test_the_back_off_doubles_up_to_a_bound_and_forgets():
         waits.append(backoff.left_s(now))
         assert backoff.left_s(now + 0.25) == waits[-1] - 0.25
         assert backoff.left_s(now + 30) == 0
-    assert waits[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert waits[-1] == 30
+    assert (waits[:8], waits[-1]) == ([0.5, 1, 2, 4, 8, 16, 30, 30], 30)
     backoff.served()
     backoff.lost("It died.", 2000)
     assert backoff.left_s(2000) == 0.5
@@ -155,37 +146,26 @@ async def test_a_process_may_end_before_its_last_thread_has_started(monkeypatch)
 
 
 async def test_a_broken_file_costs_no_process(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(child_process, "_start", lambda: started.append(1))  # it fails then, too
+    monkeypatch.setattr(child_process, "_start", None)  # it fails then, too
     path = tmp_path / "half.gguf"
     path.write_bytes(smollm2_gguf().read_bytes()[:-1000])
     async with fresh(isolation="process", model=path) as endpoint:
         with pytest.raises(ModelFileError, match=r"half\.gguf.*truncated"):
             await endpoint.warm_up()
-    assert started == []
-
-
-# ---------------------------------------------------------------- configuring
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"context_tokens": 0}, "context_tokens"),
-        ({"threads": 0}, "threads"),
-        ({"batch_tokens": 0}, "batch_tokens"),
-        ({"max_queue": 0}, "max_queue"),
+        *(({option: 0}, option) for option in ("context_tokens", "threads", "batch_tokens", "max_queue")),
         ({"isolation": "fork"}, '"thread" or "process", not \'fork\''),
         ({"isolation": "process", "hang_s": 0.0}, "hang_s"),
         ({"load_within_s": -1}, "load_within_s"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(options, says):
+def test_what_cannot_be_is_refused_at_once(options, says, monkeypatch):
     with pytest.raises(ConfigurationError, match=says):
         LlamaCppEndpoint(**options)
-
-
-def test_an_isolation_that_cannot_be_is_refused_at_once(monkeypatch):
     for client in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match="thread"):
             client(local="smollm2-135m", isolation="fork")
@@ -194,3 +174,201 @@ def test_an_isolation_that_cannot_be_is_refused_at_once(monkeypatch):
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(ConfigurationError, match='Use isolation="thread"'):
         LlamaCppEndpoint(isolation="process")
+
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+RIVER = "river " * 200 + "\nTell me about the sea."  # half a second or more of prefill
+
+
+@pytest.fixture
+async def device(process_model):
+    """The shared process, with its back-off at the beginning."""
+    await complete(process_model, ask(max_tokens=1))
+    return process_model
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    # Where nothing collects orphans, a dead one stays as a zombie.
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def kill(endpoint):
+    pid = endpoint.process_id
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+KILLED, STOPPED = (signal.SIGKILL, "was killed (SIGKILL)"), (signal.SIGSTOP, "made no progress for 2 s")
+
+
+@pytest.mark.parametrize(("anyio_backend", "blow"), [("trio", KILLED), ("asyncio", STOPPED)])
+async def test_another_endpoint_carries_on_in_mid_answer(
+    llama_server, device, anyio_backend, blow, monkeypatch
+):
+    number, why = blow
+    monkeypatch.setattr(device._process, "_hang_s", 2.0)
+    expected, _, _ = await complete(device, ask(SEA[0]["content"], max_tokens=10))
+    off = {"migration": {"enabled": False}, "playback": {"pace_tps": 1000.0}}
+    policy = Preset(dispatch={"policy": "device_only"}, **off)
+    how = Continuation(method="completions", template=str(llama_server.gguf))
+    base = {"base_url": llama_server.base_url, "api_key": "test-key", "continuation": how}
+    async with AsyncDisco(local=device, policy=policy, **base) as client:
+        stream = await client.chat.completions.create(
+            model=llama_server.model, messages=SEA, stream=True, max_tokens=30, temperature=0
+        )
+        text, pid = "", None
+        async for chunk in stream:
+            text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+            if pid is None and len(text) > 20:
+                pid = device.process_id
+                os.kill(pid, number)
+    route = stream.route
+    assert [one.failure for one in route.attempts] == ["crashed", None]
+    assert (route.seamless, route.finish_reason) == (True, "length")
+    first, last = route.segments
+    assert (first.endpoint, last.endpoint, last.end_char) == ("device", "server", len(text))
+    assert text.startswith(expected[:20])
+    assert text.count(text[: first.end_char]) == 1  # nothing was said again
+    await until(lambda: not alive(pid))
+    assert why in device._worker._backoff.why
+
+
+async def test_it_comes_back_by_itself_and_later_each_time(device):
+    first = kill(device)
+    await until(lambda: not device.capabilities().ready)
+    failure = await fails(device, ask())
+    assert (failure.kind, "takes requests again in" in str(failure.error)) == (FailureKind.CRASHED, True)
+    assert 0 < failure.retry_after_s < 0.6
+    await until(lambda: device.capabilities().ready)
+    await device.warm_up()  # which is no answer
+    # In mid-answer it is known what was used until then.
+    attempt = device.open(ask(max_tokens=500))
+    await next_event(attempt)
+    assert kill(device) != first
+    written = 1
+    with pytest.raises(EndpointFailure) as caught:  # noqa: PT012 - it is told behind what was written
+        async for event in attempt:
+            written += sum(delta.tokens for delta in event)
+    assert caught.value.kind is FailureKind.CRASHED
+    assert caught.value.retry_after_s > 0.6
+    assert isinstance(caught.value.error, LocalModelError)
+    assert all(word in str(caught.value.error) for word in ("'device'", "memory"))
+    assert (attempt.usage.completion_tokens >= written, attempt.usage.prompt_tokens > 10) == (True, True)
+    await attempt.aclose()
+    await until(lambda: device.capabilities().ready)
+    assert (await complete(device, ask(max_tokens=2)))[0]
+
+
+async def test_a_death_while_loading_is_told_and_not_repeated_unasked():
+    async with fresh(isolation="process") as endpoint:
+
+        async def warm_up():
+            with pytest.raises(LocalModelError, match="SIGKILL"):
+                await endpoint.warm_up()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(warm_up)
+            await until(lambda: endpoint.process_id is not None)
+            kill(endpoint)
+        await until(lambda: endpoint.process_id is None)
+        # The pause began before the death was told.
+        await until(lambda: endpoint._worker._backoff.left_s(time.monotonic()) == 0)
+        await anyio.sleep(0.1)
+        assert endpoint.process_id is None
+        await endpoint.warm_up()
+        assert endpoint.capabilities().ready
+
+
+@mostly("asyncio")
+async def test_a_process_that_cannot_be_stopped_is_ended(device, anyio_backend, monkeypatch):
+    monkeypatch.setattr(child_process, "STOP_S", 0.2)
+    attempt = device.open(ask(max_tokens=500))
+    await next_event(attempt)
+    pid = device.process_id
+    os.kill(pid, signal.SIGSTOP)
+
+    async def wait():
+        await fails(device, ask("x" * 10**6))  # more than a pipe holds; no one must wait for it to be taken
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.sleep(0.01)
+        with anyio.fail_after(20):
+            await attempt.aclose()
+        await until(lambda: not alive(pid))
+
+
+@pytest.mark.parametrize(("doing", "anyio_backend"), by_turns(["reading", "loading", "hanging"]))
+async def test_closing_leaves_neither_process_nor_thread(doing, anyio_backend, monkeypatch):
+    monkeypatch.setattr(child_process, "STOP_S", 1000.0)  # closing is no stopping, and waits for none
+    async with fresh(isolation="process", name="closing") as endpoint:
+        attempt = endpoint.open(ask(RIVER if doing == "reading" else "Hello.", max_tokens=200))
+
+        async def read():
+            with pytest.raises(EndpointFailure, match="crashed"):
+                await next_event(attempt)
+
+        async with anyio.create_task_group() as group:
+            if doing == "hanging":
+                await next_event(attempt)
+            else:
+                group.start_soon(read)
+            if doing == "reading":
+                # Loaded, and two batches.
+                await until(lambda: endpoint._process is not None and endpoint._process._heard > 3)
+            await until(lambda: endpoint.process_id is not None)
+            pid = endpoint.process_id
+            if doing == "hanging":
+                os.kill(pid, signal.SIGSTOP)
+            with anyio.fail_after(20):  # 0.2 s on a machine that has nothing else to do
+                await endpoint.aclose()
+        assert not alive(pid)
+        assert (endpoint.process_id, endpoint.capabilities().ready) == (None, False)
+        assert [thread for thread in threading.enumerate() if "closing" in thread.name] == []
+        assert (await fails(endpoint, ask())).kind is FailureKind.CRASHED
+        await endpoint.aclose()
+        await attempt.aclose()
+
+
+PROGRAM = """
+import sys, anyio
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.request import Request
+
+async def main(stays, *isolations):
+    kept = []
+    for isolation in isolations:
+        endpoint = LlamaCppEndpoint(context_tokens=2048, threads=1, isolation=isolation)
+        attempt = endpoint.open(Request([{"role": "user", "content": "Hello."}], "m", {"max_tokens": 2000}))
+        kept.append((endpoint, attempt))
+        await anext(attempt)
+        await anext(attempt)  # behind the word that its turn has come
+    if stays == "stays":
+        await attempt.aclose()  # so that it has nothing to say, and must notice all the same
+    print(endpoint.process_id, flush=True)
+    if stays == "stays":
+        await anyio.sleep(60)
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+def test_a_program_that_forgets_to_close_ends_quietly_and_wholly():
+    command = [sys.executable, "-c", PROGRAM, "ends", "thread", "process"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not alive(int(done.stdout))
+
+
+def test_a_program_that_is_killed_leaves_no_process():
+    command = [sys.executable, "-c", PROGRAM, "stays", "process"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        pid = int(program.stdout.readline())
+        assert alive(pid)
+        program.kill()
+    anyio.run(until, lambda: not alive(pid))

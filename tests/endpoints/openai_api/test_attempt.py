@@ -9,9 +9,9 @@ import anyio
 import openai
 import pytest
 import trio.testing
+from loops import by_turns, mostly
 from scripted_server import (
     RESET,
-    STREAM_END,
     STREAM_HEAD,
     WAIT_FOR_CLOSE,
     answer,
@@ -23,123 +23,124 @@ from scripted_server import (
 )
 from servers import free_port
 
-from disco.endpoints.continuation import Continuation
+from disco.endpoints.continuation import Continuation, ProbeVerdict
 from disco.endpoints.openai_api import OpenAIEndpoint
-from disco.errors import FailureKind, IncompleteAnswerError
-from disco.events import DeltaKind, Ended, Usage
+from disco.endpoints.openai_api.sdk_client import PlainClient
+from disco.errors import FailureKind as K
+from disco.errors import IncompleteAnswerError
+from disco.events import DeltaKind, Ended, Traffic, Usage
 from disco.request import Prefix, Request, Timeouts
-from tests.endpoints.openai_api.asking import KEY, QUESTION, answer_of, ask, collect, failing, served, text_of
+from tests.endpoints.openai_api.asking import KEY, QUESTION, ask, collect, failing, served, text_of
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
-NORMAL = stream(
-    sse(chunk(role="assistant", content=""), chunk("Hel"), chunk("lo"), chunk(finish="stop"), usage(9, 2))
-)
+STOP = chunk(finish="stop")
+NORMAL = stream(sse(chunk(role="assistant", content=""), chunk("Hel"), chunk("lo"), STOP, usage(9, 2)))
 A = sse(chunk("a"), done=False)
 BEGUN = [STREAM_HEAD, piece(A)]
+LOGP = frozenset({"logp"})
+SO_FAR = Prefix(text="The answer so far is long enough", tokens=7)
 
 
-async def test_an_answer_from_beginning_to_end():
-    async with served(NORMAL) as (server, endpoint):
-        attempt = endpoint.open(ask(max_tokens=5, some_new_parameter=[1]))
-        assert attempt.usage == Usage()
-        deltas, ended = await collect(attempt)
-    assert text_of(deltas) == "Hello"
-    assert [d.kind for d in deltas] == [DeltaKind.ROLE, DeltaKind.TEXT, DeltaKind.TEXT]
-    assert (ended.finish_reason, ended.usage) == ("stop", Usage(9, 2))
-    assert ended.raw.choices[0].finish_reason == "stop"
-    assert attempt.usage == Usage(9, 2)
-    line, headers, body = server.requests[0]
-    assert line == "POST /v1/chat/completions HTTP/1.1"
-    assert headers["authorization"] == f"Bearer {KEY}"
-    sent = {"messages": QUESTION, "model": "m", "max_tokens": 5, "some_new_parameter": [1]}
-    assert body == {**sent, "stream": True, "stream_options": {"include_usage": True}}
+def seen_by(server) -> Traffic:
+    return Traffic(server.bytes_in, server.bytes_out)
 
 
-async def test_headers_and_query_are_passed_on_and_the_connection_is_used_again():
-    async with served(NORMAL) as (server, endpoint):
-        request = Request(messages=QUESTION, model="m", extra_headers={"X-A": "1"}, extra_query={"b": "2"})
+@pytest.mark.parametrize("kind", [PlainClient, openai.AsyncOpenAI])
+async def test_an_answer_from_beginning_to_end(kind):
+    more = {"extra_headers": {"X-A": "1"}, "extra_query": {"b": "2"}}
+    params = {"max_tokens": 5, "some_new_parameter": [1]}
+    asked = Request(messages=QUESTION, model="m", params=params, **more)
+    async with served(NORMAL, kind=kind) as (server, endpoint):
         for _ in range(3):
-            await collect(endpoint.open(request))
-    line, headers, _ = server.requests[0]
-    assert line.startswith("POST /v1/chat/completions?b=2 ")
-    assert headers["x-a"] == "1"
-    assert (len(server.requests), server.connections) == (3, 1)
+            before = seen_by(server)
+            attempt = endpoint.open(asked)
+            assert attempt.usage == Usage()
+            deltas = await anext(attempt)  # events of one read are one batch
+            rest, ended = await collect(attempt)
+            assert attempt.traffic.bytes_up == server.bytes_in - before.bytes_up
+            assert attempt.traffic.bytes_down == server.bytes_out - before.bytes_down
+        assert (len(server.requests), server.connections) == (3, 1)
+        begun = endpoint.open(asked)
+        await anext(begun)
+        before = begun.traffic
+        await collect(endpoint.open(asked))  # what others send is not counted
+        assert begun.traffic.bytes_up == before.bytes_up < server.bytes_in
+        await begun.aclose()
+    text = DeltaKind.TEXT
+    assert [(d.kind, d.text) for d in deltas] == [(DeltaKind.ROLE, ""), (text, "Hel"), (text, "lo")]
+    assert (rest, ended.finish_reason, ended.usage, attempt.usage) == ([], "stop", Usage(9, 2), Usage(9, 2))
+    assert ended.raw.choices[0].finish_reason == "stop"
+    line, headers, body = server.requests[0]
+    assert line == "POST /v1/chat/completions?b=2 HTTP/1.1"
+    assert (headers["authorization"], headers["x-a"]) == (f"Bearer {KEY}", "1")
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    assert body == {"messages": QUESTION, "model": "m", **params, **streamed}
 
 
-async def test_events_of_one_read_are_one_batch():
-    nine = sse(*(chunk(str(n)) for n in range(9)), done=False)
-    async with served(stream(nine, sse(chunk(finish="stop")))) as (_, endpoint):
-        attempt = endpoint.open(ask())
-        assert [d.text for d in await anext(attempt)] == [str(n) for n in range(9)]
-
-
-async def test_characters_and_lines_may_be_cut_anywhere():
-    text = "h\u00e9 \u20ac \U0001f600"
-    data = sse(chunk(text), chunk("\ud83d"), chunk("\ude00"), chunk(finish="stop"))
-    data = data.replace(json.dumps(text).encode(), f'"{text}"'.encode())
-    deltas, _ = await answer_of(stream(*(data[n : n + 1] for n in range(len(data)))))
-    assert text_of(deltas) == text + "\U0001f600"
-
-
-ZIPPED = gzip.compress(sse(chunk("a"), chunk(finish="stop")))
+ZIPPED = gzip.compress(sse(chunk("a"), STOP))
 PING = sse({**chunk(), "choices": []}, done=False)
+RENDERED = answer(json.dumps({"prompt": "<user>Hi<assistant>"}).encode())
+WRITTEN = stream(sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}))
+MOVED = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
+WHOLE = {
+    "compressed": [answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")],
+    "no [DONE]": [stream(A + sse(STOP, done=False))],
+    "cut behind the finish reason": [[STREAM_HEAD, piece(A + sse(STOP, done=False))]],
+    "pings": [stream(b": ping\n\n", PING, A + sse(STOP))],
+    "moved": [MOVED, stream(A + sse(STOP))],
+    "rendered": [RENDERED, WRITTEN],
+}
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n"),
-        stream(A + sse(chunk(finish="stop"), done=False)),  # neither [DONE] nor usage
-        [STREAM_HEAD, piece(A + sse(chunk(finish="stop"), done=False))],  # cut behind the finish reason
-        stream(b": ping\n\n", PING, A + sse(chunk(finish="stop"))),
-    ],
-    ids=["compressed", "no [DONE]", "cut at the end", "pings"],
-)
-async def test_whatever_is_around_it_the_answer_is_whole(script):
-    deltas, ended = await answer_of(script)
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(WHOLE))
+async def test_whatever_is_around_it_the_answer_is_whole_and_its_bytes_are_counted(what, anyio_backend):
+    way = Continuation("completions", template="apply-template")
+    prefix = SO_FAR if what == "rendered" else Prefix()
+    async with served(*WHOLE[what], continuation=way) as (server, endpoint):
+        attempt = endpoint.open(ask(), prefix)
+        deltas, ended = await collect(attempt)
+        assert attempt.traffic == seen_by(server)
+        assert len(server.requests) == len(WHOLE[what])
     assert [d.text for d in deltas] == ["a"]
     assert (ended.finish_reason, ended.usage) == ("stop", None)
 
 
 TYPES = {
-    FailureKind.INCOMPLETE: IncompleteAnswerError,
-    FailureKind.CONNECTION: openai.APIConnectionError,
-    FailureKind.SERVER: openai.APIError,
-    FailureKind.GARBAGE: openai.APIResponseValidationError,
-    FailureKind.AUTHENTICATION: openai.AuthenticationError,
+    K.INCOMPLETE: IncompleteAnswerError,
+    K.CONNECTION: openai.APIConnectionError,
+    K.SERVER: openai.APIError,
+    K.GARBAGE: openai.APIResponseValidationError,
+    K.AUTHENTICATION: openai.AuthenticationError,
+}
+FAULTS = {
+    "no finish reason": (stream(sse(chunk("a"))), "a", K.INCOMPLETE),
+    "no end": (stream(A), "a", K.INCOMPLETE),
+    "cut": (stream(A, b'data: {"cho'), "a", K.INCOMPLETE),
+    "reset": ([*BEGUN, RESET], "a", K.CONNECTION),
+    "no end of the body": ([STREAM_HEAD, piece(A + b'data: {"x": "\xe2\x82')], "a", K.CONNECTION),
+    "error": (stream(A, sse({"error": {"message": "boom", "code": 500}})), "a", K.SERVER),
+    "finish error": (stream(sse(chunk("a", finish="error"))), "a", K.SERVER),
+    "garbage": (stream(A, b"data: <oops>\n\n"), "a", K.GARBAGE),
+    "page": (answer(b"<html>login</html>", content_type="text/html; charset=utf-8"), "", K.GARBAGE),
+    "document": (answer(b'{"id": "x"}'), "", K.GARBAGE),
+    "no JSON": (answer(b"no JSON"), "", K.GARBAGE),
+    "error document": (answer(b'{"error": {"message": "boom"}}'), "", K.SERVER),
+    "reset at once": ([RESET], "", K.CONNECTION),
+    "401": (answer(b"{}", status="401 Unauthorized"), "", K.AUTHENTICATION),
+    "503": (answer(b"<h1>no</h1>", status="503 X", content_type="text/html"), "", K.SERVER),
 }
 
 
-@pytest.mark.parametrize(
-    ("script", "said", "kind"),
-    [
-        (stream(sse(chunk("a"))), "a", FailureKind.INCOMPLETE),
-        (stream(A), "a", FailureKind.INCOMPLETE),
-        (stream(b""), "", FailureKind.INCOMPLETE),
-        (stream(A, b'data: {"cho'), "a", FailureKind.INCOMPLETE),
-        ([*BEGUN, RESET], "a", FailureKind.CONNECTION),
-        ([STREAM_HEAD, piece(A + b'data: {"x": "\xe2\x82')], "a", FailureKind.CONNECTION),
-        (stream(A, sse({"error": {"message": "boom", "code": 500}})), "a", FailureKind.SERVER),
-        (stream(b'event: error\ndata: {"message": "boom"}\n\n'), "", FailureKind.SERVER),
-        (stream(sse(chunk("a", finish="error"))), "a", FailureKind.SERVER),
-        (stream(A, b"data: <oops>\n\n"), "a", FailureKind.GARBAGE),
-        (answer(b"<html>login</html>", content_type="text/html; charset=utf-8"), "", FailureKind.GARBAGE),
-        (answer(b'{"id": "x"}'), "", FailureKind.GARBAGE),
-        (answer(b"no JSON"), "", FailureKind.GARBAGE),
-        (answer(b'{"error": {"message": "boom"}}'), "", FailureKind.SERVER),
-        ([b"SSH-2.0-nonsense\r\n"], "", FailureKind.CONNECTION),
-        ([RESET], "", FailureKind.CONNECTION),
-        (answer(b"{}", status="401 Unauthorized"), "", FailureKind.AUTHENTICATION),
-        (answer(b"<h1>no</h1>", status="503 X", content_type="text/html"), "", FailureKind.SERVER),
-    ],
-)
-async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(script, said, kind):
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(FAULTS))
+async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(what, anyio_backend):
+    script, said, kind = FAULTS[what]
     async with served(script) as (server, endpoint):
-        got, failure = await failing(endpoint.open(ask()))
+        attempt = endpoint.open(ask())
+        got, failure = await failing(attempt)
+        assert what not in ("reset at once", "401") or attempt.traffic == seen_by(server)
     assert (got, failure.kind) == (said, kind)
-    by_status = openai.InternalServerError if " 503 " in str(script[0]) else TYPES[kind]
-    assert type(failure.error) is by_status
+    assert type(failure.error) is (openai.InternalServerError if what == "503" else TYPES[kind])
     assert len(server.requests) == 1, "retries belong to the session"
 
 
@@ -147,30 +148,25 @@ async def test_what_an_error_says_of_waiting_is_kept_and_the_key_is_not():
     body = json.dumps({"error": {"message": f"slow down, {KEY}"}}).encode()
     async with served(answer(body, status="429 X", headers="Retry-After: 12\r\n")) as (_, endpoint):
         _, failure = await failing(endpoint.open(ask()))
-    assert (failure.kind, failure.retry_after_s) == (FailureKind.RATE_LIMIT, 12.0)
+    assert (failure.kind, failure.retry_after_s) == (K.RATE_LIMIT, 12.0)
+    assert isinstance(failure.error, openai.RateLimitError)
     assert KEY not in f"{failure.error!r}{failure.error}{failure}{failure.error.body}"
 
 
 async def test_refused_connection_costs_nothing():
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{free_port()}/v1", api_key=KEY) as client:
+    async with PlainClient(base_url=f"http://127.0.0.1:{free_port()}/v1", api_key=KEY) as client:
         attempt = OpenAIEndpoint(client=client).open(ask())
         _, failure = await failing(attempt)
-    assert failure.kind is FailureKind.CONNECTION
-    assert attempt.usage == Usage()
+    assert (failure.kind, attempt.usage, attempt.traffic) == (K.CONNECTION, Usage(), Traffic())
 
 
-# ---------------------------------------------------------------------- closing
-
-
-async def closed(server) -> None:
-    with anyio.fail_after(60):
-        await server.closed.wait()
-
-
+@pytest.mark.parametrize("way", ["closed", "cancelled"])
 @pytest.mark.parametrize("head", [[], [STREAM_HEAD], BEGUN])
-async def test_closing_from_another_task_closes_the_connection_whatever_is_awaited(head):
+async def test_leaving_closes_the_connection_whatever_is_awaited_and_what_was_sent_counts(head, way):
     async with served([*head, WAIT_FOR_CLOSE]) as (server, endpoint):
         attempt = endpoint.open(ask())
+        if head is BEGUN:
+            await anext(attempt)
 
         async def read():
             async for _ in attempt:
@@ -181,67 +177,55 @@ async def test_closing_from_another_task_closes_the_connection_whatever_is_await
                 tasks.start_soon(read)
                 await server.asked.wait()
                 await anyio.sleep(0.02)  # what was sent is read, and the next read waits
-                await attempt.aclose()
-        await closed(server)
-        await attempt.aclose()
-
-
-async def test_closing_without_reading_to_the_end_does_not_drain():
-    async with served([*BEGUN, WAIT_FOR_CLOSE]) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        await anext(attempt)
-        await attempt.aclose()
-        await closed(server)
+                if way == "cancelled":
+                    tasks.cancel_scope.cancel()
+                else:
+                    await attempt.aclose()
+            await attempt.aclose()
+            await server.closed.wait()
         with pytest.raises(StopAsyncIteration):
             await anext(attempt)
-        assert (attempt.usage.prompt_tokens > 50, attempt.usage.completion_tokens) == (True, 1)
+        used = attempt.usage
+        assert (used.prompt_tokens > 50, used.completion_tokens) == (True, int(head is BEGUN))
+        assert attempt.traffic.bytes_up == server.bytes_in
+        assert head == [STREAM_HEAD] or attempt.traffic.bytes_down == sum(map(len, head))
 
 
 VIRTUAL = pytest.mark.parametrize(
     "anyio_backend",
     [pytest.param(("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.1)}), id="trio-virtual")],
 )
-OFF = Timeouts(None, None, None, None)
-
-
-@VIRTUAL
-async def test_clocks_that_are_off_wait_for_ever_on_virtual_time():
-    script = [STREAM_HEAD, 5000.0, piece(A), 5000.0, piece(sse(chunk(finish="stop"))), STREAM_END]
-    deltas, _ = await answer_of(script, asked=ask(timeouts=OFF))
-    assert text_of(deltas) == "a"
 
 
 @VIRTUAL
 @pytest.mark.parametrize("tail", [[10_000.0], [0.5, piece(b": ping\n\n")] * 100], ids=["silence", "pings"])
-async def test_whatever_follows_the_finish_reason_the_answer_ends_soon(tail):
-    script = [STREAM_HEAD, piece(A + sse(chunk(finish="stop"), done=False)), *tail]
+async def test_clocks_that_are_off_wait_for_ever_but_the_answer_ends_soon_behind_its_finish_reason(tail):
+    script = [STREAM_HEAD, 5000.0, piece(A), 5000.0, piece(sse(STOP, done=False)), *tail]
     async with served(script) as (_, endpoint):
         started_at = anyio.current_time()
-        _, ended = await collect(endpoint.open(ask(timeouts=OFF)))
-        assert ended.finish_reason == "stop"
-        assert anyio.current_time() - started_at < 5
-
-
-# ---------------------------------------------------------------------- continuing
+        deltas, ended = await collect(endpoint.open(ask(timeouts=Timeouts(None, None, None, None))))
+        assert (text_of(deltas), ended.finish_reason) == ("a", "stop")
+        assert 10_000 <= anyio.current_time() - started_at < 10_005
 
 
 async def test_continuation_is_sent_and_its_echo_and_withheld_text_are_swallowed():
     told = "The quick brown fox jumps over"
-    script = stream(sse(chunk(told[:-5]), chunk(" ov"), chunk("er"), chunk(" the"), chunk(finish="stop")))
+    script = stream(sse(chunk(told[:-5]), chunk(" ov"), chunk("er"), chunk(" the"), STOP))
     async with served(script, continuation=Continuation("flags")) as (server, endpoint):
         assert endpoint.capabilities("m").continues
         prefix = Prefix(told, tokens=6, withheld=" over")
         deltas, _ = await collect(endpoint.open(ask(max_tokens=20), prefix))
-    assert text_of(deltas) == " the"
-    body = server.requests[0][2]
+        used_up = endpoint.open(ask(max_tokens=6), prefix)
+        assert await collect(used_up) == ([], Ended("length", Usage()))
+    assert (text_of(deltas), used_up.usage) == (" the", Usage())
+    ((_, _, body),) = server.requests  # what is used up ends without asking
     assert body["messages"][-1] == {"role": "assistant", "content": told[:-5]}
-    assert body["continue_final_message"] is True
-    assert body["add_generation_prompt"] is False
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
     assert body["max_tokens"] == 20 - 6 + 2
 
 
 async def test_text_released_late_has_no_raw_chunk_and_counts_its_tokens():
-    script = stream(sse(chunk("The"), chunk(" quick"), chunk(" red"), chunk(finish="stop")))
+    script = stream(sse(chunk("The"), chunk(" quick"), chunk(" red"), STOP))
     async with served(script, continuation=Continuation("trailing")) as (_, endpoint):
         (delta,), _ = await collect(endpoint.open(ask(), Prefix("The quick brown fox jumps")))
     assert (delta.text, delta.tokens, delta.raw) == ("The quick red", 3, None)
@@ -250,26 +234,96 @@ async def test_text_released_late_has_no_raw_chunk_and_counts_its_tokens():
 @pytest.mark.parametrize(("method", "asked"), [("prefix", 1), ("none", 0)])
 async def test_a_server_that_does_not_continue_fails_at_the_seam(method, asked):
     """It does not write the withheld text, or is not known to continue at all."""
-    script = stream(sse(chunk(" under"), chunk(finish="stop")))
-    async with served(script, continuation=Continuation(method)) as (server, endpoint):
+    way = Continuation(method)
+    async with served(stream(sse(chunk(" under"), STOP)), continuation=way) as (server, endpoint):
         assert endpoint.capabilities("m").continues is bool(asked)
         said, failure = await failing(endpoint.open(ask(), Prefix("It jumps over", withheld=" over")))
-    assert (said, failure.kind, len(server.requests)) == ("", FailureKind.SEAM, asked)
+    assert (said, failure.kind, len(server.requests)) == ("", K.SEAM, asked)
     assert isinstance(failure.error, IncompleteAnswerError)
 
 
-async def test_used_up_answer_ends_without_asking():
-    async with served(NORMAL, continuation=Continuation("flags")) as (server, endpoint):
-        attempt = endpoint.open(ask(max_tokens=3), Prefix("a b c", tokens=3))
-        assert await collect(attempt) == ([], Ended("length", Usage()))
-    assert (server.requests, attempt.usage) == ([], Usage())
+UNASKABLE = {"401": answer(b"{}", status="401 X"), "a page": answer(b"<html>"), "odd": answer(b'{"data": 3}')}
 
 
-@pytest.mark.parametrize(
-    "script", [[RESET], answer(b"{}", status="401 X"), answer(b"<html>"), answer(b'{"data": 3}')]
-)
-async def test_warm_up_never_raises(script):
-    async with served(script, continuation=Continuation("auto")) as (_, endpoint):
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(UNASKABLE))
+async def test_warm_up_never_raises(what, anyio_backend):
+    async with served(UNASKABLE[what], continuation=Continuation("auto")) as (_, endpoint):
         await endpoint.warm_up()
-        assert not endpoint.capabilities("m").continues
-        assert endpoint.verdicts == {}
+        assert (endpoint.capabilities("m").continues, endpoint.verdicts) == (False, {})
+
+
+@mostly("trio")
+async def test_auto_finds_that_a_real_server_continues_only_a_rendered_prompt(llama_server, anyio_backend):
+    async with openai.AsyncOpenAI(base_url=llama_server.base_url, api_key="none") as client:
+        endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
+        verdict = await endpoint.probe(llama_server.model)
+        restarts = dict.fromkeys(("flags", "prefix", "trailing"), "restarts")
+        assert (verdict.method, verdict.outcomes) == ("none", {**restarts, "completions": "refuses"})
+        assert not endpoint.capabilities(llama_server.model).continues
+        with_template = Continuation("auto", template=str(llama_server.gguf))
+        endpoint = OpenAIEndpoint(client=client, continuation=with_template)
+        await endpoint.warm_up()
+        (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
+        assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
+        assert endpoint.capabilities("another name for it").continues
+
+
+COUNTS = {"nothing": ("x", None), "the answer": (12, {"cached_tokens": 10**6})}
+
+
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(COUNTS))
+async def test_counts_that_make_no_sense_are_replaced_by_our_own(what, anyio_backend):
+    completion_tokens, cached = COUNTS[what]
+    counts = {"prompt_tokens": -7, "completion_tokens": completion_tokens, "prompt_tokens_details": cached}
+    script = stream(sse(chunk("a"), chunk("b"), STOP, {**chunk(), "choices": [], "usage": counts}))
+    async with served(script) as (_, endpoint):
+        attempt = endpoint.open(ask())
+        _, ended = await collect(attempt)
+    used = attempt.usage
+    assert (used.prompt_tokens > 50, used.completion_tokens) == (True, 12 if cached else 2)
+    assert ended.usage == (used if cached else None)
+    assert used.cached_tokens == (used.prompt_tokens if cached else 0)  # never more than there is
+
+
+def with_logprobs(text: str, *values: float):
+    body = chunk(text)
+    entries = [{"token": "t", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
+    body["choices"][0]["logprobs"] = {"content": entries, "refusal": None}
+    return body
+
+
+KNOWN = stream(sse(with_logprobs("ab", -1.0, -2.0), with_logprobs("c", -0.5), STOP))
+# The endpoint's knowledge and what disco wants, what the application asks for, what is sent, what it is shown.
+LOGPROBS = {
+    "known and wanted": (True, LOGP, {}, True, False),
+    "not known": (False, LOGP, {}, None, True),
+    "not wanted": (True, frozenset(), {}, None, True),
+    "asked for": (True, LOGP, {"logprobs": True, "top_logprobs": 2}, True, True),
+}
+
+
+@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(LOGPROBS))
+async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown(what, anyio_backend):
+    logp, wants, params, sent, shown = LOGPROBS[what]
+    async with served(KNOWN, logp=logp) as (server, endpoint):
+        assert endpoint.capabilities("m").logp is logp
+        deltas, _ = await collect(endpoint.open(ask(**params), wants=wants))
+        await failing(endpoint.open(ask(n=2, **params), wants=wants))  # its second choice does not come
+    (_, _, body), (_, _, several) = server.requests
+    assert (body.get("logprobs"), body.get("top_logprobs")) == (sent, params.get("top_logprobs"))
+    assert several.get("logprobs") == params.get("logprobs")  # not of several answers
+    assert [delta.logp for delta in deltas] == [(-1.0, -2.0), (-0.5,)]
+    assert [delta.logprobs is not None for delta in deltas] == [shown] * 2
+    assert [delta.raw.choices[0].logprobs is not None for delta in deltas] == [shown] * 2
+
+
+@mostly("trio")
+async def test_log_probabilities_of_a_completion(anyio_backend):
+    written = {"choices": [{"index": 0, "text": " on", "logprobs": {"token_logprobs": [-0.5]}}]}
+    last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
+    way = Continuation("completions", template=template)
+    async with served(stream(sse(written, last)), logp=True, continuation=way) as (server, endpoint):
+        (delta,), ended = await collect(endpoint.open(ask(), SO_FAR, wants=LOGP))
+        assert server.requests[0][2]["logprobs"] == 1
+    assert (delta.text, delta.logp, ended.usage) == (" on", (-0.5,), None)

@@ -1,15 +1,21 @@
-"""Server-sent events survive every way of arriving."""
+"""Server-sent events survive every way of arriving; a chunk made in a template is what parsing its event gives."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
+from scripted_server import chunk
 
 from disco.endpoints.openai_api import sse
+from disco.endpoints.openai_api.chunk_reader import ChatReader
+from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
 from disco.endpoints.openai_api.sse import ErrorData, EventSplitter, EventTooLargeError
 
 
@@ -44,12 +50,9 @@ def test_every_form_of_an_event_is_read(stream, expected):
     assert events(*(stream[n : n + 1] for n in range(len(stream)))) == expected
 
 
-def test_error_event_is_marked():
+def test_an_error_event_is_marked_and_events_of_one_read_come_together():
     (event,) = events(b'event: error\ndata: {"message": "x"}\n\n')
     assert isinstance(event, ErrorData)
-
-
-def test_events_of_one_read_come_together():
     splitter = EventSplitter()
     assert len(splitter.feed(b"data: a\n\n" * 50 + b"data: b")) == 50
     assert splitter.feed(b"\n\n") == [b"b"]
@@ -76,3 +79,96 @@ def test_any_chunking_gives_the_same_events(texts, newline, cuts):
     at = sorted({min(c, len(stream)) for c in cuts} | {0, len(stream)})
     reads = [stream[a:b] for a, b in itertools.pairwise(at)]
     assert events(*reads) == payloads
+
+
+CHOICE = {"index": 0, "delta": {"content": "first", "x": None}, "logprobs": None, "finish_reason": None}
+FULL = {**chunk("first"), "service_tier": "default", "system_fingerprint": "fp", "usage": None, "own": 1}
+FULL["choices"] = [CHOICE]
+parse = ChatCompletionChunk.model_validate_json
+
+
+def event(body: dict[str, Any], text: str, **dumped: Any) -> bytes:
+    body = json.loads(json.dumps(body))
+    body["choices"][0]["delta"]["content"] = text
+    return json.dumps(body, **dumped).encode()
+
+
+def mold_of(body: dict[str, Any]) -> ChunkTemplate:
+    first = event(body, "first")
+    template = ChunkTemplate.of(first, parse(first))
+    assert template is not None
+    return template
+
+
+def facts(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        slots = (vars(value), value.model_extra)
+        fields = [{k: facts(v) for k, v in (s or {}).items()} for s in slots]
+        return type(value), value.model_fields_set, fields
+    return [facts(item) for item in value] if isinstance(value, list) else value
+
+
+# Without surrogates: alone they cannot be encoded.
+@given(
+    text=st.text(min_size=1, alphabet=st.characters(codec="utf-8")), escaped=st.booleans(), full=st.booleans()
+)
+def test_the_same_as_parsed(text: str, escaped: bool, full: bool) -> None:
+    body = FULL if full else chunk("first")
+    template = mold_of(body)
+    data = event(body, text, ensure_ascii=escaped)
+    if (found := template.text(data)) is not None:
+        assert facts(TemplateChunk(template, data, found).made()) == facts(parse(data))
+    else:
+        assert json.dumps(text, ensure_ascii=escaped) != f'"{text}"'
+
+
+def test_what_is_not_alike_is_parsed() -> None:
+    plain = chunk("first")
+    odd = [event(plain, "first").replace(b"first", b) for b in (b"a\tb", b"\xff", b'a", "role": "u')]
+    odd += [event(plain, text) for text in ('a"b', "a\\b", "")]
+    odd += [event({**plain, "id": "chatcmpl-2"}, "first"), event(chunk("first", finish="stop"), "first")]
+    for data in (*odd, event(FULL, "first"), b"[DONE]", b""):
+        assert mold_of(plain).text(data) is None, data
+
+
+def test_two_chunks_have_nothing_in_common_that_can_change() -> None:
+    first = event(FULL, "first")
+    source = parse(first)
+    template = ChunkTemplate.of(first, source)
+    assert template is not None
+    one, other = template.chunk("a"), template.chunk("b")
+    one.id, one.own = "changed", 2
+    one.choices[0].delta.role = "user"
+    one.choices[0].delta.x = 2
+    one.choices.clear()
+    assert facts(other) == facts(parse(event(FULL, "b")))
+    assert source.id == FULL["id"]
+
+
+def test_chunks_with_more_in_them_make_no_mold() -> None:
+    used = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    two, nested = [CHOICE, {**CHOICE, "index": 1}], [{**CHOICE, "own": {"content": "first"}}]
+    more = [{"choices": two}, {"choices": nested}, {"own": ["first"]}, {"usage": used}]
+    odd = [json.dumps({**FULL, **each}) for each in more]
+    # On several lines, and with a text elsewhere.
+    for data in (*odd, json.dumps(FULL, indent=1), json.dumps({"content": "first", **FULL})):
+        assert ChunkTemplate.of(data.encode(), parse(data)) is None, data
+
+
+def test_a_stream_is_read_with_few_parses_and_makes_few_molds_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[bytes] = []
+    count = lambda data: parsed.append(data) or parse(data)  # noqa: E731
+    monkeypatch.setattr(ChatCompletionChunk, "model_validate_json", count)
+    texts = [f" w{n}" for n in range(100)]
+    # The moment in `created` goes on, as servers write it.
+    events = [event({**chunk("x"), "created": n // 20}, text) for n, text in enumerate(texts)]
+    deltas = ChatReader().read(events)
+    raws = [d.raw.made() if isinstance(d.raw, TemplateChunk) else d.raw for d in deltas]
+    assert [(delta.text, delta.tokens) for delta in deltas] == [(text, 1) for text in texts]
+    assert [raw.created for raw in raws] == [n // 20 for n in range(100)]
+    assert len(parsed) == 10
+    no_two_alike = [event({**chunk("x"), "obfuscation": "o" * (n % 7 + 1)}, " w") for n in range(100)]
+    assert len(ChatReader().read(no_two_alike)) == 100
+    assert len(parsed) <= 10 + 100 + 8
