@@ -30,19 +30,14 @@ def recording() -> Iterator[Recorder]:
     seen = Recorder(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
 
     def listen() -> None:
-        while True:
-            try:
+        with contextlib.suppress(OSError):  # the end
+            while True:
                 connection, _ = listener.accept()
-            except OSError:  # the end
-                return
-            seen.connections += 1
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(0.2)  # whoever has sent nothing by then waits for us
-                while b"\r\n\r\n" not in seen.received:
-                    part = connection.recv(65536)
-                    if not part:
-                        break
-                    seen.received += part
+                seen.connections += 1
+                with connection, contextlib.suppress(OSError):
+                    connection.settimeout(0.2)  # whoever has sent nothing by then waits for us
+                    while b"\r\n\r\n" not in seen.received and (part := connection.recv(65536)):
+                        seen.received += part
 
     thread = threading.Thread(target=listen)
     thread.start()
@@ -51,4 +46,4 @@ def recording() -> Iterator[Recorder]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
         listener.close()
-        thread.join(5)
+        thread.join(60)
