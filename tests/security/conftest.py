@@ -10,8 +10,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from recorder import Recorder, recording
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_environment() -> Iterator[None]:
@@ -20,9 +18,3 @@ def _no_environment() -> Iterator[None]:
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
             patch.delenv(name, raising=False)
         yield
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording() as server:
-        yield server

@@ -69,10 +69,9 @@ class Asked:
     client: AsyncDisco
     portal: BlockingPortal
 
-    def __call__(
-        self, path: str, body: Any = None, receive: Any = None, method: str = "", **headers: str
-    ) -> Answer:
-        return self.portal.call(lambda: ask(self.app, path, body, receive, method, **headers))
+    def __call__(self, *given: Any, **more: Any) -> Answer:
+        """As `ask`."""
+        return self.portal.call(lambda: ask(self.app, *given, **more))
 
 
 @contextlib.contextmanager

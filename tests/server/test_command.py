@@ -1,12 +1,15 @@
-"""`disco serve` as a process: how it starts, what it refuses, and how it ends."""
+"""`disco serve` as a process: how it starts, what it refuses, how it ends, and what docs/server.md says of it."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
+import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,10 +24,14 @@ from servers import free_port
 from serving import upstream
 
 from disco.cli import main
+from disco.cli import serve as command
+from disco.cli.main import _parser
+from disco.server import Metrics
 
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "serve"]
 KEY = "k" * 20
 CHATS = "/v1/chat/completions"
@@ -131,8 +138,8 @@ def test_what_takes_too_long_is_broken_off_and_told_so(grace, count):
         assert answer.readline().startswith(b"data: ")
         for _ in range(count):
             tell_to_end(process, address, signal.SIGTERM)
-        last = answer.read().decode().removesuffix("\n\n").split("\n\n")[-1]
-        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+        last = answer.read().decode().rpartition("data: ")[2]
+        assert json.loads(last)["error"]["code"] == "shutting_down"
         whole = waiting.getresponse()
         assert (whole.status, json.loads(whole.read())["error"]["code"]) == (503, "shutting_down")
         what_it_said(process)
@@ -204,3 +211,43 @@ def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, t
     said = capsys.readouterr().err
     assert said.startswith("disco: ")
     assert re.search(says.replace("{taken}", taken), said), said
+
+
+def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):
+    for level, lines in (("warning", 1), ("info", 2), ("error", 0)):
+        with command._logging(level):
+            logging.getLogger("disco.route").warning("endpoint server failed: server")
+            logging.getLogger("disco.route").info("answer finished")
+            logging.getLogger("httpx2").warning("https://user:password@host")
+        logging.getLogger("disco").warning("after the end")
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == lines, said
+        assert lines == 0 or "WARNING disco.route: endpoint server failed: server" in said
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("sh") is None, reason="needs curl")
+def test_the_commands_work(local):
+    here = local.base_url.removesuffix("/v1")
+    chat, response = (
+        code for code in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if code.startswith("curl")
+    )
+
+    def run(command: str) -> str:
+        line = command.replace("http://127.0.0.1:8642", here).replace("curl", "curl -sS")
+        return subprocess.run(
+            ["sh", "-c", line], check=True, capture_output=True, encoding="utf-8", timeout=120
+        ).stdout
+
+    assert run(chat).endswith("data: [DONE]\n\n")
+    assert json.loads(run(response))["output"][0]["content"][0]["text"]
+
+
+def test_every_option_and_every_metric_is_in_its_table():
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    shown = (action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS)
+    options = {o for action in shown for o in action.option_strings if o.startswith("--")}
+    table = PAGE.partition("## Options")[2].partition("\n## ")[0]
+    assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
+    named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
+    made = Metrics().registry.collect()
+    assert named == {metric.name + ("_total" if metric.type == "counter" else "") for metric in made}

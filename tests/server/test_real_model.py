@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
-from pydantic import BaseModel
 
 from disco import Disco
 
@@ -66,15 +64,6 @@ def test_every_way_in_gives_the_same_text_for_the_same_seed(local, plain):
     assert {other} != texts, "with the same text for every seed, this test says nothing"
 
 
-def test_an_answer_may_be_bound_to_a_class(plain):
-    class Sum(BaseModel):
-        total: int
-
-    asked = {"model": "m", "messages": [{"role": "user", "content": "What is 3 + 4?"}], "max_tokens": 60}
-    parsed = plain.chat.completions.parse(**asked, response_format=Sum, temperature=0)
-    assert isinstance(parsed.choices[0].message.parsed, Sum)
-
-
 def test_the_responses_api_answers_with_and_without_events(local, plain):
     answer = plain.responses.create(**HELLO)
     assert isinstance(answer, Response)
@@ -126,16 +115,6 @@ def test_hanging_up_stops_the_model(local, stream, path):
         assert route.cost > 0
     assert local.ask(CHATS, {**ASKED, "max_tokens": 1}).status == 200
     assert 'disco_answers_total{finish_reason="cancelled"' in local.ask("/metrics").body.decode()
-
-
-def test_two_at_once_do_not_mix(plain):
-    def ask(n: int) -> str:
-        asked = {"messages": [{"role": "user", "content": f"Say {n}."}], "max_tokens": 8, "temperature": 0}
-        return plain.chat.completions.create(model="m", **asked).choices[0].message.content[:12]
-
-    alone = [ask(n) for n in range(3)]
-    with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(ask, range(3))) == alone
 
 
 def test_ten_megabytes_go_through(local):

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import gzip
 import json
+import logging
 import re
 
 import anyio
@@ -18,6 +19,8 @@ from serving import HELLO, serving, upstream
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 pytestmark = pytest.mark.real
 
@@ -198,6 +201,42 @@ def test_a_stream_that_breaks_ends_with_an_error_event(path, end):
             assert problem["message"]
         with pytest.raises(openai.APIError):
             list(create(model="m", stream=True, **more))
+
+
+QUOTE = b'{"error":{"message":"CANARYPROMPT by upstream-key","code":"CANARYPROMPT","type":"upstream-key"}}'
+FAILED = "endpoint server failed: "
+REFUSED = "/v1/chat/completions: refused with "
+CUT = "refused in mid-answer, with 502 (connection_failed)"
+
+
+@pytest.mark.parametrize(
+    ("script", "with_device", "more", "says"),
+    [
+        ("401 Unauthorized", True, {}, {FAILED + "authentication", "refuses its key"}),
+        ("500 Oops", True, {}, {FAILED + "server"}),
+        ("500 Oops", False, {}, {FAILED + "server", REFUSED + "500 (InternalServerError)"}),
+        ("503 Busy", False, {"n": 2}, {REFUSED + "503 (InternalServerError)"}),
+        ([scripted.STREAM_HEAD, SALT, scripted.RESET], False, {"stream": True}, {FAILED + "connection", CUT}),
+        ("400 Bad Request", False, {}, set()),  # the caller's mistake
+    ],
+    ids=["hidden 401", "hidden 500", "500", "passed through", "broken stream", "400"],
+)
+def test_failures_are_logged_whoever_answers(caplog, script, with_device, more, says):
+    """And nothing of what the server quotes."""
+    device = SimulatedEndpoint("device", SimulatedProfile(gap_s=0.001, answer_tokens=4), place="device")
+    local = {"local": device if with_device else None, "continuation": "none"}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "CANARYPROMPT"}], **more}
+    caplog.set_level("INFO", logger="disco")
+    plays = scripted.answer(QUOTE, status=script) if isinstance(script, str) else script
+    with upstream(plays) as server, behind(server, **local) as served:
+        assert (served.ask(CHATS, asked).status == 200) == (with_device or "stream" in more)
+        served.until(lambda: "n" in more or bool(served.routes))
+    warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    for words in says:
+        assert any(words in line for line in warned), warned
+    assert len(warned) == len(says)
+    assert "CANARYPROMPT" not in caplog.text
+    assert "upstream-key" not in caplog.text
 
 
 # ---------------------------------------------------------------------- readers who go, or do not read

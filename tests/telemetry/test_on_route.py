@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from watched import CANARY, answer, endpoint, preset
 
-from disco import AsyncDisco, Disco, RouteLog
+from disco import AsyncDisco, RouteLog
 from disco.errors import ConfigurationError
 
 
@@ -25,15 +25,6 @@ def test_all_are_called_with_the_record_and_what_one_raises_reaches_nobody(tmp_p
     assert said.startswith("on_route callback fails raised RuntimeError at ")
     assert "test_on_route.py:" in said, "where to look"
     assert CANARY not in caplog.text
-
-
-def test_the_clients_call_one_or_several():
-    seen = []
-    ask = {"model": "m", "messages": [{"role": "user", "content": CANARY}], "max_tokens": 3}
-    for on_route in ([fails, seen.append], seen.append):
-        device = endpoint("device", ttft_s=0.01, decode_tps=1000.0)
-        with Disco(local=device, policy="private", on_route=on_route) as client:
-            assert client.chat.completions.create(**ask).route == seen.pop()
 
 
 async def later(route):
