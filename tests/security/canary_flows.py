@@ -166,8 +166,13 @@ async def attempt(journal: Journal, name: str, call: Callable[[], Awaitable[Any]
 SECRET_HEADER = {"X-Api-Key": HEADER}
 
 
+def timeout_for(script: list[Any]) -> float:
+    """What comes is not to depend on how fast this machine is."""
+    return 0.2 if SILENT_S in script else 60.0
+
+
 def ways(client: AsyncDisco | Disco, timeout: float = 60.0) -> dict[str, Callable[[], Any]]:
-    """How a chat is asked for of a server; what comes is not to depend on how fast this machine is."""
+    """How a chat is asked for of a server."""
     fixed: dict[str, Any] = {"model": "m", "extra_headers": SECRET_HEADER, "timeout": timeout}
     given = {**fixed, "user": PROMPT, "metadata": {"note": TOOL_TEXT}}
     chat = functools.partial(client.chat.completions.create, messages=MESSAGES, **given)
@@ -186,13 +191,10 @@ def ways(client: AsyncDisco | Disco, timeout: float = 60.0) -> dict[str, Callabl
 async def made(script: list[Any], log: RouteLog, journal: Journal, **more: Any) -> AsyncIterator[AsyncDisco]:
     """A client of a server that plays a script."""
     async with scripted_server(script) as server:
-        base_url = server.base_url.replace(
-            "://", f"://user:{PASSWORD}@" if more.pop("password", None) else "://"
-        )
+        base_url = server.base_url.replace("://", more.pop("user", "://"))
         given = {"policy": "balanced", "continuation": "none", "api_key": KEY, "max_retries": 0}
-        async with AsyncDisco(
-            **{**given, "base_url": base_url, "on_route": [log, journal.route], **more}
-        ) as client:
+        given |= {"base_url": base_url, "on_route": [log, journal.route]}
+        async with AsyncDisco(**{**given, **more}) as client:
             yield client
             journal.objects()
 
@@ -203,13 +205,12 @@ async def failures(journal: Journal, log: RouteLog) -> None:
     alone = itertools.cycle(["whole", "raw", "passed on", "response", "whole"])
     both = itertools.cycle(["stream", "stream", "tools"])
     for name, script in {"good": GOOD, **FAILURES}.items():
-        timeout = 0.2 if SILENT_S in script else 60.0
         async with made(script, log, journal) as client:
             for way in itertools.islice(alone, 2):
-                await attempt(journal, f"{name}, {way}, alone", ways(client, timeout)[way])
+                await attempt(journal, f"{name}, {way}, alone", ways(client, timeout_for(script))[way])
         async with made(script, log, journal, local=device(), policy=race) as client:
             way = next(both)
-            await attempt(journal, f"{name}, {way}, both", ways(client, timeout)[way])
+            await attempt(journal, f"{name}, {way}, both", ways(client, timeout_for(script))[way])
 
 
 async def migrations(journal: Journal, log: RouteLog) -> None:
@@ -237,11 +238,8 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
         return KEY
 
     bearer = {"Authorization": f"Bearer {KEY}"}
-    given: list[dict[str, Any]] = [
-        {"api_key": provide},
-        {"default_headers": bearer, "api_key": "placeholder-key"},
-    ]
-    for more in (*given, {"default_query": {"api-key": KEY}, "api_key": "placeholder-key"}):
+    placed: list[dict[str, Any]] = [{"default_headers": bearer}, {"default_query": {"api-key": KEY}}]
+    for more in ({"api_key": provide}, *({"api_key": "placeholder-key", **more} for more in placed)):
         async with made(FAILURES["401"], log, journal, **more) as client:
             for way, call in ways(client).items():
                 await attempt(journal, f"{set(more)}, {way}", call)
@@ -250,22 +248,20 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
     for script in (own, FAILURES["500"], FAILURES["reset"]):
         async with scripted_server(script) as quoting:
             backups = [Backup(base_url=quoting.base_url, api_key=KEY, model="b")]
-            async with made(
-                FAILURES["500"], log, journal, api_key="placeholder-key", backups=backups
-            ) as client:
+            more = {"api_key": "placeholder-key", "backups": backups}
+            async with made(FAILURES["500"], log, journal, **more) as client:
                 for way in ("whole", "stream", "response"):
                     await attempt(journal, f"backup, {way}", ways(client)[way])
     # A password in base_url.
     basic = QUOTE.replace(KEY, f"user:{PASSWORD}@")
-    for script in (GOOD, refusal("401 Unauthorized", "x", basic), FAILURES["reset"]):
-        async with made(script, log, journal, local=device(), password=True) as client:
+    for script in (GOOD, refusal("401 Unauthorized", "x", basic), FAILURES["reset"], FAILURES["silence"]):
+        async with made(script, log, journal, local=device(), user=f"://user:{PASSWORD}@") as client:
             for way in ("whole", "stream", "passed on"):
-                await attempt(journal, f"url, {way}", ways(client)[way])
+                await attempt(journal, f"url, {way}", ways(client, timeout_for(script))[way])
     async with scripted_server(FAILURES["401"]) as server:
         root = server.base_url.removesuffix("/v1")
-        azure = openai.AsyncAzureOpenAI(
-            api_key=KEY, api_version="v1", azure_endpoint=root, azure_deployment="m"
-        )
+        given = {"api_key": KEY, "api_version": "v1", "azure_endpoint": root, "azure_deployment": "m"}
+        azure = openai.AsyncAzureOpenAI(**given)
         try:
             request = Request(MESSAGES, "m", params={"tools": [TOOL]}, extra_headers=SECRET_HEADER)
             async for _ in OpenAIEndpoint(client=azure).open(request):
@@ -304,9 +300,8 @@ async def devices(journal: Journal, log: RouteLog) -> None:
         settings: dict[str, Any] = {"policy": "private", "on_route": [log, journal.route], "max_retries": 0}
         async with AsyncDisco(local=local, **settings) as client:
             for asked in ({}, {"stream": True}, *more):
-                await attempt(
-                    journal, name, functools.partial(client.chat.completions.create, **{**ask, **asked})
-                )
+                create = functools.partial(client.chat.completions.create, **{**ask, **asked})
+                await attempt(journal, name, create)
         if isinstance(local, LlamaCppEndpoint):
             await local.aclose()
 

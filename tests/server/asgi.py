@@ -46,7 +46,7 @@ def scope(path: str, method: str = "POST", **headers: str) -> dict[str, Any]:
 
 
 async def ask(
-    app: Any, path: str, body: Any, receive: Any = None, method: str = "", **headers: str
+    app: Any, path: str, body: Any = None, receive: Any = None, method: str = "", **headers: str
 ) -> Answer:
     """One request, a POST if it has a body (JSON or bytes), and its whole answer."""
     sent: list[dict[str, Any]] = []
