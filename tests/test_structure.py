@@ -8,9 +8,9 @@ import pkgutil
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -43,15 +43,12 @@ ENDPOINT_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Import:
-    """One `import` statement: module of ours, what it imports (dotted, below `disco`), and in which way."""
+class Import(NamedTuple):
+    """One import of a module of ours, dotted, below `disco`; `at_once`: whenever the module is imported."""
 
     module: str
     target: str
-    typing_only: bool
-    in_function: bool
-    line: int
+    at_once: bool
 
     @property
     def room(self) -> str:
@@ -60,9 +57,6 @@ class Import:
     @property
     def target_room(self) -> str:
         return self.target.split(".")[0]
-
-    def __str__(self) -> str:
-        return f"disco/{self.module.replace('.', '/')}.py:{self.line} imports disco.{self.target}"
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -77,26 +71,18 @@ SOURCES = dict(sources())
 
 
 def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
-    def walk(node: ast.AST, typing_only: bool, in_function: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            names: list[str] = []
-            if isinstance(child, ast.Import):
-                names = [alias.name for alias in child.names]
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{module}: relative import in line {child.lineno}"
-                names = [child.module or ""]
-                # `from disco.session import events` imports a module, not only a package.
-                whole = [f"{child.module}.{alias.name}" for alias in child.names]
-                names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or names
-            for name in names:
-                if name == "disco" or name.startswith("disco."):
-                    target = name.removeprefix("disco").removeprefix(".")
-                    yield Import(module, target, typing_only, in_function, child.lineno)
-            guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from walk(child, typing_only or guard, in_function or function)
-
-    return walk(tree, False, False)
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import in line {node.lineno}"
+            # `from disco.session import events` imports a module, not only a package.
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or [node.module or ""]
+        for name in names:
+            if name == "disco" or name.startswith("disco."):
+                yield Import(module, name.removeprefix("disco").removeprefix("."), node in tree.body)
 
 
 IMPORTS = [found for module, tree in SOURCES.items() for found in imports_of(module, tree)]
@@ -115,9 +101,8 @@ def f():
     import disco.events
 from disco.session import machine, race
 """
-    found = [(i.target, i.typing_only, i.in_function) for i in imports_of("x.y", ast.parse(code))]
-    below = [("session.machine", False, False), ("session.race", False, False)]
-    assert found == [("cost", True, False), ("events", False, True), *below]
+    found = {(i.target, i.at_once) for i in imports_of("x.y", ast.parse(code))}
+    assert found == {("cost", False), ("events", False), ("session.machine", True), ("session.race", True)}
     assert {i.room for i in IMPORTS} >= set(ALLOWED) - {"profiles"}
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert rooms == set(ALLOWED)
@@ -134,7 +119,7 @@ def test_a_room_imports_only_what_its_row_allows(room):
         allowed = {"client", *SHARED}
     else:
         allowed = {*ALLOWED[room], *SHARED, room}
-    assert [str(i) for i in IMPORTS if i.room == room and not is_allowed(i, allowed)] == []
+    assert [i for i in IMPORTS if i.room == room and not is_allowed(i, allowed)] == []
 
 
 @pytest.mark.parametrize("kind", ENDPOINT_KINDS)
@@ -142,7 +127,7 @@ def test_kinds_of_endpoint_do_not_know_each_other(kind):
     allowed = {kind, *ENDPOINT_SHARED, *ENDPOINT_KINDS[kind]}
     mine = [i for i in IMPORTS if f"{i.module}.".startswith(f"{kind}.") and i.target_room == "endpoints"]
     assert mine
-    assert [str(i) for i in mine if not is_allowed(i, allowed)] == []
+    assert [i for i in mine if not is_allowed(i, allowed)] == []
 
 
 def test_imports_point_one_way():
@@ -151,7 +136,7 @@ def test_imports_point_one_way():
     for found in IMPORTS:
         if found.room and found.room != found.target_room:
             rooms.setdefault(found.room, set()).add(found.target_room)
-        if not found.typing_only and not found.in_function and found.target in SOURCES:
+        if found.at_once and found.target in SOURCES:
             modules.setdefault(found.module, set()).add(found.target)
     order = list(TopologicalSorter(rooms).static_order())  # raises CycleError, naming the cycle
     assert order.index("errors") < order.index("session") < order.index("client") < order.index("cli")
