@@ -62,9 +62,7 @@ def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
         (None, 3, "cancelled", None),
     ],
 )
-def test_an_answer_that_failed_or_was_left_says_so_everywhere(
-    caplog, otel, fault, leave_after, outcome, error
-):
+def test_an_answer_that_failed_or_was_left_says_so(caplog, otel, fault, leave_after, outcome, error):
     with caplog.at_level(logging.INFO, logger="disco"):
         answer(endpoint("device", fault=fault), None, preset("device_only"), leave_after=leave_after)
     (line,) = lines(caplog, "disco.route", logging.INFO)
@@ -125,16 +123,16 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "disco.
 def test_only_a_program_that_sets_up_logging_is_told_of_what_went_wrong():
     """And OpenTelemetry is not loaded for one that does not use it."""
     command = [sys.executable, "-c", PROGRAM, "unpriced", "also unpriced"]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     assert ran.stdout == "[]\n"
     first, *said = ran.stderr.splitlines()
     assert first == "set up"
-    for begins in (
-        "WARNING:disco:No price is known",
+    expected = [
         "ERROR:disco:on_route callback ",
         "INFO:disco.route:answer ",
-    ):
-        assert sum(line.startswith(begins) for line in said) == 1, ran.stderr
+        "WARNING:disco:No price is known",
+    ]
+    assert all(map(str.startswith, sorted(said), expected)), ran.stderr
     assert len(said) == 3
 
 
