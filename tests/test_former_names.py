@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import warnings
 from pathlib import Path
 
@@ -25,23 +24,19 @@ def test_a_module_is_found_under_its_former_name(former):
     with pytest.warns(DeprecationWarning, match=rf"disco\.{MODULES[former]}"):
         moved = importlib.reload(importlib.import_module(f"disco.{former}"))
     today = importlib.import_module(f"disco.{MODULES[former]}")
-    for name in getattr(today, "__all__", ()):
-        assert getattr(moved, name) is getattr(today, name)
-    for old, new in CLASSES.get(MODULES[former], {}).items():
+    names = {name: name for name in getattr(today, "__all__", ())}
+    for old, new in (names | CLASSES.get(MODULES[former], {})).items():
         assert getattr(moved, old) is getattr(today, new)
 
 
-@pytest.mark.parametrize("module", ["plan", "dispatch", "telemetry", "endpoints.continuation"])
-def test_a_class_is_found_under_its_former_name(module):
-    today = importlib.import_module(f"disco.{module}")
-    for old, new in CLASSES[module].items():
-        with pytest.warns(DeprecationWarning, match=new):
-            assert getattr(today, old) is getattr(today, new)
-    with pytest.raises(AttributeError, match="nonsense"):
-        today.nonsense  # noqa: B018 - the look-up is the point
-
-
-def test_a_route_record_has_its_former_attributes():
+def test_a_class_and_an_attribute_are_found_under_their_former_names():
+    for module in ("plan", "dispatch", "telemetry", "endpoints.continuation"):
+        today = importlib.import_module(f"disco.{module}")
+        for old, new in CLASSES[module].items():
+            with pytest.warns(DeprecationWarning, match=new):
+                assert getattr(today, old) is getattr(today, new)
+        with pytest.raises(AttributeError, match="nonsense"):
+            today.nonsense  # noqa: B018 - the look-up is the point
     record = RouteRecord.__new__(RouteRecord)
     for old, new in RENAMED.items():
         object.__setattr__(record, new, old)

@@ -32,18 +32,14 @@ PACKAGE = Path(disco.__file__).parent
 PINNED: set[str] = set()
 
 CHAT = {"messages": [{"role": "user", "content": "Zwölf <&>"}], "model": "m"}
-ANSWER = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "m",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
-}
+ANSWER = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
+HI = {"role": "assistant", "content": "Hi"}
+ANSWER["choices"] = [{"index": 0, "message": HI, "finish_reason": "stop"}]
 
 
-def pins(*names: str, of: str, used_by: str, to: str, remedy: str) -> Callable[[Any], Any]:
-    """Let a test's failure say: `names` of the package `of` changed, `used_by` modules of disco `to` do something."""
-    PINNED.update(names)
+def pins(of: str, names: str) -> Callable[[Any], Any]:
+    """Let a test's failure say what of the package `of` changed, and its docstring: what for, and what to do."""
+    PINNED.update(names.split())
 
     def wrap(test: Callable[[], None]) -> Callable[[], None]:
         @functools.wraps(test)
@@ -52,10 +48,8 @@ def pins(*names: str, of: str, used_by: str, to: str, remedy: str) -> Callable[[
                 test()
             except Exception as error:  # noqa: BLE001 - whatever it is, it means the same
                 version = getattr(importlib.import_module(of), "__version__", "?")
-                pytest.fail(
-                    f"{of} {version}: private interface {', '.join(names)} is not as it was ({error!r}).\n"
-                    f"{used_by} uses it to {to}.\nRemedy: {remedy}"
-                )
+                changed = f"{of} {version}: private interface {names} is not as it was ({error!r})."
+                pytest.fail(f"{changed}\nUsed by {test.__doc__}")
 
         return told
 
@@ -66,26 +60,18 @@ def client(kind: Any = openai.AsyncOpenAI, **more: Any) -> Any:
     return kind(**{"api_key": "sk-0123456789", "base_url": "http://h.example/v1", **more})
 
 
-def answering(**headers: str) -> httpx2.AsyncClient:
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=ANSWER, headers=headers))
-    return httpx2.AsyncClient(transport=transport, verify=False)
+OPTIONS = FinalRequestOptions.construct(method="post", url="/chat/completions", json_data=CHAT)
+URL = "http://h.example/v1/chat/completions"
+BOTH = (openai.AsyncOpenAI, openai.AsyncStream), (openai.OpenAI, openai.Stream)
 
 
-def options(**more: Any) -> Any:
-    return FinalRequestOptions.construct(method="post", url="/chat/completions", json_data=CHAT, **more)
-
-
-# ---------------------------------------------------------------------- openai
-
-
-@pins(
-    *("openai._models", "_client"),
-    of="openai",
-    used_by="disco.client.async_client, disco.endpoints.openai_api.sdk_client",
-    to="read what a request is made of before the SDK sends it, and to share its HTTP client",
-    remedy="find the new names of a request's parts in openai/_models.py, of the client in openai/_base_client.py",
-)
-def test_a_requests_options_and_the_http_client():
+@pins("openai", "openai._models _client _send_request _request_id")
+def test_a_request_on_its_way():
+    """disco.client.async_client, disco.endpoints.openai_api.sdk_client
+    to read what a request is made of before the SDK sends it, to share its HTTP client, to count the bytes that each
+    attempt sends and receives, and to say that an answer of several requests has no one request id.
+    Remedy: find the names of a request's parts and id in openai/_models.py, of the client and of what
+    `AsyncAPIClient.request` calls to send one request in openai/_base_client.py."""
     seen: list[Any] = []
 
     class Watching(openai.AsyncOpenAI):
@@ -93,7 +79,12 @@ def test_a_requests_options_and_the_http_client():
             seen.append(options)
             return await super().request(cast_to, options, **more)
 
-    http = answering()
+        async def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
+            seen.append((request.method, stream))
+            return await super()._send_request(request, stream=stream, **more)
+
+    reply = httpx2.Response(200, json=ANSWER, headers={"x-request-id": "req_1"})
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: reply), verify=False)
     sdk = client(Watching, http_client=http)
     assert sdk._client is http
     extra = {
@@ -102,171 +93,96 @@ def test_a_requests_options_and_the_http_client():
         "extra_query": {"b": "2"},
         "timeout": 3,
     }
-    anyio.run(functools.partial(sdk.chat.completions.create, **CHAT, **extra))
-    (given,) = seen
+    answer = anyio.run(functools.partial(sdk.chat.completions.create, **CHAT, **extra))
+    given, sent = seen
     assert (given.method, given.url, given.json_data) == ("post", "/chat/completions", CHAT)
     assert (given.extra_json, given.params, given.timeout) == ({"disco": {}}, {"b": "2"}, 3)
     assert (given.headers["X-A"], given.security) == ("1", {"bearer_auth": True})
-    assert (given.files, given.content) == (None, None)
-    assert given.get_max_retries(7) == 7
+    assert (given.files, given.content, given.get_max_retries(7)) == (None, None, 7)
+    assert (sent, answer._request_id) == (("POST", False), "req_1")
 
 
-@pins(
-    *("_build_request", "_idempotency_header"),
-    of="openai",
-    used_by="disco.endpoints.openai_api.sdk_client",
-    to="copy the head of an earlier request, which saves most of what the SDK takes for a request",
-    remedy="delete `PlainClient._build_request` and what belongs to it: the SDK then builds every request itself",
-)
+@pins("openai", "_build_request _idempotency_header")
 def test_building_a_request():
+    """disco.endpoints.openai_api.sdk_client
+    to copy the head of an earlier request, which saves most of what the SDK takes for a request.
+    Remedy: delete `PlainClient._build_request` and what belongs to it: the SDK then builds every request itself."""
     sdk = client()
-    given = options(timeout=httpx2.Timeout(3.0))
     assert list(inspect.signature(sdk._build_request).parameters) == ["options", "retries_taken"]
     assert sdk._idempotency_header is None
-    request = sdk._build_request(given, retries_taken=0)
-    assert str(request.url) == "http://h.example/v1/chat/completions"
+    request = sdk._build_request(OPTIONS, retries_taken=0)
+    assert str(request.url) == URL
     assert request.read() == json.dumps(CHAT, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-@pins(
-    "_send_request",
-    of="openai",
-    used_by="disco.endpoints.openai_api.sdk_client",
-    to="count the bytes that each attempt sends and receives, and to read no more of an error than is needed",
-    remedy="override whatever `AsyncAPIClient.request` calls now to send one request",
-)
-def test_sending_a_request():
-    sent: list[Any] = []
-
-    class Watching(openai.AsyncOpenAI):
-        async def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
-            sent.append((request.method, stream))
-            return await super()._send_request(request, stream=stream, **more)
-
-    sdk = client(Watching, http_client=answering())
-    anyio.run(functools.partial(sdk.chat.completions.create, **CHAT))
-    assert sent == [("POST", False)]
-
-
-@pins(
-    *("_custom_headers", "_custom_query", "_api_key_provider", "_version"),
-    of="openai",
-    used_by="disco.client.async_client, disco.client.sync.sync_client",
-    to="make the client of the server endpoint with the same settings, and to name the SDK in its User-Agent",
-    remedy="find where `AsyncOpenAI.copy` takes its default headers, default query and key from",
-)
+@pins("openai", "_custom_headers _custom_query _api_key_provider _version")
 def test_what_a_copy_is_made_of():
-    async def key() -> str:
-        return "sk-provided"
-
-    sdk = client(default_headers={"X-A": "1"}, default_query={"b": "2"})
+    """disco.client.async_client, disco.client.sync.sync_client
+    to make the client of the server endpoint with the same settings, and to name the SDK in its User-Agent.
+    Remedy: find where `AsyncOpenAI.copy` takes its default headers, default query and key from."""
+    sdk = client(default_headers={"X-A": "1"}, default_query={"b": "2"}, api_key=anyio.sleep)
     assert (dict(sdk._custom_headers), dict(sdk._custom_query)) == ({"X-A": "1"}, {"b": "2"})
-    assert sdk._api_key_provider is None
-    assert client(api_key=key)._api_key_provider is key
-    assert sdk._version == openai.__version__
-    assert sdk.user_agent == f"AsyncOpenAI/Python {sdk._version}"
+    assert (sdk._api_key_provider, client()._api_key_provider) == (anyio.sleep, None)
+    assert (sdk._version, sdk.user_agent) == (openai.__version__, f"AsyncOpenAI/Python {sdk._version}")
     assert "_extra_kwargs" in inspect.signature(sdk.copy).parameters
 
 
-@pins(
-    *("_prepare_url", "_process_response", "_maybe_override_cast_to"),
-    of="openai",
-    used_by="disco.client.async_client, disco.client.sync.sync_client",
-    to="answer `parse`, `with_raw_response` and the Responses API with a response that no server sent",
-    remedy="see what `AsyncAPIClient.request` does with a response now, and do the same in `AsyncDisco.request`",
-)
-def test_making_an_answer_of_a_response():
-    for kind in (openai.AsyncOpenAI, openai.OpenAI):
-        sdk, given = client(kind), options()
-        url = sdk._prepare_url("/chat/completions")
-        assert str(url) == "http://h.example/v1/chat/completions"
-        response = httpx2.Response(200, request=httpx2.Request("POST", url), json=ANSWER)
-        what = {"cast_to": sdk._maybe_override_cast_to(ChatCompletion, given), "options": given}
+@pins("openai", "_prepare_url _process_response _maybe_override_cast_to _cast_to _process_response_data")
+def test_making_an_answer_and_a_stream_of_a_response():
+    """disco.client.async_client, disco.client.sync.sync_client, disco.client.chat.object_stream
+    to answer `parse`, `with_raw_response` and the Responses API with a response that no server sent, and to hand out
+    the events of a routed stream without writing them down and parsing them again.
+    Remedy: see what `AsyncAPIClient.request` does with a response now, and do the same in `AsyncDisco.request`; let
+    `quick_stream_class` return its argument: the SDK then parses the bytes."""
+    for kind, stream_class in BOTH:
+        sdk = client(kind)
+        assert str(sdk._prepare_url("/chat/completions")) == URL
+        response = httpx2.Response(200, request=httpx2.Request("POST", URL), json=ANSWER)
+        what = {"cast_to": sdk._maybe_override_cast_to(ChatCompletion, OPTIONS), "options": OPTIONS}
         made = sdk._process_response(**what, response=response, stream=False, stream_cls=None)
 
         async def waited(made: Any = made) -> Any:
             return await made if inspect.isawaitable(made) else made
 
         assert anyio.run(waited) == ChatCompletion.model_validate(ANSWER)
-
-
-@pins(
-    *("_cast_to", "_process_response_data"),
-    of="openai",
-    used_by="disco.client.chat.object_stream",
-    to="hand out the events of a routed stream without writing them down and parsing them again",
-    remedy="let `quick_stream_class` return its argument: the SDK then parses the bytes",
-)
-def test_making_the_objects_of_a_stream():
-    response = httpx2.Response(200)
-    kinds = (openai.Stream, openai.OpenAI), (openai.AsyncStream, openai.AsyncOpenAI)
-    for stream_class, kind in kinds:
-        sdk = client(kind)
-        stream = stream_class[ChatCompletionChunk](cast_to=ChatCompletionChunk, response=response, client=sdk)
-        assert stream._cast_to is ChatCompletionChunk
-        assert stream._client is sdk
+        of_chunks = {"cast_to": ChatCompletionChunk, "response": response}
+        stream = stream_class[ChatCompletionChunk](**of_chunks, client=sdk)
+        assert (stream._cast_to, stream._client) == (ChatCompletionChunk, sdk)
         body = {**ANSWER, "object": "chat.completion.chunk", "choices": []}
-        data = {"data": body, "cast_to": ChatCompletionChunk, "response": response}
-        assert sdk._process_response_data(**data) == ChatCompletionChunk.model_validate(body)
+        assert sdk._process_response_data(data=body, **of_chunks) == ChatCompletionChunk.model_validate(body)
 
 
-@pins(
-    *("_state", "_input_tools", "_response_format", "_rich_response_format"),
-    of="openai",
-    used_by="disco.client.chat.helper_events",
-    to="make the events of `.stream()` at an eighth of their cost",
-    remedy="return the SDK's own manager from `DiscoCompletions.stream` and `DiscoSyncCompletions.stream`",
-)
+@pins("openai", "_state _input_tools _response_format _rich_response_format")
 def test_the_state_of_a_streamed_answer():
+    """disco.client.chat.helper_events to make the events of `.stream()` at an eighth of their cost.
+    Remedy: return the SDK's own manager from `DiscoCompletions.stream` and `DiscoSyncCompletions.stream`."""
     given = {"cast_to": ChatCompletionChunk, "response": httpx2.Response(200), "client": client()}
     raw = openai.AsyncStream[ChatCompletionChunk](**given)
     given = {"response_format": openai.omit, "input_tools": openai.omit}
     state = AsyncChatCompletionStream(raw_stream=raw, **given)._state
-    assert type(state) is ChatCompletionStreamState
     assert state._response_format is openai.omit
     assert isinstance(state._rich_response_format, openai.Omit)
-    again = ChatCompletionStreamState(input_tools=state._input_tools, response_format=state._response_format)
+    again = type(state)(input_tools=state._input_tools, response_format=state._response_format)
+    assert type(again) is ChatCompletionStreamState
     assert callable(again.handle_chunk)
 
 
-@pins(
-    "_request_id",
-    of="openai",
-    used_by="disco.client.chat.chat_chunks",
-    to="say that an answer of several requests has no one request id",
-    remedy="see `openai/_models.py` for where the request id of a model is kept now",
-)
-def test_the_request_id_of_an_answer():
-    http = answering(**{"x-request-id": "req_1"})
-    answer = anyio.run(functools.partial(client(http_client=http).chat.completions.create, **CHAT))
-    assert answer._request_id == "req_1"
-
-
-@pins(
-    *("validate_response_format", "RAW_RESPONSE_HEADER"),
-    of="openai",
-    used_by="disco.client.chat.completions, disco.client.chat.http_encoding",
-    to="refuse a class as `response_format` as the SDK does, and to know who asks for a raw response",
-    remedy="find both in openai/resources/chat/completions/completions.py and openai/_constants.py",
-)
+@pins("openai", "validate_response_format RAW_RESPONSE_HEADER")
 def test_what_the_completions_resource_checks():
+    """disco.client.chat.completions, disco.client.chat.http_encoding
+    to refuse a class as `response_format` as the SDK does, and to know who asks for a raw response.
+    Remedy: find both in openai/resources/chat/completions/completions.py and openai/_constants.py."""
     validate_response_format({"type": "json_object"})
     with pytest.raises(TypeError):
         validate_response_format(openai.BaseModel)
     assert _constants.RAW_RESPONSE_HEADER == RAW_RESPONSE_HEADER
 
 
-# ---------------------------------------------------------------------- httpx2, pydantic
-
-
-@pins(
-    *("_transport_for_url", "_pool", "_uds", "_proxy"),
-    of="httpx2",
-    used_by="disco.endpoints.openai_api.connectivity",
-    to="see whether requests go straight to the server, so that the kernel's routing table says if it can be reached",
-    remedy="let `connects_directly` return False: without a network the connect clock then decides, seconds later",
-)
+@pins("httpx2", "_transport_for_url _pool _uds _proxy")
 def test_the_transport_of_an_http_client():
+    """disco.endpoints.openai_api.connectivity
+    to see whether requests go straight to the server, so that the kernel's routing table says if it can be reached.
+    Remedy: let `connects_directly` return False: without a network the connect clock then decides, seconds later."""
     for settings, name in (({}, None), ({"uds": "/a/socket"}, "_uds"), ({"proxy": "http://p:1"}, "_proxy")):
         http = httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(verify=False, **settings))
         transport = http._transport_for_url(httpx2.URL("https://h.example"))
@@ -277,14 +193,11 @@ def test_the_transport_of_an_http_client():
         assert pool._proxy is None  # a pool of this kind may have one, too
 
 
-@pins(
-    *("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"),
-    of="pydantic",
-    used_by="disco.endpoints.openai_api.chunk_template (and so chat_chunks, helper_events, responses_reply)",
-    to="make a chunk like another one in a quarter of the time that parsing takes",
-    remedy="write `remade` with `model.model_copy(update=...)`, which is slower and public",
-)
+@pins("pydantic", "__pydantic_fields_set__ __pydantic_extra__ __pydantic_private__")
 def test_the_slots_of_a_model():
+    """disco.endpoints.openai_api.chunk_template (and so chat_chunks, helper_events, responses_reply)
+    to make a chunk like another one in a quarter of the time that parsing takes.
+    Remedy: write `remade` with `model.model_copy(update=...)`, which is slower and public."""
     import pydantic
 
     from disco.endpoints.openai_api.chunk_template import remade
@@ -292,24 +205,13 @@ def test_the_slots_of_a_model():
     slots = {"__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"}
     assert set(pydantic.BaseModel.__slots__) == slots
     model = ChatCompletion.model_validate({**ANSWER, "own": [1]})
-    made, copied = remade(model, {**vars(model), "id": "x"}), model.model_copy(update={"id": "x"})
-    assert made == copied
-    assert made.model_fields_set == copied.model_fields_set
-    assert (made.model_extra, made.model_dump()) == ({"own": [1]}, copied.model_dump())
-    assert made.model_extra is not model.model_extra
+    assert remade(model, {**vars(model), "id": "x"}) == model.model_copy(update={"id": "x"})
 
 
-# ---------------------------------------------------------------------- jinja2, llama_cpp
-
-
-@pins(
-    *("CodeGenerator.blockvisit", "CodeGenerator.visit_Concat", "jinja_pass_arg", "__wrapped__"),
-    of="jinja2",
-    used_by="disco.endpoints.chat_template",
-    to="stop a chat template that never ends or that grows without bound",
-    remedy="see jinja2/compiler.py and sandbox.py for what writes blocks, `~` and calls now",
-)
+@pins("jinja2", "CodeGenerator.blockvisit CodeGenerator.visit_Concat jinja_pass_arg __wrapped__")
 def test_the_code_that_templates_become():
+    """disco.endpoints.chat_template to stop a chat template that never ends or that grows without bound.
+    Remedy: see jinja2/compiler.py and sandbox.py for what writes blocks, `~` and calls now."""
     from jinja2.filters import FILTERS, do_format
     from jinja2.sandbox import SandboxedEnvironment
 
@@ -328,31 +230,20 @@ def test_the_code_that_templates_become():
     assert wrapped.__wrapped__.__self__ == "{}"
 
 
-@pins(
-    *("llama_*", "ggml_*"),
-    of="llama_cpp",
-    used_by="disco.endpoints.llamacpp",
-    to="run a local model: these are llama.cpp's C functions, which come and go with its versions",
-    remedy="look each one up in the llama.h of the version that llama-cpp-python brings",
-)
+@pins("llama_cpp", "llama_* ggml_*")
 def test_the_functions_of_llama_cpp():
+    """disco.endpoints.llamacpp
+    to run a local model: these are llama.cpp's C functions, which come and go with its versions.
+    Remedy: look each one up in the llama.h of the version that llama-cpp-python brings."""
     library = pytest.importorskip("llama_cpp")
-    used: set[str] = set()
-    for path in (PACKAGE / "endpoints" / "llamacpp").rglob("*.py"):
-        used |= set(
-            re.findall(r"\b(?:lib|_lib|library)\.((?:llama|ggml)_\w+)", path.read_text(encoding="utf-8"))
-        )
+    texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / "endpoints" / "llamacpp").rglob("*.py")]
+    called = re.compile(r"\b(?:lib|_lib|library)\.((?:llama|ggml)_\w+)")
+    used = {name for text in texts for name in called.findall(text)}
     assert len(used) > 20
-    assert sorted(name for name in used if not hasattr(library, name)) == []
-    # Read and written as fields.
-    model, context = library.llama_model_default_params(), library.llama_context_default_params()
-    assert hasattr(model, "progress_callback")
-    assert all(
-        hasattr(context, name) for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "no_perf")
-    )
-
-
-# ---------------------------------------------------------------------- that there are no others
+    assert used <= set(dir(library))
+    fields = {"n_ctx", "n_batch", "n_ubatch", "n_threads_batch", "no_perf"}
+    assert fields <= set(dir(library.llama_context_default_params()))
+    assert hasattr(library.llama_model_default_params(), "progress_callback")
 
 
 def private_names_of_others() -> set[str]:
@@ -389,12 +280,11 @@ def test_every_private_interface_has_its_test():
 
 
 def test_a_failure_says_what_broke_and_what_to_do():
-    @pins("_gone", of="pydantic", used_by="disco.x", to="do it", remedy="do otherwise")
+    @pins("pydantic", "_gone")
     def check() -> None:
+        """disco.x to do it. Remedy: do otherwise."""
         raise AttributeError("_gone")
 
     PINNED.discard("_gone")
-    with pytest.raises(
-        pytest.fail.Exception, match=r"(?s)pydantic 2.*_gone.*disco.x uses it to do it.*do otherwise"
-    ):
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)pydantic 2.*_gone.*disco.x to do it.*do otherwise"):
         check()

@@ -8,9 +8,9 @@ import pkgutil
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,27 +22,15 @@ PACKAGE = ROOT / "disco"
 # Small things at the bottom that every room may import and that import each other only in this order.
 SHARED = ("_moved", "errors", "request", "rates", "events", "plan", "_resources")
 
-# What each room may import besides SHARED and itself: a whole room, or one module of it.
-# docs/architecture.md shows the same as a table; `test_the_table_in_the_docs_is_this_map` compares the two.
+# What each room may import besides SHARED and itself, a whole room or one module of it: the column "may import" of
+# the table in docs/architecture.md.
 ALLOWED: dict[str, set[str]] = {
-    "profiles": set(),
-    "cost": {"profiles"},
-    "playback": set(),
-    "dispatch": {"profiles", "cost"},
-    "session": {"cost", "playback"},
-    "endpoints": set(),
-    "telemetry": {"session"},
-    "client": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "telemetry"},
-    "replay": {
-        "profiles",
-        "cost",
-        "playback",
-        "dispatch",
-        "session",
-        "endpoints.simulation.simulated_script",
-    },
-    "server": {"dispatch", "session", "client"},
-    "cli": {"profiles", "cost", "playback", "dispatch", "session", "endpoints", "client", "replay", "server"},
+    room: set(re.findall(r"`([\w.]+)`", may_import))
+    for room, may_import in re.findall(
+        r"^\| *`disco/(\w+)/` *\|[^|]*\|([^|]*)\| *$",
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
 }
 # Inside endpoints/, kinds of endpoint know nothing of each other. What they share:
 ENDPOINT_SHARED = ("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header")
@@ -55,15 +43,12 @@ ENDPOINT_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Import:
-    """One `import` statement: module of ours, what it imports (dotted, below `disco`), and in which way."""
+class Import(NamedTuple):
+    """One import of a module of ours, dotted, below `disco`; `at_once`: whenever the module is imported."""
 
     module: str
     target: str
-    typing_only: bool
-    in_function: bool
-    line: int
+    at_once: bool
 
     @property
     def room(self) -> str:
@@ -72,9 +57,6 @@ class Import:
     @property
     def target_room(self) -> str:
         return self.target.split(".")[0]
-
-    def __str__(self) -> str:
-        return f"disco/{self.module.replace('.', '/')}.py:{self.line} imports disco.{self.target}"
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -89,26 +71,18 @@ SOURCES = dict(sources())
 
 
 def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
-    def walk(node: ast.AST, typing_only: bool, in_function: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            names: list[str] = []
-            if isinstance(child, ast.Import):
-                names = [alias.name for alias in child.names]
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{module}: relative import in line {child.lineno}"
-                names = [child.module or ""]
-                # `from disco.session import events` imports a module, not only a package.
-                whole = [f"{child.module}.{alias.name}" for alias in child.names]
-                names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or names
-            for name in names:
-                if name == "disco" or name.startswith("disco."):
-                    target = name.removeprefix("disco").removeprefix(".")
-                    yield Import(module, target, typing_only, in_function, child.lineno)
-            guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from walk(child, typing_only or guard, in_function or function)
-
-    return walk(tree, False, False)
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import in line {node.lineno}"
+            # `from disco.session import events` imports a module, not only a package.
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or [node.module or ""]
+        for name in names:
+            if name == "disco" or name.startswith("disco."):
+                yield Import(module, name.removeprefix("disco").removeprefix("."), node in tree.body)
 
 
 IMPORTS = [found for module, tree in SOURCES.items() for found in imports_of(module, tree)]
@@ -118,8 +92,8 @@ def is_allowed(found: Import, allowed: set[str]) -> bool:
     return any(found.target == name or found.target.startswith(name + ".") for name in allowed)
 
 
-def test_the_walker_sees_imports():
-    """A walker that sees nothing would pass every test below."""
+def test_the_walker_sees_imports_and_the_map_every_room():
+    """A walker or a map that sees nothing would pass every test below."""
     code = """
 if TYPE_CHECKING:
     from disco.cost import Ledger
@@ -127,18 +101,9 @@ def f():
     import disco.events
 from disco.session import machine, race
 """
-    found = list(imports_of("x.y", ast.parse(code)))
-    assert [(i.target, i.typing_only, i.in_function) for i in found] == [
-        ("cost", True, False),
-        ("events", False, True),
-        ("session.machine", False, False),
-        ("session.race", False, False),
-    ]
-    assert len(IMPORTS) > 100
+    found = {(i.target, i.at_once) for i in imports_of("x.y", ast.parse(code))}
+    assert found == {("cost", False), ("events", False), ("session.machine", True), ("session.race", True)}
     assert {i.room for i in IMPORTS} >= set(ALLOWED) - {"profiles"}
-
-
-def test_every_room_is_in_the_map():
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert rooms == set(ALLOWED)
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
@@ -146,64 +111,36 @@ def test_every_room_is_in_the_map():
 
 
 @pytest.mark.parametrize("room", [*ALLOWED, *SHARED, ""])
-@pytest.mark.parametrize("typing_only", [False, True], ids=["at run time", "for type checkers"])
-def test_a_room_imports_only_what_its_row_allows(room, typing_only):
-    """Imports inside functions count as well: they must not be a way around the table."""
+def test_a_room_imports_only_what_its_row_allows(room):
+    """Imports inside functions and for type checkers count as well: they must not be a way around the table."""
     if room in SHARED:
         allowed = set(SHARED[: SHARED.index(room)])
     elif room == "":
         allowed = {"client", *SHARED}
     else:
         allowed = {*ALLOWED[room], *SHARED, room}
-    mine = [i for i in IMPORTS if i.room == room and i.typing_only == typing_only]
-    assert [str(i) for i in mine if not is_allowed(i, allowed)] == []
+    assert [i for i in IMPORTS if i.room == room and not is_allowed(i, allowed)] == []
 
 
 @pytest.mark.parametrize("kind", ENDPOINT_KINDS)
 def test_kinds_of_endpoint_do_not_know_each_other(kind):
     allowed = {kind, *ENDPOINT_SHARED, *ENDPOINT_KINDS[kind]}
-    mine = [
-        i
-        for i in IMPORTS
-        if (i.module == kind or i.module.startswith(kind + ".")) and i.target_room == "endpoints"
-    ]
+    mine = [i for i in IMPORTS if f"{i.module}.".startswith(f"{kind}.") and i.target_room == "endpoints"]
     assert mine
-    assert [str(i) for i in mine if not is_allowed(i, allowed)] == []
+    assert [i for i in mine if not is_allowed(i, allowed)] == []
 
 
-def test_imports_between_rooms_point_one_way():
-    graph: dict[str, set[str]] = {}
+def test_imports_point_one_way():
+    rooms: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
     for found in IMPORTS:
         if found.room and found.room != found.target_room:
-            graph.setdefault(found.room, set()).add(found.target_room)
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, naming the cycle
+            rooms.setdefault(found.room, set()).add(found.target_room)
+        if found.at_once and found.target in SOURCES:
+            modules.setdefault(found.module, set()).add(found.target)
+    order = list(TopologicalSorter(rooms).static_order())  # raises CycleError, naming the cycle
     assert order.index("errors") < order.index("session") < order.index("client") < order.index("cli")
-
-
-def test_no_module_imports_itself_through_others():
-    graph: dict[str, set[str]] = {}
-    for found in IMPORTS:
-        if not found.typing_only and not found.in_function and found.target in SOURCES:
-            graph.setdefault(found.module, set()).add(found.target)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-
-
-def table_in_the_docs() -> dict[str, set[str]]:
-    """Room -> names in code font in the column "may import" of docs/architecture.md."""
-    rows: dict[str, set[str]] = {}
-    for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        room = re.fullmatch(r"`disco/(\w+)/`", cells[0])
-        if room and len(cells) == 3:
-            rows[room[1]] = set(re.findall(r"`([\w.]+)`", cells[2]))
-    return rows
-
-
-def test_the_table_in_the_docs_is_this_map():
-    assert table_in_the_docs() == ALLOWED
+    TopologicalSorter(modules).prepare()  # as above
 
 
 # Where a number or a name of endpoints may be known: configuration, which gives names, and the one adapter.
@@ -240,20 +177,9 @@ def test_no_two_modules_of_a_room_have_one_name(room):
     assert [name for name, count in names.items() if count > 1 and not (PACKAGE / room / name).is_dir()] == []
 
 
-def test_every_module_says_what_it_is():
-    silent = [f"disco.{module}" for module, tree in SOURCES.items() if not ast.get_docstring(tree)]
-    # A subpackage without anything to re-export is an empty file.
-    assert [name for name in silent if SOURCES[name.removeprefix("disco.")].body] == []
-
-
 # ---------------------------------------------------------------------- what packages expose
 
 PACKAGES = ["disco", *(m.name for m in pkgutil.walk_packages(disco.__path__, "disco.") if m.ispkg)]
-
-
-def sort_key(name: str) -> tuple[int, str]:
-    """Constants, then classes, then functions: the order ruff keeps (RUF022)."""
-    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -272,9 +198,8 @@ def test_a_package_exposes_exactly_what_it_says(name):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             bound |= {target.id for target in targets if isinstance(target, ast.Name)}
     public = {found for found in bound if not found.startswith("_")}
-    exported = list(getattr(module, "__all__", []))
-    assert exported == sorted(set(exported), key=sort_key)
-    lazy = {n for n in exported if n not in public} if "__getattr__" in bound else set()
-    assert set(exported) - lazy == public
+    exported = set(getattr(module, "__all__", []))
+    lazy = exported - public if "__getattr__" in bound else set()
+    assert exported - lazy == public
     for exposed in exported:
         getattr(module, exposed)

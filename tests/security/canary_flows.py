@@ -8,35 +8,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
 import json
 import logging
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import openai
-from canaries import ANSWER, HEADER, KEY, MESSAGES, PASSWORD, PROMPT, SYSTEM, TOOL
+from canaries import ANSWER, HEADER, KEY, MESSAGES, PASSWORD, PROMPT, SYSTEM, TOOL, TOOL_TEXT
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from scripted_server import (
-    RESET,
-    STREAM_HEAD,
-    ScriptedServer,
-    answer,
-    chunk,
-    piece,
-    scripted_server,
-    sse,
-    stream,
-    usage,
-)
+from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse, stream, usage
 
 from disco import AsyncDisco, Backup, Disco, RouteLog
 from disco.dispatch import Preset
@@ -50,7 +40,6 @@ from disco.request import Request
 WORDS = [chunk(word + " ") for word in ANSWER.split()]
 GOOD = stream(sse(*WORDS, chunk(finish="stop"), usage(20, 10)))
 SLOW = [STREAM_HEAD, *(step for word in WORDS * 20 for step in (piece(sse(word, done=False)), 0.01))]
-TOOL_TEXT: str = TOOL["function"]["description"]
 SILENT_S = 30.0
 QUOTE = f"You sent {PROMPT} after {SYSTEM}, with {TOOL_TEXT} by {KEY} and {HEADER}."
 
@@ -67,9 +56,7 @@ FAILURES: dict[str, list[Any]] = {
     "429": refusal("429 Too Many Requests", "rate_limit_exceeded"),
     "400": refusal("400 Bad Request", "invalid_value"),
     "422 of another shape": answer(json.dumps({"detail": [{"msg": QUOTE}]}).encode(), status="422 No"),
-    "context": refusal(
-        "400 Bad Request", "context_length_exceeded", f"maximum context length exceeded: {QUOTE}"
-    ),
+    "context": refusal("400 No", "context_length_exceeded", f"maximum context length exceeded: {QUOTE}"),
     "500": answer(f"<html>{QUOTE}</html>".encode(), status="500 Oops", content_type="text/html"),
     "web page": answer(f"<html>{QUOTE}</html>".encode(), content_type="text/html"),
     "one document": answer(json.dumps({"note": QUOTE}).encode()),
@@ -89,17 +76,15 @@ def device(**profile: Any) -> SimulatedEndpoint:
     return SimulatedEndpoint("device", made, place="device")
 
 
+# Pieces of an answer on their way are what they are.
 TEXT_ITSELF = ("Delta", "Release", "DiscoStream", "SimulatedProfile")
 # The SDK's own attributes hold what its client was given.
 SDKS = {"api_key", "_custom_headers", "_custom_query", "_base_url"}
 
 
-class Printed(dict):
-    """By type, whether its objects are disco's to print. A dict, for this is asked of every object there is."""
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
-        return self[kind]
+@functools.cache
+def is_printed(kind: type) -> bool:
+    return str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
 
 
 class Journal:
@@ -117,15 +102,12 @@ class Journal:
         logging.getLogger().addHandler(lines)
         self.reprs = Path("reprs.txt").open("a")  # noqa: SIM115
         self.seen: set[str] = set()
-        self.printed = Printed()
-        self.failed: dict[str, str] = {}
+        self.failed: set[str] = set()
         self.routes: list[Any] = []
 
     def objects(self) -> None:
-        """The repr of everything of disco's that is alive. Pieces of an answer on their way are what they are."""
-        printed = self.printed
-        # Of what was there before `main`, nothing is among them.
-        for thing in [thing for thing in gc.get_objects() if printed[type(thing)]]:
+        """The repr of everything of disco's that has come to be since `main` began."""
+        for thing in [thing for thing in gc.get_objects() if is_printed(type(thing))]:
             self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
             if type(thing) in (AsyncDisco, Disco):
                 self.write(repr({name: value for name, value in vars(thing).items() if name not in SDKS}))
@@ -137,7 +119,7 @@ class Journal:
 
     def error(self, name: str, error: BaseException) -> None:
         """As printed, as logged, and everything it hangs on."""
-        self.failed[name] = type(error).__name__
+        self.failed.add(type(error).__name__)
         traceback.print_exception(error)
         logging.getLogger("application").error("%s failed: %s", name, error, exc_info=error)
         at: BaseException | None = error
@@ -152,15 +134,13 @@ class Journal:
 
     def finish(self) -> None:
         """All that has been collected, into files."""
-        Path("spans.json").write_text(
-            json.dumps([json.loads(span.to_json()) for span in self.spans.get_finished_spans()])
-        )
+        spans = [json.loads(span.to_json()) for span in self.spans.get_finished_spans()]
+        Path("spans.json").write_text(json.dumps(spans))
         data = self.points.get_metrics_data()
         Path("metrics.json").write_text("" if data is None else data.to_json())
         self.reprs.close()
         switched = sum(t.outcome == "switched" for route in self.routes for t in route.migrations)
-        told = {"failed": self.failed, "routes": len(self.routes), "switched": switched}
-        told["reprs"] = len(self.seen)
+        told = {"failed": sorted(self.failed), "routes": len(self.routes), "switched": switched}
         Path("summary.json").write_text(json.dumps(told))
 
 
@@ -170,76 +150,67 @@ async def attempt(journal: Journal, name: str, call: Callable[[], Awaitable[Any]
         result = await call()
         if hasattr(result, "__aiter__"):
             journal.write(f"{result!r} {result!s}")
-            async for number, _ in aenumerate(result):
-                if number == 2:
+            number = 0
+            async for _ in result:
+                number += 1
+                if number == 3:
                     journal.objects()
                 if name == "moving" and result.writer == "device":
                     await result.close()
                     break
-            journal.write(f"{getattr(result, 'route', '')!r} {getattr(result, 'response', '')!r}")
+        journal.write(f"{getattr(result, 'route', '')!r} {getattr(result, 'response', '')!r}")
     except Exception as error:  # noqa: BLE001
         journal.error(name, error)
 
 
-async def aenumerate(stream: Any) -> Any:
-    number = 0
-    async for item in stream:
-        yield number, item
-        number += 1
+SECRET_HEADER = {"X-Api-Key": HEADER}
 
 
-def ways(client: AsyncDisco, script: list[Any] = GOOD) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """How a chat is asked for of a server that plays `script`."""
-    timeout = 0.2 if SILENT_S in script else 30.0  # what comes is not to depend on how fast this machine is
-    given: dict[str, Any] = {
-        "model": "m",
-        "extra_headers": {"X-Api-Key": HEADER},
-        "user": PROMPT,
-        "timeout": timeout,
-        "metadata": {"note": TOOL_TEXT},
-    }
+def timeout_for(script: list[Any]) -> float:
+    """What comes is not to depend on how fast this machine is."""
+    return 0.2 if SILENT_S in script else 60.0
+
+
+def ways(client: AsyncDisco | Disco, timeout: float = 60.0) -> dict[str, Callable[[], Any]]:
+    """How a chat is asked for of a server."""
+    fixed: dict[str, Any] = {"model": "m", "extra_headers": SECRET_HEADER, "timeout": timeout}
+    given = {**fixed, "user": PROMPT, "metadata": {"note": TOOL_TEXT}}
     chat = functools.partial(client.chat.completions.create, messages=MESSAGES, **given)
-    raw = functools.partial(client.chat.completions.with_raw_response.create, messages=MESSAGES, **given)
+    raw = client.chat.completions.with_raw_response.create
     return {
         "whole": chat,
         "stream": functools.partial(chat, stream=True),
         "tools": functools.partial(chat, tools=[TOOL]),
-        "raw": raw,
+        "raw": functools.partial(raw, messages=MESSAGES, **given),
         "response": functools.partial(client.responses.create, input=PROMPT, instructions=SYSTEM, **given),
-        "passed on": functools.partial(
-            client.embeddings.create,
-            input=[PROMPT, SYSTEM, TOOL_TEXT],
-            model="m",
-            timeout=timeout,
-            extra_headers={"X-Api-Key": HEADER},
-        ),
+        "passed on": functools.partial(client.embeddings.create, input=[PROMPT, SYSTEM, TOOL_TEXT], **fixed),
     }
+
+
+@asynccontextmanager
+async def made(script: list[Any], log: RouteLog, journal: Journal, **more: Any) -> AsyncIterator[AsyncDisco]:
+    """A client of a server that plays a script."""
+    async with scripted_server(script) as server:
+        base_url = server.base_url.replace("://", more.pop("user", "://"))
+        given = {"policy": "balanced", "continuation": "none", "api_key": KEY, "max_retries": 0}
+        given |= {"base_url": base_url, "on_route": [log, journal.route]}
+        async with AsyncDisco(**{**given, **more}) as client:
+            yield client
+            journal.objects()
 
 
 async def failures(journal: Journal, log: RouteLog) -> None:
-    """Every failure, with nobody to take over and with somebody."""
-    for name, script in {"good": GOOD, **FAILURES}.items():
-        for local in (None, device()):
-            async with scripted_server(script) as server, made(server, local, log, journal) as client:
-                for way, call in ways(client, script).items():
-                    if (local is None) == (way in ("whole", "raw", "response", "passed on")):
-                        await attempt(journal, f"{name}, {way}, {'alone' if local is None else 'both'}", call)
-                if local is not None:  # then every kind of endpoint is there
-                    journal.objects()
-
-
-def made(server: ScriptedServer, local: Any, log: RouteLog, journal: Journal, **more: Any) -> AsyncDisco:
+    """Every failure, with nobody to take over and with somebody; the ways to ask take turns."""
     race = Preset(dispatch={"policy": "race"}, cost={"exchange_rate": 0.0}, playback={"pace_tps": "off"})
-    given: dict[str, Any] = {
-        "local": local,
-        "policy": race if local is not None else "balanced",
-        "continuation": "none",
-        "api_key": KEY,
-        "base_url": server.base_url,
-        "max_retries": 0,
-        "on_route": [log, journal.route],
-    }
-    return AsyncDisco(**{**given, **more})
+    alone = itertools.cycle(["whole", "raw", "passed on", "response", "whole"])
+    both = itertools.cycle(["stream", "stream", "tools"])
+    for name, script in {"good": GOOD, **FAILURES}.items():
+        async with made(script, log, journal) as client:
+            for way in itertools.islice(alone, 2):
+                await attempt(journal, f"{name}, {way}, alone", ways(client, timeout_for(script))[way])
+        async with made(script, log, journal, local=device(), policy=race) as client:
+            way = next(both)
+            await attempt(journal, f"{name}, {way}, both", ways(client, timeout_for(script))[way])
 
 
 async def migrations(journal: Journal, log: RouteLog) -> None:
@@ -250,15 +221,10 @@ async def migrations(journal: Journal, log: RouteLog) -> None:
         playback={"pace_tps": 10.0},
         migration={"enabled": True},
     )
+    more: dict[str, Any] = {"local": device(), "policy": moving, "price": (100.0, 100.0)}
     for script in (SLOW, FAILURES["reset"]):
-        async with (
-            scripted_server(script) as server,
-            made(server, device(), log, journal, policy=moving, price=(100.0, 100.0)) as client,
-        ):
-            chat = functools.partial(
-                client.chat.completions.create, messages=MESSAGES, model="m", stream=True
-            )
-            await attempt(journal, "moving", functools.partial(chat, timeout=30, max_tokens=400))
+        async with made(script, log, journal, **more) as client:
+            await attempt(journal, "moving", functools.partial(ways(client)["stream"], max_tokens=400))
 
 
 async def credentials(journal: Journal, log: RouteLog) -> None:
@@ -271,33 +237,34 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
     async def provide() -> str:
         return KEY
 
-    for name, more in {
-        "callable": {"api_key": provide},
-        "header": {"default_headers": {"Authorization": f"Bearer {KEY}"}, "api_key": "placeholder-key"},
-        "query": {"default_query": {"api-key": KEY}, "api_key": "placeholder-key"},
-    }.items():
-        async with (
-            scripted_server(FAILURES["401"]) as server,
-            made(server, None, log, journal, **more) as client,
-        ):
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    placed: list[dict[str, Any]] = [{"default_headers": bearer}, {"default_query": {"api-key": KEY}}]
+    for more in ({"api_key": provide}, *({"api_key": "placeholder-key", **more} for more in placed)):
+        async with made(FAILURES["401"], log, journal, **more) as client:
             for way, call in ways(client).items():
-                await attempt(journal, f"{name}, {way}", call)
-            journal.objects()
-    # A backup is not sent what was meant for the first server.
+                await attempt(journal, f"{set(more)}, {way}", call)
+    # A backup is not sent what was meant for the first server; this one quotes its own key.
     own = refusal("401 Unauthorized", "invalid_api_key", QUOTE.replace(HEADER, "no such header"))
     for script in (own, FAILURES["500"], FAILURES["reset"]):
-        await backups(journal, log, script)
+        async with scripted_server(script) as quoting:
+            backups = [Backup(base_url=quoting.base_url, api_key=KEY, model="b")]
+            more = {"api_key": "placeholder-key", "backups": backups}
+            async with made(FAILURES["500"], log, journal, **more) as client:
+                for way in ("whole", "stream", "response"):
+                    await attempt(journal, f"backup, {way}", ways(client)[way])
+    # A password in base_url.
+    basic = QUOTE.replace(KEY, f"user:{PASSWORD}@")
+    for script in (GOOD, refusal("401 Unauthorized", "x", basic), FAILURES["reset"], FAILURES["silence"]):
+        async with made(script, log, journal, local=device(), user=f"://user:{PASSWORD}@") as client:
+            for way in ("whole", "stream", "passed on"):
+                await attempt(journal, f"url, {way}", ways(client, timeout_for(script))[way])
     async with scripted_server(FAILURES["401"]) as server:
-        azure = openai.AsyncAzureOpenAI(
-            api_key=KEY,
-            api_version="v1",
-            azure_endpoint=server.base_url.removesuffix("/v1"),
-            azure_deployment="m",
-        )
-        endpoint = OpenAIEndpoint(client=azure)
+        root = server.base_url.removesuffix("/v1")
+        given = {"api_key": KEY, "api_version": "v1", "azure_endpoint": root, "azure_deployment": "m"}
+        azure = openai.AsyncAzureOpenAI(**given)
         try:
-            more: dict[str, Any] = {"params": {"tools": [TOOL]}, "extra_headers": {"X-Api-Key": HEADER}}
-            async for _ in endpoint.open(Request(MESSAGES, "m", **more)):
+            request = Request(MESSAGES, "m", params={"tools": [TOOL]}, extra_headers=SECRET_HEADER)
+            async for _ in OpenAIEndpoint(client=azure).open(request):
                 pass
         except EndpointFailure as failure:
             journal.error("azure", failure.error)
@@ -305,46 +272,13 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
         await azure.close()
 
 
-async def backups(journal: Journal, log: RouteLog, script: list[Any]) -> None:
-    """The first server is down, and its backup quotes its own key."""
-    async with scripted_server(FAILURES["500"]) as down, scripted_server(script) as quoting:
-        backup = Backup(base_url=quoting.base_url, api_key=KEY, model="b")
-        async with made(down, None, log, journal, api_key="placeholder-key", backups=[backup]) as client:
-            for way, call in ways(client).items():
-                await attempt(journal, f"backup, {way}", call)
-            journal.objects()
-
-
-async def in_the_url(journal: Journal, log: RouteLog) -> None:
-    """A password in base_url."""
-    basic = QUOTE.replace(KEY, f"user:{PASSWORD}@")
-    for script in (GOOD, refusal("401 Unauthorized", "x", basic), FAILURES["reset"], FAILURES["silence"]):
-        async with scripted_server(script) as server:
-            with_password = server.base_url.replace("://", f"://user:{PASSWORD}@")
-            async with made(
-                server, device(), log, journal, base_url=with_password, policy="balanced"
-            ) as client:
-                for way, call in ways(client, script).items():
-                    await attempt(journal, f"url, {way}", call)
-
-
 def synchronous(journal: Journal, log: RouteLog, base_url: str) -> None:
-    """The client for code without an event loop; it also retries."""
+    """The client for code without an event loop."""
     with Disco(api_key=KEY, base_url=base_url, on_route=[log, journal.route], max_retries=0) as client:
-        more: dict[str, Any] = {"model": "m", "extra_headers": {"X-Api-Key": HEADER}}
-        chat: dict[str, Any] = {"messages": MESSAGES, "tools": [TOOL], **more}
-        texts = [PROMPT, SYSTEM, TOOL_TEXT]
-        for name, call in {
-            "chat": lambda: client.chat.completions.create(**chat),
-            "stream": lambda: list(client.chat.completions.create(**chat, stream=True)),
-            "raw": lambda: client.chat.completions.with_raw_response.create(**chat),
-            "passed on": lambda: client.embeddings.create(input=texts, **more),
-            "response": lambda: client.responses.create(
-                input=PROMPT, instructions=f"{SYSTEM} {TOOL_TEXT}", **more
-            ),
-        }.items():
+        for name, call in ways(client).items():
             try:
-                call()
+                result = call()
+                _ = list(result) if name == "stream" else result
             except openai.OpenAIError as error:
                 journal.error(f"synchronous, {name}", error)
         journal.objects()
@@ -353,29 +287,21 @@ def synchronous(journal: Journal, log: RouteLog, base_url: str) -> None:
 async def devices(journal: Journal, log: RouteLog) -> None:
     """The device fails: it crashes, and the real one's template throws the prompt back."""
     template = "{{ raise_exception(messages[0].content ~ messages[1].content) }}"
-    throwing = LlamaCppEndpoint(
-        model="smollm2-135m", name="device", chat_template=template, context_tokens=256
-    )
-    real = LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=256, threads=1)
-    for name, local in {
-        "crash": device(fault=Fault(after_tokens=3, kind=FailureKind.CRASHED)),
-        "template": throwing,
-        "real": real,
-    }.items():
+    small: dict[str, Any] = {"model": "smollm2-135m", "name": "device", "context_tokens": 256, "threads": 1}
+    ask = {"messages": MESSAGES, "model": "m", "max_tokens": 8, "user": PROMPT}
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": PROMPT}}}
+    long = [{"role": "user", "content": PROMPT * 40}]
+    odd: list[dict[str, Any]] = [{"temperature": PROMPT}, {"response_format": schema}, {"messages": long}]
+    for name, local, more in (
+        ("crash", device(fault=Fault(after_tokens=3, kind=FailureKind.CRASHED)), []),
+        ("template", LlamaCppEndpoint(chat_template=template, **small), []),
+        ("real", LlamaCppEndpoint(**small), odd),
+    ):
         settings: dict[str, Any] = {"policy": "private", "on_route": [log, journal.route], "max_retries": 0}
         async with AsyncDisco(local=local, **settings) as client:
-            create = client.chat.completions.create
-            ask = {"messages": MESSAGES, "model": "m", "max_tokens": 8, "user": PROMPT}
-            asked = {name: ask, f"{name}, stream": {**ask, "stream": True}}
-            if local is real:
-                schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": PROMPT}}}
-                asked |= {
-                    "odd": {**ask, "temperature": PROMPT},
-                    "schema": {**ask, "response_format": schema},
-                    "long": {**ask, "messages": [{"role": "user", "content": PROMPT * 40}]},
-                }
-            for what, given in asked.items():
-                await attempt(journal, what, functools.partial(create, **given))
+            for asked in ({}, {"stream": True}, *more):
+                create = functools.partial(client.chat.completions.create, **{**ask, **asked})
+                await attempt(journal, name, create)
         if isinstance(local, LlamaCppEndpoint):
             await local.aclose()
 
@@ -384,14 +310,12 @@ async def main() -> None:
     gc.freeze()
     journal = Journal()
     with RouteLog("routes.jsonl") as log:
-        async with AsyncExitStack() as stack:
-            quoting = await stack.enter_async_context(scripted_server(FAILURES["400"]))
+        async with scripted_server(FAILURES["400"]) as quoting:
             await asyncio.to_thread(synchronous, journal, log, quoting.base_url)
         await failures(journal, log)
         await migrations(journal, log)
         await credentials(journal, log)
         await devices(journal, log)
-        await in_the_url(journal, log)
     journal.finish()
 
 

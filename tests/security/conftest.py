@@ -10,18 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from recorder import Recorder, recording
 
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_environment() -> Iterator[None]:
     """Nobody's own key or server."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    """A server that keeps every byte it is sent and never answers."""
-    with recording() as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
+            patch.delenv(name, raising=False)
+        yield

@@ -8,54 +8,42 @@ from typing import Any
 
 from openai import AsyncOpenAI, OpenAI
 
+HELLO = [{"role": "user", "content": "hello"}]
 _ARGUMENTS: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "hello"}],
+    "messages": HELLO,
     "tools": [],
-    "file": b"x",
-    "data": b"x",
-    "image": b"x",
     "files": [b"x"],
     "bytes": 1,
     "size": "1024x1024",
-    "request_counts": 1,
 }
+_ARGUMENTS |= {"file": b"x", "data": b"x", "image": b"x", "request_counts": 1}
 # They talk to nobody: they check what came in, or hand out an object.
 _SILENT = {"unwrap", "verify_signature", "copy", "with_options", "close", "is_closed"}
 
 
-def methods(client: AsyncOpenAI | OpenAI) -> Iterator[tuple[str, Callable[[], Any]]]:
+def methods(
+    owner: AsyncOpenAI | OpenAI | Any, path: str = "client"
+) -> Iterator[tuple[str, Callable[[], Any]]]:
     """(name, a call with every required argument) for each public method of each resource, the client's own
     `get`, `post` and so on not among them.
     """
-    yield from _of(client, "client", set())
-
-
-def _of(owner: Any, path: str, seen: set[type]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    top = path == "client"
-    for name in sorted(n for n in dir(type(owner)) if not n.startswith("_") and not n.startswith("with_")):
+    for name in sorted(n for n in dir(type(owner)) if not n.startswith(("_", "with_"))):
         attribute = inspect.getattr_static(type(owner), name)
-        is_method = inspect.isfunction(attribute)
-        if is_method and not top and name not in _SILENT:
-            yield f"{path}.{name}", _call(getattr(owner, name))
-        elif not is_method and hasattr(attribute, "func"):  # a cached property: a resource
+        if inspect.isfunction(attribute):
+            if path != "client" and name not in _SILENT:
+                yield f"{path}.{name}", _call(getattr(owner, name))
+        elif hasattr(attribute, "func"):  # a cached property: a resource
             resource = getattr(owner, name)
-            if (
-                type(resource).__module__.startswith(("openai.resources", "disco"))
-                and type(resource) not in seen
-            ):
-                yield from _of(resource, f"{path}.{name}", {*seen, type(resource)})
+            if type(resource).__module__.startswith(("openai.resources", "disco")):
+                yield from methods(resource, f"{path}.{name}")
 
 
 def _call(method: Callable[..., Any]) -> Callable[[], Any]:
-    try:
-        parameters = inspect.signature(method).parameters.values()
-    except ValueError:
-        parameters = ()
-    required = [
-        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
+    parameters = inspect.signature(method).parameters.values()
+    optional = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     # The SDK's overloads say what is required; the function behind them may have everything optional.
-    given = {p.name: _ARGUMENTS.get(p.name, "x") for p in required}
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    given = {name: _ARGUMENTS.get(name, "x") for name in required}
     if "create" in method.__name__ and method.__qualname__.startswith("Disco"):
-        given = {"messages": _ARGUMENTS["messages"], "model": "m"}
+        given = {"messages": HELLO, "model": "m"}
     return lambda: method(**given)

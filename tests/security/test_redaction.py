@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import httpx2
@@ -18,18 +17,6 @@ from disco.endpoints.openai_api.error_mapping import failure_from, redact
 from disco.errors import FailureKind
 from disco.request import Prefix, Request
 
-
-def error(
-    message: str, *, status: int = 400, request: httpx2.Request | None = None, **body
-) -> openai.APIStatusError:
-    request = request or httpx2.Request("POST", "http://server.test/v1/chat/completions")
-    body = {"message": message, **body}
-    made = openai.BadRequestError if status == 400 else openai.AuthenticationError
-    return made(
-        f"Error code: {status} - {message}", response=httpx2.Response(status, request=request), body=body
-    )
-
-
 SENT = httpx2.Request(
     "POST",
     f"http://user:{PASSWORD}@server.test/v1?api-key={CALLERS_KEY}",
@@ -37,53 +24,49 @@ SENT = httpx2.Request(
 )
 
 
+def error(message: str, **body) -> openai.APIStatusError:
+    response = httpx2.Response(400, request=SENT)
+    body = {"message": message, **body}
+    return openai.BadRequestError(f"Error code: 400 - {message}", response=response, body=body)
+
+
 @pytest.mark.parametrize("secret", [KEY, HEADER, PASSWORD, CALLERS_KEY])
 def test_what_the_request_carried_is_found_in_it(secret):
     """However it came there: a function's key, Azure's header, one of the application's own, the URL."""
-    quoting = error(f"Wrong: {secret}!", request=SENT, deep=[{"er": f"<{secret}>"}])
+    quoting = error(f"Wrong: {secret}!", deep=[{"er": f"<{secret}>"}])
     redact(quoting)
-    assert str(quoting) == "Error code: 400 - Wrong: [key]!"
-    assert quoting.message == str(quoting)
+    assert str(quoting) == quoting.message == "Error code: 400 - Wrong: [key]!"
     assert quoting.body == {"message": "Wrong: [key]!", "deep": [{"er": "<[key]>"}]}
 
 
-def test_a_key_is_found_escaped_too():
-    odd = 'sk-"quoted"\\key'
-    quoting = error(f"Wrong: {json.dumps(odd)} or sk-%22quoted%22%5Ckey.")
-    redact(quoting, (odd,))
-    assert str(quoting) == 'Error code: 400 - Wrong: "[key]" or [key].'
-
-
-def test_ordinary_words_stay():
-    plain = error("Accept application/json, or choose another key.", request=SENT)
-    said = str(plain)
-    redact(plain, ("key", "", "another"), ["a short one", "key"])
-    assert str(plain) == said
+ODD = 'sk-"quoted"\\key'
+LONG = "the sea and the land, " * 200_000
+PROMPTS = {"messages": [{"content": [{"text": PROMPT}]}], "instructions": SYSTEM, "n": 1}
+SHORT = ["a short one", "key"]
 
 
 @pytest.mark.parametrize(
-    ("quoted", "left"),
+    ("quoted", "keys", "prompt", "left"),
     [
-        (f"Bad: {PROMPT}", "Bad: [prompt]"),
-        (f"Bad: {PROMPT[:40]}...", "Bad: [prompt]..."),
-        (f"Bad: ...{PROMPT[13:60]}... is bad", "Bad: ...[prompt]... is bad"),
-        (f"{SYSTEM} and {PROMPT}", "[prompt] and [prompt]"),
-        (f"Bad: {json.dumps(PROMPT)}", 'Bad: "[prompt]"'),
-        ("Bad: temperature must be at most 2", "Bad: temperature must be at most 2"),
+        (f"Wrong: {json.dumps(ODD)} or sk-%22quoted%22%5Ckey.", (ODD,), (), 'Wrong: "[key]" or [key].'),
+        ("Accept application/json, or choose another key.", ("key", "", "another"), SHORT, None),
+        (f"Bad: {PROMPT}", (), PROMPTS, "Bad: [prompt]"),
+        (f"Bad: {PROMPT[:40]}...", (), PROMPTS, "Bad: [prompt]..."),
+        (f"Bad: ...{PROMPT[13:60]}... is bad", (), PROMPTS, "Bad: ...[prompt]... is bad"),
+        (f"{SYSTEM} and {PROMPT}", (), PROMPTS, "[prompt] and [prompt]"),
+        (f"Bad: {json.dumps(PROMPT)}", (), PROMPTS, 'Bad: "[prompt]"'),
+        ("Bad: temperature must be at most 2", (), PROMPTS, None),
+        (f"Bad:\n{PROMPT}", (), [LONG + PROMPT], "Bad:\n[prompt]"),  # megabytes are searched
     ],
+    ids=lambda value: str(value)[:30],
 )
-def test_quotations_of_the_prompt_leave_the_message(quoted, left):
+def test_quotations_of_keys_and_prompt_leave_the_message_and_other_words_stay(quoted, keys, prompt, left):
     quoting = error(quoted)
-    redact(quoting, (), {"messages": [{"content": [{"text": PROMPT}]}], "instructions": SYSTEM, "n": 1})
-    assert str(quoting).replace("[prompt][prompt]", "[prompt]") == f"Error code: 400 - {left}"
-    assert quoting.body == {"message": quoted}  # for the program that asked; nobody prints it unasked
-
-
-def test_a_prompt_of_megabytes_is_searched():
-    long = "the sea and the land, " * 200_000 + PROMPT
-    quoting = error(f"Bad:\n{PROMPT}")
-    redact(quoting, (), [long])
-    assert str(quoting) == "Error code: 400 - Bad:\n[prompt]"
+    redact(quoting, keys, prompt)
+    said = str(quoting).replace("[prompt][prompt]", "[prompt]")
+    assert said == f"Error code: 400 - {quoted if left is None else left}"
+    if not keys:
+        assert quoting.body == {"message": quoted}  # for the program that asked; nobody prints it unasked
 
 
 def test_the_kind_of_failure_is_told_by_what_the_server_said():
@@ -96,26 +79,14 @@ def test_the_kind_of_failure_is_told_by_what_the_server_said():
     assert "[prompt]" in str(failure.error)
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
+def test_what_holds_a_prompt_or_key_does_not_show_it():
+    base_url = f"http://user:{PASSWORD}@server.test/v1"
+    client = AsyncDisco(api_key=KEY, base_url=base_url, default_headers={"X": HEADER})
+    for thing in (
         Request([{"role": "user", "content": PROMPT}], "m", {"user": PROMPT}, {"x": KEY}, {"key": KEY}),
         Prefix(PROMPT, withheld=PROMPT),
         Call("/chat/completions", {"messages": PROMPT}),
         Routed("/responses", {"input": PROMPT}, {"messages": PROMPT}, NO_OPTIONS),
-    ],
-    ids=lambda thing: type(thing).__name__,
-)
-def test_what_holds_a_prompt_does_not_show_it(thing):
-    assert dataclasses.is_dataclass(thing)
-    for written in (repr(thing), str(thing), f"{thing}"):
-        assert "canary" not in written
-
-
-def test_the_client_itself_shows_nothing():
-    client = AsyncDisco(
-        api_key=KEY, base_url=f"http://user:{PASSWORD}@server.test/v1", default_headers={"X": HEADER}
-    )
-    shown = f"{client!r} {client} {client.router!r} {client.server!r} {client.chat!r} {client.models!r}"
-    for secret in (KEY, PASSWORD, HEADER):
-        assert secret not in shown
+        *(client, client.router, client.server, client.chat, client.models),
+    ):
+        assert "canary" not in f"{thing!r} {thing!s} {thing}"

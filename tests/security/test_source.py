@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import stat
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,51 +16,17 @@ import disco
 from disco.replay.sweeps.executors import share, shared_value
 
 PACKAGE = Path(disco.__file__).parent
-# Modules that turn bytes into objects of any kind, or into code.
-DANGEROUS_MODULES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
-DANGEROUS_MODULES |= {"multiprocessing.connection"}
-DANGEROUS_CALLS = {"eval", "exec", "compile", "__import__", "_create_unverified_context"}
-# Keyword arguments that may not have these values.
-DANGEROUS_ARGUMENTS = {
-    ("allow_pickle", True),
-    ("verify", False),
-    ("check_hostname", False),
-    ("shell", True),
-    ("trust_remote_code", True),
-}
-DANGEROUS_NAMES = {"CERT_NONE"}
-
-# Where it stands for something else, with the reason.
-KNOWN = {
-    # Work of this program's own for processes that it started itself: docs/security.md.
-    "replay/sweeps/executors.py": {"pickle"},
-    "replay/sweeps/sweep.py": {"pickle"},
-}
-
-
-def dangers(tree: ast.AST) -> Iterator[str]:
-    """What of the above a module does."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{name}" for name in names] + [str(node.module)]
-            yield from DANGEROUS_MODULES & {part for name in names for part in (name, name.partition(".")[0])}
-        elif isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and node.func.id in DANGEROUS_CALLS:
-                yield node.func.id
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
-                yield from DANGEROUS_MODULES & {a.value for a in node.args if isinstance(a, ast.Constant)}
-            for keyword in node.keywords:
-                if (
-                    isinstance(keyword.value, ast.Constant)
-                    and (keyword.arg, keyword.value.value) in DANGEROUS_ARGUMENTS
-                ):
-                    yield f"{keyword.arg}={keyword.value.value}"
-        elif isinstance(node, ast.Attribute) and node.attr in DANGEROUS_NAMES | {
-            "_create_unverified_context"
-        }:
-            yield node.attr
+DANGERS = re.compile(
+    # Modules that turn bytes into objects of any kind, or into code.
+    r"""^\s*(?:import|from)\s+(cloudpickle|dill|joblib|jsonpickle|marshal|pickle|shelve|yaml)\b"""
+    r"""|import_module\(\s*['"](?:cloudpickle|dill|joblib|jsonpickle|marshal|pickle|shelve|yaml)\b"""
+    r"""|multiprocessing\.connection|from multiprocessing import .*\bconnection\b"""
+    r"""|(?<![\w.])(?:eval|exec|compile|__import__)\(|\bCERT_NONE\b|_create_unverified_context"""
+    r"""|\b(?:allow_pickle|shell|trust_remote_code)\s*=\s*True|\b(?:verify|check_hostname)\s*=\s*False""",
+    re.MULTILINE,
+)
+# Work of this program's own for processes that it started itself: docs/security.md.
+KNOWN = {"replay/sweeps/executors.py": ["pickle"], "replay/sweeps/sweep.py": ["pickle"]}
 
 
 @pytest.mark.parametrize(
@@ -82,17 +47,13 @@ def dangers(tree: ast.AST) -> Iterator[str]:
     ],
 )
 def test_the_search_finds_what_it_looks_for(source):
-    assert list(dangers(ast.parse(source)))
+    assert DANGERS.search(source)
 
 
 def test_no_module_does_it():
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        done = set(dangers(ast.parse(path.read_text(encoding="utf-8"))))
-        if done:
-            found[name] = done
-    assert found == KNOWN
+    paths = sorted(PACKAGE.rglob("*.py"))
+    found = {p.relative_to(PACKAGE).as_posix(): DANGERS.findall(p.read_text(encoding="utf-8")) for p in paths}
+    assert {name: done for name, done in found.items() if done} == KNOWN
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
@@ -102,24 +63,22 @@ def test_what_workers_read_lies_where_only_their_owner_can_write():
         assert stat.S_IMODE(handle.path.parent.stat().st_mode) == 0o700
 
 
-ATTACK = "{{ ''.__class__.__mro__[1].__subclasses__() }}"  # the way out of a template that is in no sandbox
-HELLO = [{"role": "user", "content": "hello"}]
-
-
 def test_a_template_is_kept_in_a_sandbox():
     """It comes with the model's file, from wherever that comes."""
     from disco.endpoints.continuation.rendering import CannotContinueError, render_prefix
 
+    attack = (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}"  # the way out of a template that is in no sandbox
+    )
+    hello = [{"role": "user", "content": "hello"}]
     with pytest.raises(CannotContinueError, match="SecurityError"):
-        render_prefix(ATTACK, HELLO, "The sea")
+        render_prefix(attack, hello, "The sea")
 
-
-def test_the_local_models_template_is_kept_in_one_too():
     pytest.importorskip("llama_cpp")
     from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
     from disco.errors import EndpointFailure
 
-    model: Any = SimpleNamespace(template=ATTACK, eos_text="", bos_text="", path="m.gguf")
+    model: Any = SimpleNamespace(template=attack, eos_text="", bos_text="", path="m.gguf")
     with pytest.raises(EndpointFailure) as caught:
-        Renderer(model, None)(HELLO)
+        Renderer(model, None)(hello)
     assert type(caught.value.__cause__).__name__ == "SecurityError"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from serving import Answer
 
 from disco import AsyncDisco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.server import make_app
 
 
 def simulated(gap_s: float = 0.001, tokens: int = 4, **more: Any) -> AsyncDisco:
@@ -29,28 +34,48 @@ def pieces(*messages: dict[str, Any], every_s: float = 0.0) -> Callable[[], Any]
 
     async def receive() -> dict[str, Any]:
         await anyio.sleep(every_s)
-        if left:
-            return left.pop(0)
-        return await anyio.sleep_forever()
+        return left.pop(0) if left else await anyio.sleep_forever()
 
     return receive
 
 
-def scope(path: str, method: str = "POST", headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:
-    fixed = {"type": "http", "root_path": "", "query_string": b""}
-    return {**fixed, "method": method, "path": path, "headers": [(b"host", b"localhost"), *headers]}
+def scope(path: str, method: str = "POST", **headers: str) -> dict[str, Any]:
+    fixed = {"type": "http", "root_path": "", "query_string": b"", "method": method, "path": path}
+    named = {"host": "localhost", **headers}
+    return {**fixed, "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in named.items()]}
 
 
-async def ask(app: Any, path: str, body: Any, receive: Any = None) -> tuple[int, Any]:
-    """Status, and the body as JSON (of an event stream: of its last event but [DONE])."""
+async def ask(
+    app: Any, path: str, body: Any = None, receive: Any = None, method: str = "", **headers: str
+) -> Answer:
+    """One request, a POST if it has a body (JSON or bytes), and its whole answer."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    method = "GET" if body is None else "POST"
-    await app(scope(path, method), receive or pieces(part(json.dumps(body).encode(), more=False)), send)
-    text = b"".join(message.get("body", b"") for message in sent[1:])
-    if dict(sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream"):
-        text = text.removesuffix(b"data: [DONE]\n\n").rstrip(b"\n").rpartition(b"data: ")[2]
-    return sent[0]["status"], json.loads(text)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    method = method or ("GET" if body is None else "POST")
+    await app(scope(path, method, **headers), receive or pieces(part(data, more=False)), send)
+    given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+@dataclass
+class Asked:
+    """The application on a simulated device, in a loop of its own."""
+
+    app: Any
+    client: AsyncDisco
+    portal: BlockingPortal
+
+    def __call__(self, *given: Any, **more: Any) -> Answer:
+        """As `ask`."""
+        return self.portal.call(lambda: ask(self.app, *given, **more))
+
+
+@contextlib.contextmanager
+def asking(made: AsyncDisco | None = None, **options: Any) -> Iterator[Asked]:
+    client = made or simulated()
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(client):
+        yield Asked(make_app(client, **options), client, portal)

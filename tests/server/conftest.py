@@ -15,17 +15,17 @@ from serving import Served, serving
 from disco import AsyncDisco
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_environment() -> Iterator[None]:
     """Nobody's own key or server."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
 def local() -> Iterator[Served]:
     """Only the real model on this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OPENAI_API_KEY", raising=False)
-        with serving(lambda **more: AsyncDisco(local="smollm2-135m", policy="private", **more)) as served:
-            yield served
+    with serving(lambda **more: AsyncDisco(local="smollm2-135m", policy="private", **more)) as served:
+        yield served

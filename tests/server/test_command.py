@@ -1,12 +1,15 @@
-"""`disco serve` as a process: how it starts, what it refuses, and how it ends."""
+"""`disco serve` as a process: how it starts, what it refuses, how it ends, and what docs/server.md says of it."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
+import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,12 +24,17 @@ from servers import free_port
 from serving import upstream
 
 from disco.cli import main
+from disco.cli import serve as command
+from disco.cli.main import _parser
+from disco.server import Metrics
 
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "serve"]
 KEY = "k" * 20
+CHATS = "/v1/chat/completions"
 LONG = {
     "model": "m",
     "messages": [{"role": "user", "content": "Tell a long story. CANARYPROMPT"}],
@@ -35,6 +43,7 @@ LONG = {
     "stream": True,
     "disco": {"pace_tps": "off"},
 }
+WITHIN_S = 120  # all of it takes seconds
 signals = pytest.mark.skipif(sys.platform == "win32", reason="there, processes are ended otherwise")
 
 
@@ -58,45 +67,35 @@ def running(*arguments: str, **variables: str):
             process.kill()
 
 
-def end_of(process: subprocess.Popen[str]) -> int:
-    """Its exit status; when it does not come, where it hangs."""
+def what_it_said(process: subprocess.Popen[str]) -> str:
+    """When it has ended well; when it does not end, where it hangs."""
     try:
-        return process.wait(20)
+        assert process.wait(WITHIN_S) == 0
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # the fault handler prints every thread's stack
-        pytest.fail(f"It goes on after 20 s:\n{process.communicate(timeout=10)[0]}")
+        pytest.fail(f"It goes on after {WITHIN_S} s:\n{process.communicate(timeout=WITHIN_S)[0]}")
+    said = process.stdout.read()
+    assert "Traceback" not in said
+    return said
 
 
 @contextlib.contextmanager
 def asking(address, path: str, body: dict | None = None, headers: dict | None = None):
     """A request that has been sent; its answer has not been read."""
-    with contextlib.closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=WITHIN_S)) as connection:
         data = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", path, data, headers or {})
         yield connection
 
 
-@pytest.fixture
-def refused(monkeypatch, capsys):
-    """Called with arguments and environment: what the command says when it does not start."""
-
-    def run(*arguments: str, **variables: str) -> str:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        assert main(["serve", *arguments]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("disco: ")
-        return said
-
-    return run
-
-
-def connects(address) -> bool:
-    try:
-        socket.create_connection(address, timeout=1).close()
-    except OSError:
-        return False
-    return True
+def tell_to_end(process: subprocess.Popen[str], address, sent: signal.Signals) -> None:
+    """Send the signal, and wait until it has been heard: signals that come together count once."""
+    process.send_signal(sent)
+    deadline = time.monotonic() + WITHIN_S
+    with contextlib.suppress(OSError):
+        while time.monotonic() < deadline:
+            socket.create_connection(address, timeout=1).close()
+        pytest.fail("it still takes connections")
 
 
 @signals
@@ -105,132 +104,150 @@ def test_an_answer_in_progress_is_finished_before_the_end(sent, tmp_path):
     """Under a key from a file, on an address that others can reach."""
     records, file = tmp_path / "routes.jsonl", tmp_path / "key"
     file.write_text(KEY + "\n")
-    options = ("--policy", "private", "--grace", "60", "--record", str(records))
+    options = ("--policy", "private", "--grace", "600", "--record", str(records))
     with running(*options, "--host", "0.0.0.0", "--key-file", str(file)) as (process, address):
         with asking(address, "/v1/models") as connection:
             assert connection.getresponse().status == 401
         keyed = {"Authorization": f"Bearer {KEY}"}
-        with asking(address, "/v1/chat/completions", {**LONG, "max_tokens": 60}, keyed) as connection:
+        with asking(address, CHATS, {**LONG, "max_tokens": 60}, keyed) as connection:
             answer = connection.getresponse()
             assert answer.readline().startswith(b"data: ")
-            process.send_signal(sent)
-            deadline = time.monotonic() + 60
-            while connects(address):
-                assert time.monotonic() < deadline, "it still takes connections"
+            tell_to_end(process, address, sent)
             assert answer.read().decode().endswith("data: [DONE]\n\n")
-        assert end_of(process) == 0
-        said = process.stdout.read()
-    assert "CANARYPROMPT" not in said
-    assert "Traceback" not in said
+        said = what_it_said(process)
     (line,) = records.read_text().splitlines()
     assert json.loads(line)["finish_reason"] == "length"
-    assert "CANARYPROMPT" not in line
+    assert "CANARYPROMPT" not in said + line
 
 
 @signals
 @pytest.mark.parametrize(("grace", "count"), [("0.5", 1), ("600", 2)], ids=["after grace", "second signal"])
 def test_what_takes_too_long_is_broken_off_and_told_so(grace, count):
-    """So are those who say nothing, some of whom are being accepted just then."""
     with (
         running("--policy", "private", "--grace", grace) as (process, address),
-        asking(address, "/v1/chat/completions", LONG) as streaming,
-        asking(address, "/v1/chat/completions", {**LONG, "stream": False}) as waiting,
+        asking(address, CHATS, LONG) as streaming,
+        asking(address, CHATS, {**LONG, "stream": False}) as waiting,
     ):
         answer = streaming.getresponse()
         assert answer.status == 200
-        busy, deadline = "", time.monotonic() + 60
+        busy, deadline = "", time.monotonic() + WITHIN_S
         while "disco_http_requests_in_flight 2.0" not in busy:
             assert time.monotonic() < deadline, busy
-            assert process.poll() is None
             with asking(address, "/metrics") as connection:
                 busy = connection.getresponse().read().decode()
         assert answer.readline().startswith(b"data: ")
-        silent = [socket.create_connection(address) for _ in range(50)]
         for _ in range(count):
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-        last = answer.read().decode().removesuffix("\n\n").split("\n\n")[-1]
-        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+            tell_to_end(process, address, signal.SIGTERM)
+        last = answer.read().decode().rpartition("data: ")[2]
+        assert json.loads(last)["error"]["code"] == "shutting_down"
         whole = waiting.getresponse()
-        assert whole.status == 503
-        assert json.loads(whole.read())["error"]["code"] == "shutting_down"
-        assert end_of(process) == 0
-        assert "Traceback" not in process.stdout.read()
-        for each in silent:
-            each.close()
+        assert (whole.status, json.loads(whole.read())["error"]["code"]) == (503, "shutting_down")
+        what_it_said(process)
 
 
 @signals
-def test_a_connection_that_says_nothing_does_not_hold_up_the_end_and_a_backup_answers():
+def test_connections_that_say_nothing_do_not_hold_up_the_end_and_a_backup_answers():
     """The first server is not there; the log says so although a caller does not notice."""
     text = stream(sse(chunk("From the second."), chunk(finish="stop")))
-    nowhere = {"OPENAI_API_KEY": "first-key-1234", "OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1"}
-    with (
-        upstream(text) as second,
-        running(
-            *("--local", "none", "--policy", "fast", "--grace", "600"),
-            *("--backup", second.base_url, "its-model"),
-            **nowhere,
-            DISCO_BACKUP_KEY="second-key-1234",
-        ) as (process, address),
-    ):
+    variables = {"OPENAI_API_KEY": "first-key-1234", "DISCO_BACKUP_KEY": "second-key-1234"}
+    variables["OPENAI_BASE_URL"] = f"http://127.0.0.1:{free_port()}/v1"
+    with contextlib.ExitStack() as stack:
+        second = stack.enter_context(upstream(text))
+        options = ("--policy", "fast", "--grace", "600", "--backup", second.base_url, "its-model")
+        process, address = stack.enter_context(running("--local", "none", *options, **variables))
         asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-        with asking(address, "/v1/chat/completions", asked) as connection:
+        with asking(address, CHATS, asked) as connection:
             answered = json.loads(connection.getresponse().read())
         _, headers, body = second.requests[-1]
-        silent = [socket.create_connection(address) for _ in range(50)]
+        for _ in range(50):  # some of them are being accepted just then
+            stack.enter_context(socket.create_connection(address))
         process.send_signal(signal.SIGTERM)
-        assert end_of(process) == 0
-        for each in silent:
-            each.close()
-        said = process.stdout.read()
+        said = what_it_said(process)
     assert answered["choices"][0]["message"]["content"] == "From the second."
-    assert headers["authorization"] == "Bearer second-key-1234"
-    assert body["model"] == "its-model"
+    assert (headers["authorization"], body["model"]) == ("Bearer second-key-1234", "its-model")
     assert "WARNING disco.route: endpoint server failed: connection" in said
     assert "key-1234" not in said
 
 
-def test_a_port_in_use_is_named(refused):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = refused("--port", port, "--policy", "private")
-    assert f"Port {port} on 127.0.0.1 is in use" in said
-    assert "--port" in said
+SELF = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"}
+KEYED = {"DISCO_SERVER_KEY": KEY}
+BACKUP = "--backup http://127.0.0.1:1/v1 its-model"
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "says"),
     [
-        (("--host", "0.0.0.0"), {}, "DISCO_SERVER_KEY"),
-        (("--host", "no-such-host.invalid"), {"DISCO_SERVER_KEY": KEY}, "not known"),
-        (("--host", "192.0.2.1"), {"DISCO_SERVER_KEY": KEY}, "is not an address of this machine"),
-        (("--key-file", "no-such-file"), {}, "cannot be read"),
-        ((), {"DISCO_SERVER_KEY": ""}, "empty"),
-        (("--allow-origin", "*"), {}, "no origin"),
-        (("--policy", "privat"), {}, "private"),
-        (("--local", "none"), {}, "api_key|OPENAI_API_KEY"),
-        (("--local", "smolm2-135m"), {}, "smollm2-135m"),
-        (("--backup", "http://127.0.0.1:1/v1", "its-model"), {"OPENAI_API_KEY": "k"}, "DISCO_BACKUP_KEY_1"),
+        ("--policy private --host 0.0.0.0", {}, "DISCO_SERVER_KEY"),
+        ("--policy private --host no-such-host.invalid", KEYED, "not known"),
+        ("--policy private --host 192.0.2.1", KEYED, "is not an address of this machine"),
+        ("--policy private --key-file no-such-file", {}, "cannot be read"),
+        ("--policy private", {"DISCO_SERVER_KEY": ""}, "empty"),
+        ("--policy private --allow-origin *", {}, "no origin"),
+        ("--policy private --local smolm2-135m", {}, "smollm2-135m"),
+        ("--policy private --port {taken}", {}, "(?s)Port {taken} on 127.0.0.1 is in use.*--port"),
+        ("--policy privat", {}, "private"),
+        ("--local none", {}, "api_key|OPENAI_API_KEY"),
+        (BACKUP, {"OPENAI_API_KEY": "k"}, "DISCO_BACKUP_KEY_1"),
+        ("--port 8699 --policy {preset}", SELF, "is this server itself"),
         (
-            ("--port", "8699", "--policy", "server-only.toml"),
-            {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"},
-            "is this server itself",
+            "",
+            {"without": "uvicorn"},
+            r"(?s)pip install \"disco-llm\[server\]\".*'uvicorn'|'uvicorn'.*\[server\]",
         ),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_be_is_refused_with_the_remedy(refused, arguments, variables, says, tmp_path):
-    if "server-only.toml" in arguments:
-        preset = tmp_path / "server-only.toml"
-        preset.write_text('[dispatch]\npolicy = "server_only"\n')
-        arguments = tuple(str(preset) if a == preset.name else a for a in arguments)
-    policy = () if {"--policy", "--backup", "none"} & set(arguments) else ("--policy", "private")
-    assert re.search(says, refused(*policy, *arguments, **variables))
+def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, tmp_path, monkeypatch, capsys):
+    preset = tmp_path / "server-only.toml"
+    preset.write_text('[dispatch]\npolicy = "server_only"\n')
+    for name, value in variables.items():
+        if name == "without":
+            monkeypatch.setitem(sys.modules, value, None)
+        else:
+            monkeypatch.setenv(name, value)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = str(server.getsockname()[1])
+        assert main(["serve", *arguments.format(taken=taken, preset=preset).split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("disco: ")
+    assert re.search(says.replace("{taken}", taken), said), said
 
 
-def test_without_the_extra_the_command_says_what_to_install(refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    said = refused()
-    assert 'pip install "disco-llm[server]"' in said
-    assert "'uvicorn'" in said
+def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):
+    for level, lines in (("warning", 1), ("info", 2), ("error", 0)):
+        with command._logging(level):
+            logging.getLogger("disco.route").warning("endpoint server failed: server")
+            logging.getLogger("disco.route").info("answer finished")
+            logging.getLogger("httpx2").warning("https://user:password@host")
+        logging.getLogger("disco").warning("after the end")
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == lines, said
+        assert lines == 0 or "WARNING disco.route: endpoint server failed: server" in said
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("sh") is None, reason="needs curl")
+def test_the_commands_work(local):
+    here = local.base_url.removesuffix("/v1")
+    chat, response = (
+        code for code in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if code.startswith("curl")
+    )
+
+    def run(command: str) -> str:
+        line = command.replace("http://127.0.0.1:8642", here).replace("curl", "curl -sS")
+        return subprocess.run(
+            ["sh", "-c", line], check=True, capture_output=True, encoding="utf-8", timeout=120
+        ).stdout
+
+    assert run(chat).endswith("data: [DONE]\n\n")
+    assert json.loads(run(response))["output"][0]["content"][0]["text"]
+
+
+def test_every_option_and_every_metric_is_in_its_table():
+    (commands,) = (action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    shown = (action for action in commands["serve"]._actions if action.help != argparse.SUPPRESS)
+    options = {o for action in shown for o in action.option_strings if o.startswith("--")}
+    table = PAGE.partition("## Options")[2].partition("\n## ")[0]
+    assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
+    named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
+    made = Metrics().registry.collect()
+    assert named == {metric.name + ("_total" if metric.type == "counter" else "") for metric in made}

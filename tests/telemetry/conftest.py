@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +26,11 @@ class Otel:
     def spans(self) -> list[ReadableSpan]:
         return list(self.exporter.get_finished_spans())
 
+    def answers(self) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name.startswith("chat ")]
+
     def answer(self) -> ReadableSpan:
-        (span,) = (s for s in self.spans if s.name.startswith("chat "))
+        (span,) = self.answers()
         return span
 
     def attempts(self) -> list[ReadableSpan]:
@@ -45,11 +47,6 @@ class Otel:
         """(attributes, data point) of a metric; empty where nothing was recorded."""
         metric = self.metrics().get(name)
         return [] if metric is None else [(dict(p.attributes), p) for p in metric.data.data_points]
-
-    def text(self) -> str:
-        """Everything, as an exporter writes it."""
-        data = self.reader.get_metrics_data()
-        return json.dumps([s.to_json() for s in self.spans]) + ("" if data is None else data.to_json())
 
 
 @pytest.fixture

@@ -6,43 +6,33 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
-from playing import run_session
-from situations import situations
 from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco, Disco
-from disco.cost import Rates
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
-from disco.plan import Candidate
-from disco.playback import Playback
 from disco.replay.simulator.reader_columns import _has_failed_over
-from disco.request import Request
-from disco.session.machine import Session, SessionConfig
-from disco.session.records.billing import settle_accounts
-from disco.session.records.record_writer import make_record
-from disco.session.switching.migration_rule import AnswerLengths
-from disco.telemetry import RequestFacts
-from disco.telemetry.otel_setup import Traced
-from disco.telemetry.record_facts import facts
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": CANARY}]}
-
 QUICK = {"ttft_s": 0.01, "decode_tps": 1000.0}
 
 
 def events(span):
     return [event.name for event in span.events]
+
+
+def one_answer(**more):
+    return answer(endpoint("device"), None, preset("device_only"), **more)
 
 
 def test_an_answer_is_a_span_and_its_attempts_are_siblings_below_it(otel):
@@ -51,8 +41,8 @@ def test_an_answer_is_a_span_and_its_attempts_are_siblings_below_it(otel):
     assert len(otel.spans) == 3
     assert (whole.name, whole.kind, whole.parent) == ("chat gpt-4o-mini", SpanKind.CLIENT, None)
     assert whole.status.status_code is StatusCode.UNSET
-    assert {a.parent.span_id for a in attempts} == {whole.context.span_id}
-    assert {a.context.trace_id for a in attempts} == {whole.context.trace_id}
+    ids = (whole.context.trace_id, whole.context.span_id)
+    assert {(a.context.trace_id, a.parent.span_id) for a in attempts} == {ids}
     has, route = dict(whole.attributes), live.record
     expected = {
         "gen_ai.operation.name": "chat",
@@ -81,24 +71,14 @@ def test_an_answer_is_a_span_and_its_attempts_are_siblings_below_it(otel):
     }.items():
         assert [a.attributes[name] for a in attempts] == values
     assert [a.kind for a in attempts] == [SpanKind.INTERNAL, SpanKind.CLIENT]
-    assert sum(a.attributes["disco.cost_usd"] for a in attempts) == pytest.approx(has["disco.cost_usd"])
-
-
-def test_times_are_those_of_the_record(otel):
-    live = answer(endpoint("device"), endpoint("server", ttft_s=0.3), preset())
-    whole, (device, server), route = otel.answer(), otel.attempts(), live.record
-    begin = route.created_s
 
     def s(ns):
-        return ns / 1e9 - begin
+        return pytest.approx(ns / 1e9 - route.created_s, abs=1e-5)
 
-    assert s(whole.start_time) == pytest.approx(0.0, abs=1e-5)
-    assert s(whole.end_time) == pytest.approx(route.duration_s, abs=1e-5)
-    assert s(device.end_time) == pytest.approx(route.attempts[0].ended_s, abs=1e-5)
-    assert s(server.end_time) == pytest.approx(0.1, abs=1e-5)
-    assert [(e.name, pytest.approx(s(e.timestamp), abs=1e-5)) for e in device.events] == [
-        ("disco.first_token", 0.1)
-    ]
+    device, server = attempts
+    assert (s(whole.start_time), s(whole.end_time)) == (0.0, route.duration_s)
+    assert (s(device.end_time), s(server.end_time)) == (route.attempts[0].ended_s, 0.1)
+    assert [(e.name, s(e.timestamp)) for e in device.events] == [("disco.first_token", 0.1)]
     assert events(server) == []
     assert events(whole) == ["disco.first_token", "disco.first_release"]
     assert whole.events[0].attributes["disco.endpoint"] == "device"
@@ -123,67 +103,13 @@ def test_a_move_is_two_events_and_the_target_an_attempt(otel):
     assert (attributes, point.value) == ({**way, "disco.outcome": "switched"}, 1)
 
 
-@pytest.mark.parametrize("after_tokens", [0, 5])
-def test_a_failover_is_an_event_and_only_the_attempt_is_an_error(otel, after_tokens):
-    """How often, and from whom to whom: test_failovers.py."""
-    dying = endpoint("server", fault=Fault(after_tokens, kind=FailureKind.SERVER))
-    assert answer(endpoint("device", ttft_s=0.4), dying, preset("server_only")).error is None
-    whole, (server, device) = otel.answer(), otel.attempts()
-    assert whole.status.status_code is device.status.status_code is StatusCode.UNSET
-    assert server.status.status_code is StatusCode.ERROR
-    assert server.attributes["error.type"] == "server"
-    assert device.attributes["disco.role"] == ("takeover" if after_tokens else "starter")
-    (event,) = (e for e in whole.events if e.name == "disco.failover")
-    assert event.attributes["error.type"] == "server"
-    assert event.timestamp == device.start_time
-    ((attributes, _),) = otel.points("disco.failovers")
-    assert attributes["error.type"] == "server"
-
-
-def test_a_failed_answer_is_an_error_with_a_class_and_without_a_message(otel):
-    dying = endpoint("device", fault=Fault(3, kind=FailureKind.CRASHED))
-    live = answer(dying, None, preset("device_only"))
-    whole = otel.answer()
-    assert whole.status.status_code is StatusCode.ERROR
-    assert whole.status.description is None
-    assert whole.attributes["error.type"] == type(live.error).__qualname__ == "LocalModelError"
-    assert whole.attributes["disco.outcome"] == "failed"
-    assert "gen_ai.response.finish_reasons" not in whole.attributes
-    (attributes, point) = otel.points("gen_ai.client.operation.duration")[0]
-    assert attributes["error.type"] == "LocalModelError"
-    assert point.count == 1
-
-
-def test_an_answer_nobody_wanted_the_rest_of_is_no_error(otel):
-    answer(endpoint("device"), None, preset("device_only"), leave_after=4)
-    whole, (attempt,) = otel.answer(), otel.attempts()
-    assert whole.attributes["disco.outcome"] == "cancelled"
-    assert whole.status.status_code is attempt.status.status_code is StatusCode.UNSET
-    assert "gen_ai.response.finish_reasons" not in whole.attributes
-    assert whole.end_time >= attempt.end_time > attempt.start_time
-
-
-@pytest.mark.anyio
-async def test_an_answer_that_the_client_is_closed_on_ends_when_its_last_event_was(otel):
-    client = AsyncDisco(local=endpoint("device", ttft_s=0.01), policy="private")
-    stream = await client.chat.completions.create(**ASK, stream=True)
-    for _ in range(4):
-        await anext(stream)
-    await client.close()
-    assert stream.route.finish_reason == "cancelled"
-    whole, (attempt,) = otel.answer(), otel.attempts()
-    assert whole.attributes["disco.outcome"] == "cancelled"
-    assert whole.attributes["disco.duration_s"] > 0.01
-    assert attempt.start_time < attempt.events[0].timestamp <= attempt.end_time <= whole.end_time
-
-
 def test_without_streaming_nothing_is_said_about_chunks_the_application_gets(otel):
-    answer(endpoint("device"), None, preset("device_only"), stream=False)
-    has = otel.answer().attributes
-    assert "gen_ai.request.stream" not in has
-    assert "gen_ai.response.time_to_first_chunk" not in has
-    assert otel.points("gen_ai.client.operation.time_to_first_chunk") == []
-    assert otel.points("gen_ai.client.operation.time_per_output_chunk") == []
+    one_answer(stream=False)
+    assert not {"gen_ai.request.stream", "gen_ai.response.time_to_first_chunk"} & set(
+        otel.answer().attributes
+    )
+    for name in ("time_to_first_chunk", "time_per_output_chunk"):
+        assert otel.points(f"gen_ai.client.operation.{name}") == []
     ((_, first),) = otel.points("disco.generation.time_to_first_chunk")
     assert first.sum == pytest.approx(0.1)
 
@@ -191,8 +117,10 @@ def test_without_streaming_nothing_is_said_about_chunks_the_application_gets(ote
 class Curious(SimulatedEndpoint):
     """Notes the span that is current where it is asked."""
 
+    seen = ()
+
     def open(self, *given):
-        self.seen = [*getattr(self, "seen", ()), trace.get_current_span().get_span_context().span_id]
+        self.seen = [*self.seen, trace.get_current_span().get_span_context().span_id]
         return super().open(*given)
 
 
@@ -202,10 +130,6 @@ def page(otel, number, parents):
     with otel.provider.get_tracer("app").start_as_current_span(f"page {number}") as mine:
         parents[f"chat model-{number}"] = mine.get_span_context().span_id
         yield mine, {**ASK, "model": f"model-{number}"}
-
-
-def parents_of_answers(otel):
-    return {s.name: s.parent.span_id for s in otel.spans if s.name.startswith("chat ")}
 
 
 @pytest.mark.anyio
@@ -225,59 +149,46 @@ async def test_each_answer_hangs_below_the_span_of_the_task_that_asked(otel):
         async with anyio.create_task_group() as tasks:
             for number in range(3):
                 tasks.start_soon(task, number)
-    assert parents_of_answers(otel) == parents
-    assert sorted(device.seen) == sorted(s.context.span_id for s in otel.spans if s.name.startswith("chat "))
+    assert {s.name: s.parent.span_id for s in otel.answers()} == parents
+    assert sorted(device.seen) == sorted(s.context.span_id for s in otel.answers())
 
 
 def test_the_synchronous_client_does_the_same_from_any_thread(otel):
     parents = {}
-    with (
-        Disco(local=endpoint("device", **QUICK), policy="private") as client,
-        ThreadPoolExecutor(3) as threads,
-    ):
 
-        def task(number):
-            with page(otel, number, parents) as (_, asked):
-                client.chat.completions.create(**asked)
+    def task(number):
+        with page(otel, number, parents) as (_, asked):
+            client.chat.completions.create(**asked)
 
+    device = endpoint("device", **QUICK)
+    with Disco(local=device, policy="private") as client, ThreadPoolExecutor(3) as threads:
         assert list(threads.map(task, range(3))) == [None] * 3
-    assert parents_of_answers(otel) == parents
+    assert {s.name: s.parent.span_id for s in otel.answers()} == parents
 
 
-@pytest.mark.anyio
-async def test_what_comes_through_the_other_ways_in_is_a_span_too(otel):
-    async with AsyncDisco(local=endpoint("device", **QUICK), policy="private") as client:
-        await client.responses.create(model="gpt-4o-mini", input=CANARY)
-        await client.chat.completions.with_raw_response.create(**ASK)
-    assert [s.name for s in otel.spans if s.name.startswith("chat")] == ["chat gpt-4o-mini"] * 2
-
-
-def test_what_is_not_sampled_leaves_no_spans_but_is_counted(otel, monkeypatch):
+def test_spans_and_metrics_each_work_without_the_other(otel, monkeypatch):
+    for none in (None, metrics.NoOpMeterProvider()):
+        with monkeypatch.context() as patch:
+            patch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", none)
+            one_answer()
+    assert (len(otel.spans), otel.metrics()) == (4, {})
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(otel.exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    answer(endpoint("device"), None, preset("device_only"))
-    assert otel.spans == []
-    assert otel.points("gen_ai.client.operation.duration")[0][1].count == 1
-
-
-def test_spans_work_without_metrics(otel, monkeypatch):
-    for none in (None, metrics.NoOpMeterProvider()):
-        monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", none)
-        answer(endpoint("device"), None, preset("device_only"))
+    one_answer()
     assert len(otel.spans) == 4
-    assert otel.metrics() == {}
+    assert otel.points("gen_ai.client.operation.duration")[0][1].count == 1
 
 
 def test_a_provider_may_be_set_after_the_first_answer(monkeypatch):
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
-    answer(endpoint("device"), None, preset("device_only"))
+    one_answer()
     for _ in range(2):  # and another one after that
         exporter = InMemorySpanExporter()
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-        answer(endpoint("device"), None, preset("device_only"))
+        one_answer()
         assert len(exporter.get_finished_spans()) == 2
 
 
@@ -287,46 +198,38 @@ def test_a_broken_provider_harms_no_answer(otel, caplog, moment):
         raise RuntimeError(f"broken, and tells {CANARY}")
 
     otel.provider.add_span_processor(type("Broken", (SpanProcessor,), {moment: fail})())
-    live = answer(endpoint("device"), None, preset("device_only"))
-    assert live.error is None
-    assert live.record.finish_reason == "stop"
+    live = one_answer()
+    assert (live.error, live.record.finish_reason) == (None, "stop")
     said = [r.getMessage() for r in caplog.records if r.name == "disco"]
     assert said
     assert all(text.startswith("OpenTelemetry raised RuntimeError at ") for text in said)
     assert CANARY not in caplog.text
 
 
-# ---------------------------------------------------------------------- whatever happens
+KINDS = st.sampled_from(
+    [FailureKind.SERVER, FailureKind.CRASHED, FailureKind.RATE_LIMIT, FailureKind.UNSERVED]
+)
+PROFILES = st.fixed_dictionaries(
+    {"ttft_s": st.floats(0.01, 2.0), "decode_tps": st.floats(5.0, 200.0), "packet_tokens": st.integers(1, 8)},
+    optional={"fault": st.builds(Fault, st.integers(0, 40), kind=KINDS)},
+)
 
-REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m")
 
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(situations())
-def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situation):
-    profiles, pace, costs = (situation[key] for key in ("profiles", "pace", "costs"))
-    candidates = {
-        name: Candidate(
-            name,
-            "device" if name == "device" else "any",
-            Rates(1e-9, costs[name]),
-            parks=name == "device",
-            continues=True,
-        )
-        for name in profiles
-    }
-    config = SessionConfig(
-        prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None
-    )
-    session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
-    how = {key: situation[key] for key in ("cancel_at", "cancel_takes_s")}
-    result = run_session(session, profiles, REQUEST, np.random.default_rng(situation["seed"]), **how)
-    route = make_record(session, settle_accounts(session), preset="test", created_s=1e9)
-    asked = RequestFacts(model="m", stream=situation["streams"], params={}, created_s=1e9)
-
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    profiles=st.tuples(st.none() | PROFILES, PROFILES),
+    policy=st.sampled_from(["race", "server_only", "device_only"]),
+    pace=st.fixed_dictionaries({"moves": st.booleans(), "pace_tps": st.sampled_from(["off", 5.0, 20.0])}),
+    how=st.fixed_dictionaries({"stream": st.booleans(), "leave_after": st.none() | st.integers(1, 40)}),
+)
+def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, profiles, policy, pace, how):
     otel.exporter.clear()
-    Traced(otel.provider.get_tracer("disco"), None, asked).finish(route, facts(route, asked, result.error))
-    whole, attempts = otel.answer(), otel.attempts()
+    device, server = profiles
+    here = endpoint("device", **device) if device else None
+    live = answer(
+        here, endpoint("server", **server), preset("race" if here is None else policy, **pace), **how
+    )
+    route, whole, attempts = live.record, otel.answer(), otel.attempts()
     assert len(attempts) == len(route.attempts)
     assert whole.end_time - whole.start_time == pytest.approx(route.duration_s * 1e9, abs=1e3)
     for attempt in attempts:
@@ -337,6 +240,6 @@ def test_whatever_happens_attempts_lie_within_the_answer_and_add_up(otel, situat
     assert times == sorted(times)
     assert all(whole.start_time <= at <= whole.end_time for at in times)
     assert sum(a.attributes["disco.cost_usd"] for a in attempts) == pytest.approx(route.cost)
-    assert (whole.status.status_code is StatusCode.ERROR) == (result.error is not None)
+    assert (whole.status.status_code is StatusCode.ERROR) == (live.error is not None)
     # Whoever counts as failed over in a replay does so here; what nobody read to its end counts, too.
-    assert bool(route.failovers) >= _has_failed_over(session)
+    assert bool(route.failovers) >= _has_failed_over(live.session)
