@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from openai import AsyncStream, Stream
+from openai import AsyncStream
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 from scripted_server import WAIT_FOR_CLOSE, chunk, scripted_server, sse, stream, usage
 
-from disco import AsyncDisco, Disco
+from disco import AsyncDisco
 from disco.client.chat.helper_events import StreamState
 from disco.dispatch import Preset
 
@@ -216,24 +216,3 @@ async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_sta
     assert pickled.model_dump() == whole.model_dump()
     assert pickled.route.to_json(timelines=True) == whole.route.to_json(timelines=True)
     assert "route" not in whole.model_dump_json()
-
-
-@pytest.mark.real
-async def test_chunks_of_a_synchronous_raw_response() -> None:
-    def read(server: Any) -> None:
-        with connect(server, Disco) as client:
-            raw = client.chat.completions.with_raw_response
-            whole = raw.create(**ASKED).parse()
-            assert isinstance(whole, Stream)
-            of_bytes: Any = Stream[ChatCompletionChunk]
-            seen = raw.create(**ASKED).parse(to=of_bytes)
-            ours, seen = (
-                [facts(item.model_copy(update={"id": "x"})) for item in made] for made in (whole, seen)
-            )
-            assert ours == seen
-            kinds = [event.type for event in client.responses.create(**EVENTS)]
-            assert kinds.count("response.output_text.delta") == len(TEXT)
-            assert kinds[-1] == "response.completed"
-
-    async with scripted_server(ANSWER) as server:
-        await anyio.to_thread.run_sync(read, server)

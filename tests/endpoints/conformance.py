@@ -32,9 +32,7 @@ class Subject:
     exact: bool = False  # the text is the same whatever was cached: no floating-point arithmetic is involved
     prompt_s: float = CPU_S  # how much work a cancelled attempt may still make, in seconds of processor time
     within_s: float = WITHIN_S  # how long it may go on, with room for a busy machine
-    work_s: Callable[[], float] = (
-        cpu_s  # seconds of processor time used so far; when simulated, nothing works
-    )
+    work_s: Callable[[], float] = cpu_s  # processor time used so far; when simulated, nothing works
     long_tokens: int = 1400  # of a prompt whose prefill is long enough to be cancelled in the middle
     # What the server, not the endpoint, gets wrong: it ignores "max_completion_tokens"; a prompt too long for its
     # "context" is an empty stream.
