@@ -1,7 +1,7 @@
 """The endpoint contract as code: what can be observed of `disco/endpoints/contract.py`; here, stopping.
 
 A check is an async function of a `Subject` and an endpoint that is idle; `test_conformance.py` runs each on every
-endpoint. Others are in `conformance_writing` and `conformance_devices`.
+endpoint. Others are in `conformance_writing`.
 """
 
 from __future__ import annotations

@@ -19,12 +19,10 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from tests.endpoints import conformance_devices, conformance_writing
+from tests.endpoints import conformance_writing as contract
 from tests.endpoints.conformance import CHECKS, OF_DEVICES, Subject
 
 pytestmark = pytest.mark.real
-
-assert conformance_devices, conformance_writing  # they add their checks
 
 
 def run(subject, check, endpoint, backend, options=None):
@@ -69,7 +67,7 @@ def test_simulated(numbers, check, backend):
 
 def test_the_suite_notices_an_echo():
     with pytest.raises(AssertionError, match="an echo"):
-        run_simulated(conformance_writing.it_continues_exactly_where_the_prefix_ends, "asyncio", seam="leaks")
+        run_simulated(contract.it_continues_exactly_where_the_prefix_ends, "asyncio", seam="leaks")
 
 
 # ---------------------------------------------------------------- the model of this machine
@@ -92,10 +90,10 @@ def test_llama_cpp(thread_model, check, backend):
 
 # What is written by the same code as in the thread; `test_process.py` compares both.
 AS_IN_THE_THREAD = {
-    conformance_writing.max_tokens_is_respected_under_both_its_names,
-    conformance_writing.of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed,
-    conformance_writing.it_continues_exactly_where_the_prefix_ends,
-    conformance_devices.log_probabilities_are_given_to_those_who_want_them,
+    contract.max_tokens_is_respected_under_both_its_names,
+    contract.of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed,
+    contract.it_continues_exactly_where_the_prefix_ends,
+    contract.log_probabilities_are_given_to_those_who_want_them,
 }
 APART = [check for check in (*CHECKS, *OF_DEVICES) if check not in AS_IN_THE_THREAD]
 
