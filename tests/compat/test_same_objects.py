@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from openai import AsyncOpenAI, AsyncStream, Stream
+from openai import AsyncStream
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
-from scripted_server import chunk, scripted_server, sse, stream, usage
+from scripted_server import WAIT_FOR_CLOSE, chunk, scripted_server, sse, stream, usage
 
-from disco import AsyncDisco, Disco
+from disco import AsyncDisco
 from disco.client.chat.helper_events import StreamState
 from disco.dispatch import Preset
 
@@ -45,6 +45,7 @@ def at(index: int, body: dict[str, Any]) -> dict[str, Any]:
 
 
 TEXT = [chunk(f" w{n}") for n in range(6)]
+HM, THOUGHTLESS = chunk(reasoning_content="hm"), chunk("", role="assistant", reasoning_content=None)
 SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "text": [ROLE, *TEXT, END, usage(3, 6)],
     "no role chunk": [*TEXT, END],
@@ -55,10 +56,10 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "the end with text": [ROLE, *TEXT, chunk("end", finish="stop")],
     "text behind the end": [ROLE, *TEXT, END, *TEXT],
     "cut off": [ROLE, *TEXT, chunk(finish="length")],
-    "thoughts before": [ROLE, *[chunk(reasoning_content="hm")] * 3, *TEXT, END],
+    "thoughts before": [ROLE, *[HM] * 3, *TEXT, END],
     "thoughts, null beside the text": [
-        chunk(role="assistant", content="", reasoning_content=None),
-        *[chunk(reasoning_content="hm")] * 2,
+        THOUGHTLESS,
+        *[HM] * 2,
         *[chunk("x", reasoning_content=None)] * 5,
         END,
     ],
@@ -71,8 +72,7 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "two choices": [ROLE, at(1, ROLE), *TEXT, *[at(1, body) for body in TEXT], END, at(1, END)],
     "a fingerprint that changes": [
         ROLE,
-        *({**body, "system_fingerprint": f"fp{n // 2}"} for n, body in enumerate(TEXT)),
-        END,
+        *({**TEXT[n], "system_fingerprint": f"fp{n // 2}"} for n in range(6)),
     ],
     "usage in every chunk": [ROLE, *({**body, "usage": usage(3, 1)["usage"]} for body in TEXT), END],
 }
@@ -82,11 +82,10 @@ class Weather(BaseModel):
     city: str
 
 
+TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {}}}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "a tool": {
-        "input_tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {}}}]
-    },
+    "a tool": {"input_tools": [TOOL]},
     "a class": {"response_format": Weather},
 }
 
@@ -102,12 +101,16 @@ def facts(value: Any) -> Any:
     return value
 
 
-def outcome(call: Any) -> Any:
+def outcome(call: Any, *of: Any) -> Any:
     """What comes of a call, be it an error."""
     try:
-        return facts(call())
+        return facts(call(*of))
     except Exception as error:  # noqa: BLE001 - whatever it is, it has to be the same
         return type(error)
+
+
+def chunk_of(body: Any) -> ChatCompletionChunk:
+    return ChatCompletionChunk.construct(**json.loads(json.dumps(body)))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -115,13 +118,11 @@ def outcome(call: Any) -> Any:
 def test_the_helpers_events(script: str, way: str) -> None:
     states = ChatCompletionStreamState(**WAYS[way]), StreamState(**WAYS[way])
     for body in SCRIPTS[script]:
-        steps = []
-        for state in states:
-            parsed = ChatCompletionChunk.construct(**json.loads(json.dumps(body)))
-            events = outcome(lambda state=state, parsed=parsed: list(state.handle_chunk(parsed)))
-            steps.append((events, facts(state.current_completion_snapshot)))
-        assert steps[0] == steps[1]
-        if isinstance(steps[0][0], type):
+        plain, ours = (outcome(state.handle_chunk, chunk_of(body)) for state in states)
+        assert ours == plain
+        snapshots = [facts(state.current_completion_snapshot) for state in states]
+        assert snapshots[0] == snapshots[1]
+        if isinstance(plain, type):
             return
     assert outcome(states[0].get_final_completion) == outcome(states[1].get_final_completion)
 
@@ -131,10 +132,8 @@ def test_only_a_few_chunks_of_an_answer_take_the_long_way(monkeypatch) -> None:
     longer = StreamState._longer
     monkeypatch.setattr(StreamState, "_longer", lambda *given: taken.append(1) or longer(*given))
     state = StreamState()
-    messages = []
-    for body in [ROLE, *TEXT * 10, END]:
-        events = state.handle_chunk(ChatCompletionChunk.construct(**json.loads(json.dumps(body))))
-        messages.append(events[0].snapshot.choices[0].message)
+    bodies = [ROLE, *TEXT * 10, END]
+    messages = [state.handle_chunk(chunk_of(body))[0].snapshot.choices[0].message for body in bodies]
     assert len(taken) >= 10 * len(TEXT) - 2
     # What was handed out stays as it was: each chunk has a message of its own.
     assert [len(message.content) for message in messages[:4]] == [0, 3, 6, 9]
@@ -143,40 +142,14 @@ def test_only_a_few_chunks_of_an_answer_take_the_long_way(monkeypatch) -> None:
 # ---------------------------------------------------------------------- raw responses, parsed
 
 ANSWER = stream(sse(ROLE, done=False), sse(*TEXT[:3], done=False), sse(*TEXT[3:], END, usage(3, 6)))
-ASKED: Any = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
-ONLY_SERVER = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
+WHOLE: Any = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+ASKED: Any = {**WHOLE, "stream": True}
+EVENTS: Any = {"model": "m", "input": "x", "stream": True}
 
 
-def connect(kind: Any, base_url: str) -> Any:
-    own = {} if kind is AsyncOpenAI else {"policy": ONLY_SERVER, "price": (1.0, 1.0)}
-    return kind(base_url=base_url, api_key="k", **own)
-
-
-@pytest.mark.real
-async def test_chunks_of_a_raw_response() -> None:
-    with_usage: Any = {**ASKED, "stream_options": {"include_usage": True}}
-    async with scripted_server(ANSWER) as server:
-        seen = []
-        for kind in (AsyncOpenAI, AsyncDisco):
-            async with connect(kind, server.base_url) as client:
-                raw = await client.chat.completions.with_raw_response.create(**with_usage)
-                parsed = raw.parse()
-                assert isinstance(parsed, AsyncStream)
-                seen.append([facts(item) async for item in parsed])
-                assert raw.http_response.is_closed
-                ways = client.chat.completions.with_streaming_response
-                async with ways.create(**with_usage) as response:
-                    seen.append([facts(item) async for item in await response.parse()])
-    plain, streaming, ours, ours_streaming = seen
-    assert plain == streaming
-    assert ours == ours_streaming
-    assert [text(f) for f in ours] == [text(f) for f in plain]
-
-
-def text(made: Any) -> Any:
-    """What a chunk says, of its facts."""
-    choices = made[3]["choices"]
-    return choices[0][3]["delta"][3].get("content") if choices else made[3]["usage"][3]["total_tokens"]
+def connect(server: Any, kind: Any = AsyncDisco) -> Any:
+    only_server = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"})
+    return kind(base_url=server.base_url, api_key="k", policy=only_server, price=(1.0, 1.0))
 
 
 @pytest.mark.real
@@ -186,30 +159,34 @@ async def test_parsing_takes_no_way_around_bytes_and_gives_what_the_bytes_say(wa
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     of_bytes: Any = AsyncStream[ChatCompletionChunk if way == "chat" else ResponseStreamEvent]
     parsed_bytes = []
-    async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
-
-        async def ask() -> Any:
-            if way == "chat":
-                return await client.chat.completions.with_raw_response.create(**ASKED)
-            return await client.responses.with_raw_response.create(model="m", input="x", stream=True)
-
+    async with scripted_server(ANSWER) as server, connect(server) as client:
+        resource, asked = (client.chat.completions, ASKED) if way == "chat" else (client.responses, EVENTS)
         process = client._process_response_data
-        seen = [facts(item) async for item in (await ask()).parse(to=of_bytes)]
+        response = await resource.with_raw_response.create(**asked)
+        seen = [facts(item) async for item in response.parse(to=of_bytes)]
         monkeypatch.setattr(
             client, "_process_response_data", lambda **given: parsed_bytes.append(1) or process(**given)
         )
-        ours = [facts(item) async for item in (await ask()).parse()]
-        if way == "responses":
-            # Validated or constructed, the SDK's events differ only in which fields count as given.
-            assert [(f[0], f[3]) for f in ours] == [(f[0], f[3]) for f in seen]
-        else:
-            assert ours == seen
+        raw = await resource.with_raw_response.create(**asked)
+        parsed = raw.parse()
+        assert isinstance(parsed, AsyncStream)
+        ours = [facts(item) async for item in parsed]
+        assert raw.http_response.is_closed
         assert len(parsed_bytes) < (1 if way == "chat" else len(TEXT) + 6)
+        async with resource.with_streaming_response.create(**asked) as response:
+            assert ours == [facts(item) async for item in await response.parse()]
+    if way == "responses":
+        # Validated or constructed, the SDK's events differ only in which fields count as given.
+        ours, seen = ([(f[0], f[3]) for f in made] for made in (ours, seen))
+    assert ours == seen
 
 
 @pytest.mark.real
-async def test_a_raw_response_is_read_once_in_whatever_way() -> None:
-    async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
+async def test_a_raw_response_is_read_once_in_whatever_way_and_leaving_it_stops_the_answer() -> None:
+    async with (
+        scripted_server(ANSWER, ANSWER, [*ANSWER[:3], WAIT_FOR_CLOSE]) as server,
+        connect(server) as client,
+    ):
         raw = client.chat.completions.with_raw_response
         response = await raw.create(**ASKED)
         assert [item async for item in response.parse()]
@@ -220,13 +197,17 @@ async def test_a_raw_response_is_read_once_in_whatever_way() -> None:
         assert lines[-2] == "data: [DONE]"
         with pytest.raises(httpx2.StreamConsumed):
             _ = [item async for item in response.parse()]
+        async with (await raw.create(**ASKED)).parse() as parsed:
+            async for _ in parsed:
+                break
+        with anyio.fail_after(60):
+            await server.closed.wait()
 
 
 @pytest.mark.real
 async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_stays_with_copies() -> None:
-    asked = {name: value for name, value in ASKED.items() if name != "stream"}
-    async with scripted_server(ANSWER) as server, connect(AsyncDisco, server.base_url) as client:
-        whole = await client.chat.completions.create(**asked)
+    async with scripted_server(ANSWER) as server, connect(server) as client:
+        whole = await client.chat.completions.create(**WHOLE)
         copied, pickled = copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))
     assert whole.route.answer_tokens == len(TEXT)
     assert whole.route is whole.route
@@ -235,40 +216,3 @@ async def test_the_route_of_a_completion_is_written_when_it_is_asked_for_and_sta
     assert pickled.model_dump() == whole.model_dump()
     assert pickled.route.to_json(timelines=True) == whole.route.to_json(timelines=True)
     assert "route" not in whole.model_dump_json()
-
-
-@pytest.mark.real
-async def test_leaving_a_parsed_stream_stops_the_answer() -> None:
-    script = [*ANSWER[:2], *ANSWER[2:3], "wait for close"]
-    async with scripted_server(script) as server, connect(AsyncDisco, server.base_url) as client:
-        response = await client.chat.completions.with_raw_response.create(**ASKED)
-        async with response.parse() as parsed:
-            async for _ in parsed:
-                break
-        with anyio.fail_after(60):
-            await server.closed.wait()
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_chunks_of_a_synchronous_raw_response() -> None:
-    async with scripted_server(ANSWER) as server:
-
-        def read() -> list[Any]:
-            with connect(Disco, server.base_url) as client:
-                raw = client.chat.completions.with_raw_response
-                whole = raw.create(**ASKED).parse()
-                assert isinstance(whole, Stream)
-                ours = [item.model_copy(update={"id": "x"}) for item in whole]
-                of_bytes: Any = Stream[ChatCompletionChunk]
-                seen = [
-                    item.model_copy(update={"id": "x"}) for item in raw.create(**ASKED).parse(to=of_bytes)
-                ]
-                events = client.responses.create(model="m", input="x", stream=True)
-                kinds = [event.type for event in events]
-                assert kinds.count("response.output_text.delta") == len(TEXT)
-                assert kinds[-1] == "response.completed"
-                return [facts(ours), facts(seen)]
-
-        ours, seen = await anyio.to_thread.run_sync(read)
-        assert ours == seen

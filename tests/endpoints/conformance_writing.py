@@ -1,41 +1,80 @@
-"""The endpoint contract about answers: their events, limits, usage, two at once, and continuing; see `conformance`."""
+"""The endpoint contract of answers, and of devices: turns, parking, warm followers, progress; see `conformance`."""
 
 from __future__ import annotations
+
+import math
 
 import anyio
 import openai
 import pytest
 
-from disco.endpoints.contract import Attempt
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Ended, Started, Usage
+from disco.events import Parked, Started, Usage
 from disco.request import Prefix
 from tests.endpoints.conformance import (
     ask,
+    cancelled,
     check,
+    check_of_devices,
+    closed_twice_by_other_tasks,
     collect,
     complete,
     endless,
     first_content,
+    follower,
+    fresh,
     it_has_stopped,
     long_prompt,
+    next_event,
+    nothing_left,
+    parked,
     prompt_next,
     resources,
+    same,
+    soon,
     text_of,
     tokens_of,
+    used,
 )
 
 
 @check
-async def it_yields_batches_then_ended_then_stops(subject, endpoint):
-    async with endpoint.open(ask()) as attempt:
+async def what_it_can_do_it_says(subject, endpoint):
+    await endpoint.warm_up()
+    await endpoint.warm_up()
+    able = endpoint.capabilities("smollm2-135m")
+    assert able.ready
+    assert able.context_tokens in (None, subject.context_tokens)
+    assert endpoint.name
+    assert endpoint.place in ("device", "server")
+    async with endpoint.open(ask(max_tokens=3)) as attempt:
+        assert able.parks or not attempt.park()
+        assert able.follows or not (attempt.follow() or attempt.extend(Prefix("Once")))
+        assert isinstance(await anext(attempt), Started) == able.announces
+        await collect(attempt)
+    assert [attempt.park(), attempt.follow(), attempt.extend(Prefix("Once"))] == [False] * 3
+
+
+@check
+async def an_answer_is_batches_and_an_end_with_exact_usage(subject, endpoint):
+    request = ask()
+    attempt = endpoint.open(request)
+    assert attempt.usage == Usage()
+    async with attempt:
         batches, ended = await collect(attempt)
-        assert text_of(batches)
-        assert ended.finish_reason in ("stop", "length")
-        usage = attempt.usage
-        assert ended.usage in (None, usage)
+    usage, text = attempt.usage, text_of(batches)
+    assert text
+    assert ended.finish_reason in ("stop", "length")
+    assert (
+        tokens_of(batches) <= usage.completion_tokens <= tokens_of(batches) + 1
+    )  # the end token counts or not
     await attempt.aclose()
     assert attempt.usage == usage
+    same(subject, text, (await complete(endpoint, request))[0])
+    _, _, _, longer = await complete(endpoint, ask("One two three. " * 20, max_tokens=1))
+    assert longer.usage.prompt_tokens > usage.prompt_tokens + 40
+    # Its characters are several tokens each; what `collect` sees is always complete.
+    await complete(endpoint, ask("Repeat exactly: 你好世界 🎉👩‍👩‍👧 ñandú 😀😀😀", max_tokens=24))
 
 
 @check
@@ -45,8 +84,7 @@ async def opening_does_nothing_until_iterated(subject, endpoint):
     attempt = endpoint.open(long_prompt(subject))
     await anyio.sleep(0.1)
     assert resources() == before
-    # A device that worked on it would not be free now.
-    await prompt_next(subject, endpoint)
+    await prompt_next(subject, endpoint)  # a device that worked on it would not be free now
     assert attempt.usage == Usage()
     await attempt.aclose()
     await attempt.aclose()
@@ -55,77 +93,14 @@ async def opening_does_nothing_until_iterated(subject, endpoint):
 
 
 @check
-async def text_is_always_complete_utf8(subject, endpoint):
-    request = ask("Repeat exactly: 你好世界 🎉👩‍👩‍👧 ñandú 😀😀😀", max_tokens=40)
-    async with endpoint.open(request) as attempt:
-        batches, _ = await collect(attempt)
-    for text in (delta.text for batch in batches for delta in batch):
-        assert "\ufffd" not in text
-        text.encode("utf-8", errors="strict")
-
-
-@check
-async def the_same_request_gives_the_same_answer(subject, endpoint):
-    request = ask("What is the capital of France?", max_tokens=8)
-    same(subject, *[(await complete(endpoint, request))[0] for _ in range(2)])
-
-
-def same(subject, one: str, other: str) -> None:
-    if subject.exact:
-        assert one == other
-    else:  # a cached prompt changes the arithmetic in its last digits, seldom the first word
-        assert one.split()[:1] == other.split()[:1]
-
-
-# ---------------------------------------------------------------- limits and usage
-
-
-@check
 async def max_tokens_is_respected_under_both_its_names(subject, endpoint):
-    limits = [("max_tokens", 1), ("max_tokens", 5), ("max_completion_tokens", 3)]
-    for name, limit in limits:
+    for name, limit in (("max_tokens", 1), ("max_tokens", 5), ("max_completion_tokens", 3)):
         if name in subject.limits:
             continue
-        params = {"max_tokens": None, name: limit}
-        _, tokens, ended, attempt = await complete(endpoint, ask(**params))
+        _, tokens, ended, attempt = await complete(endpoint, ask(**{"max_tokens": None, name: limit}))
         assert 1 <= tokens <= limit
         assert ended.finish_reason == "length"
         assert attempt.usage.completion_tokens <= limit + 1
-
-
-@check
-async def what_is_written_already_lowers_max_tokens(subject, endpoint):
-    if not endpoint.capabilities().continues:
-        pytest.skip("does not continue")
-    prefix = Prefix("Once upon a time there was", tokens=6)
-    _, tokens, ended, _ = await complete(endpoint, ask(max_tokens=10), prefix)
-    assert 1 <= tokens <= 4
-    assert ended.finish_reason == "length"
-    for limit in (6, 3):  # nothing is left to write
-        text, tokens, ended, _ = await complete(endpoint, ask(max_tokens=limit), prefix)
-        assert (text, tokens, ended.finish_reason) == ("", 0, "length")
-
-
-@check
-async def usage_grows_and_is_exact_in_the_end(subject, endpoint):
-    async with endpoint.open(ask(max_tokens=20)) as attempt:
-        assert attempt.usage == Usage()
-        emitted = last = 0
-        async for event in attempt:
-            usage = attempt.usage
-            assert usage.prompt_tokens > 0 or isinstance(event, Started)
-            assert 0 <= usage.cached_tokens <= usage.prompt_tokens
-            assert usage.completion_tokens >= last
-            last = usage.completion_tokens
-            if isinstance(event, Ended):
-                assert event.usage in (None, usage)
-            elif isinstance(event, list):
-                emitted += tokens_of([event])
-                assert usage.completion_tokens >= emitted
-        assert emitted <= attempt.usage.completion_tokens <= emitted + 1  # the end token counts or not
-    assert attempt.usage.completion_tokens == last
-    _, _, _, longer = await complete(endpoint, ask("One two three. " * 20, max_tokens=1))
-    assert longer.usage.prompt_tokens > attempt.usage.prompt_tokens + 40
 
 
 @check
@@ -149,45 +124,26 @@ async def a_prompt_over_the_context_fails_as_such(subject, endpoint):
         await prompt_next(subject, endpoint)
 
 
-# ---------------------------------------------------------------- side by side
-
-
 @check
-async def two_attempts_at_once_both_complete_unmixed(subject, endpoint):
+async def of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed(subject, endpoint):
     questions = ["Name three colours.", "What is two plus two?"]
     alone = [(await complete(endpoint, ask(q, max_tokens=6)))[0] for q in questions]
     together = ["", ""]
 
     async def one(i):
-        text, tokens, ended, _ = await complete(endpoint, ask(questions[i], max_tokens=6))
+        together[i], tokens, ended, _ = await complete(endpoint, ask(questions[i], max_tokens=6))
         assert tokens <= 6
         assert ended.finish_reason in ("stop", "length")
-        together[i] = text
 
+    dropped = endpoint.open(endless(subject))
     async with anyio.create_task_group() as group:
         group.start_soon(one, 0)
         group.start_soon(one, 1)
-    for i in (0, 1):
-        same(subject, together[i], alone[i])
-
-
-@check
-async def cancelling_one_of_two_leaves_the_other(subject, endpoint):
-    kept, dropped = endpoint.open(ask(max_tokens=30)), endpoint.open(endless(subject))
-    result = []
-
-    async def consume():
-        result.append(await collect(kept))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(consume)
         with anyio.move_on_after(0.05):
             await first_content(dropped)
         await dropped.aclose()
-    batches, ended = result[0]
-    assert ended.finish_reason in ("stop", "length")
-    assert text_of(batches)
-    await kept.aclose()
+    for i in (0, 1):
+        same(subject, together[i], alone[i])
 
 
 # ---------------------------------------------------------------- continuing
@@ -196,14 +152,10 @@ async def cancelling_one_of_two_leaves_the_other(subject, endpoint):
 PREFIXES = [
     Prefix("Once upon a time there was a small", tokens=8),
     Prefix("Once upon a time there was a small ", tokens=9),
-    Prefix("Once upon a time there was a mill.\n", tokens=10),
     Prefix("Once upon a time there was a mill.\n\n", tokens=10),
     Prefix("Once upon a time there was a beauti", tokens=9, withheld=" beauti"),
-    Prefix("Once upon a time there was", tokens=6, withheld=" was"),
     Prefix("Once", tokens=1, withheld="Once"),
-    Prefix("They all danced at the mill 🎉", tokens=10),
     Prefix("A family 👩‍👩‍👧 lived by the river", tokens=15, withheld=" river"),
-    Prefix("从前有一条河", tokens=12),
     Prefix("A mill ends a turn with <|im_end|> and", tokens=14),
 ]
 
@@ -214,11 +166,14 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
         pytest.skip("does not continue")
     restart, _, _, whole = await complete(endpoint, ask(max_tokens=20))
     assert whole.seam is None, "an answer from its beginning has no seam"
+    text, tokens, ended, _ = await complete(endpoint, ask(max_tokens=PREFIXES[0].tokens), PREFIXES[0])
+    assert (text, tokens, ended.finish_reason) == ("", 0, "length"), "nothing is left to write"
     for prefix in PREFIXES:
         room = max(8, prefix.tokens + 2)  # for all of an echo, and for a restart
-        asked = ask(max_tokens=prefix.tokens + room)
         try:
-            text, tokens, ended, attempt = await complete(endpoint, asked, prefix)
+            text, tokens, ended, attempt = await complete(
+                endpoint, ask(max_tokens=prefix.tokens + room), prefix
+            )
         except EndpointFailure as failure:
             # Allowed by the contract: the withheld piece does not come again, or a prompt that is sent as
             # text cannot tell a control token from its name.
@@ -228,61 +183,182 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
         assert ended.finish_reason in ("stop", "length")
         # How many tokens the withheld text is to the target, a server's endpoint can only estimate.
         assert tokens <= room + len(prefix.withheld) // 3
-        assert attempt.usage.prompt_tokens > 0
         assert not text.startswith(prefix.text), f"an echo of {prefix.text!r}"
         tail = prefix.text[-10:]
         assert not text.lstrip().startswith(tail.lstrip()), f"a repeat after {prefix.text!r}: {text!r}"
         assert not (len(restart) >= 20 and text.lstrip().startswith(restart[:20])), f"a restart: {text!r}"
-        assert "\ufffd" not in text
-        text.encode("utf-8", errors="strict")
-        its_seam_adds_up(attempt, prefix, text)
-
-
-def its_seam_adds_up(attempt: Attempt, prefix: Prefix, text: str) -> None:
-    """What became of the seam is told, and missing is what repeats the prefix and nothing else."""
-    seam = attempt.seam
-    assert seam is not None
-    assert seam.verdict in ("continued", "echo")
-    assert seam.sent_chars == len(prefix.sent)
-    assert seam.written_chars - seam.swallowed_chars == len(text)
-    if text:
+        # What became of the seam is told, and missing is what repeats the prefix and nothing else.
+        seam = attempt.seam
+        assert seam.verdict in ("continued", "echo")
+        assert seam.sent_chars == len(prefix.sent)
+        assert seam.written_chars - seam.swallowed_chars == len(text)
         echo_chars = seam.sent_chars if seam.verdict == "echo" else 0
-        assert seam.swallowed_chars == echo_chars + len(prefix.withheld)
+        assert not text or seam.swallowed_chars == echo_chars + len(prefix.withheld)
 
 
-@check
-async def it_goes_on_with_its_own_answer(subject, endpoint):
-    if not endpoint.capabilities().continues:
-        pytest.skip("does not continue")
-    whole, tokens, _, _ = await complete(endpoint, ask(max_tokens=16))
-    cuts = sorted({len(whole) // 3, len(whole) // 2, whole.rfind(" ", 0, len(whole) // 2)})
-    for cut in (c for c in cuts if c > 0):
-        text = whole[:cut]
-        # Hand over as a session does: from the whitespace before the last, perhaps incomplete, word.
-        word_at = max(text.rfind(" "), text.rfind("\n"), 0)
-        prefix = Prefix(text, tokens=tokens // 2, withheld=text[word_at:])
-        try:
-            rest, _, _, _ = await complete(endpoint, ask(max_tokens=16 + tokens // 2), prefix)
-        except EndpointFailure as failure:
-            assert failure.kind is FailureKind.SEAM  # noqa: PT017
-            continue
-        if subject.exact:
-            assert (text + rest).startswith(whole)
-        else:
-            assert rest
-            # The end of the word that was cut is written once: the same word as before the cut.
-            assert (text + rest)[word_at:].split()[:1] == whole[word_at:].split()[:1]
+# ---------------------------------------------------------------- devices
+
+STORY = "Once upon a time there was a mill by the river, and the miller had three sons. "
 
 
-# ---------------------------------------------------------------- the endpoint
+@check_of_devices
+async def an_attempt_that_waits_has_not_begun(subject, endpoint):
+    await complete(endpoint, ask(max_tokens=2))
+    async with endpoint.open(endless(subject)) as first:
+        await first_content(first)
+        assert endpoint.capabilities().waiting == 1
+        async with endpoint.open(fresh()) as second:
+            with anyio.move_on_after(0.1):
+                await anext(second)
+                pytest.fail("two at once")
+            assert second.usage == Usage()
+            assert second.progress is None
+    assert endpoint.capabilities().waiting in (0, 1)  # a job that was just stopped may still leave
+    await prompt_next(subject, endpoint)
 
 
-@check
-async def capabilities_are_consistent(subject, endpoint):
-    await endpoint.warm_up()
-    await endpoint.warm_up()
-    capabilities = endpoint.capabilities("smollm2-135m")
-    assert capabilities.ready
-    assert capabilities.context_tokens in (None, subject.context_tokens)
-    assert endpoint.name
-    assert endpoint.place in ("device", "server")
+@check_of_devices
+async def progress_is_told_while_it_reads(subject, endpoint):
+    await complete(endpoint, ask(max_tokens=2))
+    rows, seen = 50, []  # all of it is read here, in several batches
+    async with endpoint.open(fresh(rows)) as attempt, anyio.create_task_group() as group:
+        assert attempt.progress is None
+
+        async def look():
+            while True:
+                seen.append(attempt.progress)
+                await anyio.sleep(0.005)
+
+        group.start_soon(look)
+        began_at = anyio.current_time()
+        await next_event(attempt)  # text, or an end: the model may have nothing to say
+        took_s = anyio.current_time() - began_at
+        group.cancel_scope.cancel()
+        last = attempt.progress
+    assert last.tokens_done == last.tokens_total > 4 * rows
+    told = [one.tokens_done for one in seen if one is not None]
+    assert told == sorted(told)
+    assert len(set(told)) > 2
+    assert last.prefill_tps > 0.5 * last.tokens_total / took_s
+
+
+@check_of_devices
+async def parking(subject, endpoint):
+    request = fresh(45, max_tokens=5)  # so that there is a prefill to be parked in
+    attempt, told = endpoint.open(request), []
+
+    async def park():
+        await anyio.sleep(0.01)
+        told.append(attempt.park())
+
+    async with attempt, anyio.create_task_group() as group:
+        group.start_soon(park)
+        batches, ended = await collect(attempt)
+    assert (told, text_of(batches), ended.finish_reason) == ([True], "", "parked")
+    assert attempt.usage.prompt_tokens > 100
+    assert attempt.usage.completion_tokens == 0
+    assert not attempt.park()
+    _, tokens, _, warm = await complete(endpoint, request)
+    assert 1 <= tokens <= 5
+    assert warm.usage.cached_tokens >= 0.9 * warm.usage.prompt_tokens - 8  # its prefill was kept
+
+
+@check_of_devices
+async def a_follower_reads_once_and_never_writes(subject, endpoint):
+    request = fresh(20)
+    async with follower(endpoint, request) as attempt:  # it still reads when it has been told thrice
+        started = await anext(attempt)
+        for n in (1, 2, 3):
+            assert attempt.extend(Prefix(STORY * n, tokens=20 * n))
+        before = (await parked(attempt)).usage
+        assert before == attempt.usage
+        assert started == Started(before.cached_tokens)
+        assert before.prompt_tokens > 120
+        for n in (4, 5):
+            assert attempt.extend(Prefix(STORY * n, tokens=20 * n))
+            now = (await parked(attempt)).usage
+            # The end of the old text may be cut into other tokens in the new one, and is read again then.
+            assert 15 <= now.prompt_tokens - before.prompt_tokens <= 30
+            assert now.cached_tokens <= before.cached_tokens + 1
+            before = now
+        progress = attempt.progress
+        assert progress.tokens_done == progress.tokens_total
+        assert abs(progress.tokens_total - now.prompt_tokens) <= 3
+        assert now.completion_tokens == 0
+        with anyio.move_on_after(0.1):
+            await anext(attempt)
+            pytest.fail("there was nothing more to read")
+    assert attempt.usage == now
+    assert not attempt.extend(Prefix("Once"))
+    assert not attempt.follow()
+    _, tokens, _, warm = await complete(endpoint, request, Prefix(STORY * 5, tokens=2))
+    assert tokens > 0
+    assert warm.usage.cached_tokens >= warm.usage.prompt_tokens - 1
+    assert warm.usage.prompt_tokens == progress.tokens_total
+
+
+@check_of_devices
+async def a_follower_leaves_the_model_to_others(subject, endpoint):
+    async with follower(endpoint, fresh()) as attempt:
+        first = (await parked(attempt)).usage
+        with anyio.fail_after(subject.within_s):
+            while endpoint.capabilities().waiting:  # noqa: ASYNC110 - it is another thread's state
+                await anyio.sleep(0.005)
+        await complete(endpoint, ask("Something else, so that the cache is taken.", max_tokens=4))
+        assert attempt.extend(Prefix(STORY, tokens=20))
+        again = (await parked(attempt)).usage
+        # All but the template's first tokens had to be computed again, and counts again.
+        assert again.prompt_tokens - again.cached_tokens > 1.7 * first.prompt_tokens - first.cached_tokens
+
+
+@check_of_devices
+async def an_attempt_can_become_a_follower_and_a_follower_end(subject, endpoint):
+    async with endpoint.open(endless(subject)) as attempt:
+        await first_content(attempt)
+        assert attempt.follow()
+        assert isinstance(await anext(attempt), Parked)
+        assert attempt.extend(Prefix(STORY, tokens=20))
+        await parked(attempt)
+        assert attempt.park()
+        _, ended = await collect(attempt)
+        assert ended.finish_reason == "parked"
+    await prompt_next(subject, endpoint)
+
+
+@check_of_devices
+async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
+    before = await used(endpoint)
+    more = Prefix("river " * subject.long_tokens, tokens=5)
+    cases = [  # the request, what a follower that waits is told, and who stops it
+        (long_prompt(subject), None, cancelled),
+        (ask(), Prefix(), cancelled),
+        (ask(), Prefix(), closed_twice_by_other_tasks),
+        (ask(), more, cancelled),
+    ]
+    for request, told, stop in cases:
+        attempt = follower(endpoint, request)
+        if told is not None:
+            await parked(attempt)
+        if told:
+            attempt.extend(told)
+        await soon(subject, stop, attempt)
+        await attempt.aclose()
+        await it_has_stopped(attempt)
+        await nothing_left(before, subject)
+    await prompt_next(subject, endpoint)
+
+
+@check_of_devices
+async def log_probabilities_are_given_to_those_who_want_them(subject, endpoint):
+    texts = []
+    for wants in (frozenset(), frozenset({"logp"})):
+        async with endpoint.open(ask(max_tokens=10), wants=wants) as attempt:
+            batches, _ = await collect(attempt)
+        texts.append(text_of(batches))
+        for delta in (delta for batch in batches for delta in batch if delta.tokens):
+            if not wants:
+                assert delta.logp is None
+                continue
+            assert len(delta.logp) == delta.tokens
+            assert all(math.isfinite(one) and one <= 1e-5 for one in delta.logp)
+    same(subject, *texts)

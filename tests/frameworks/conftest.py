@@ -11,8 +11,8 @@ from weather_server import WeatherServer, weather_server
 
 from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
-
-SERVER_ONLY = Preset(name="test", dispatch={"policy": "server_only"})
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
 
 @pytest.fixture
@@ -27,33 +27,34 @@ def server() -> Iterator[WeatherServer]:
         yield running
 
 
-@pytest.fixture(params=["openai", "disco"])
+def client(make: Any, server: WeatherServer, **more: Any) -> Any:
+    settings = {"base_url": server.base_url, "api_key": "test-key", **more}
+    if make in (AsyncDisco, Disco):
+        preset = Preset(name="test", dispatch={"policy": "server_only"})
+        settings = {"policy": preset, "price": (1.0, 1.0), **settings}
+    return make(**settings)
+
+
+@pytest.fixture(params=[openai.AsyncOpenAI, AsyncDisco])
 def client_of(request: pytest.FixtureRequest) -> Callable[[WeatherServer], openai.AsyncOpenAI]:
     """Makes the plain client, and ours: what a framework does with one it does with the other."""
-    return plain if request.param == "openai" else routed
+    return lambda server: client(request.param, server)
 
 
-@pytest.fixture(params=["openai", "disco"])
+@pytest.fixture(params=[openai.OpenAI, Disco])
 def sync_client_of(request: pytest.FixtureRequest) -> Callable[[WeatherServer], openai.OpenAI]:
-    def plain_sync(server: WeatherServer) -> openai.OpenAI:
-        return openai.OpenAI(base_url=server.base_url, api_key="test-key")
-
-    def routed_sync(server: WeatherServer) -> openai.OpenAI:
-        return Disco(policy=SERVER_ONLY, base_url=server.base_url, api_key="test-key", price=(1.0, 1.0))
-
-    return plain_sync if request.param == "openai" else routed_sync
+    return lambda server: client(request.param, server)
 
 
 @pytest.fixture
-def disco_of() -> Callable[..., AsyncDisco]:
+def disco_of() -> Callable[[WeatherServer], AsyncDisco]:
     """Makes our client only: for what the plain one would need a server of another kind for."""
-    return routed
+    return lambda server: client(AsyncDisco, server)
 
 
-def plain(server: WeatherServer) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=server.base_url, api_key="test-key")
-
-
-def routed(server: WeatherServer, **more: Any) -> AsyncDisco:
-    settings = {"policy": SERVER_ONLY, "price": (1.0, 1.0), **more}
-    return AsyncDisco(base_url=server.base_url, api_key="test-key", **settings)
+@pytest.fixture
+def with_device(server: WeatherServer) -> tuple[AsyncDisco, list[Any]]:
+    """Our client with a model on this machine, which says "From here.", and the routes of its answers."""
+    routes: list[Any] = []
+    device = SimulatedEndpoint("device", SimulatedProfile(answer="From here."), place="device")
+    return client(AsyncDisco, server, local=device, on_route=routes.append), routes

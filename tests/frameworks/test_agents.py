@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 from weather_server import SENTENCE
 
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from tests.frameworks.asked import ASKED, get_weather
 
 agents = pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed: make test-frameworks")
 
 pytestmark = pytest.mark.anyio
 
-ASKED = "How is the weather in Paris?"
-
 
 @pytest.fixture(autouse=True)
 def _no_traces():
     agents.set_tracing_disabled(disabled=True)
-
-
-def get_weather(city: str) -> str:
-    """The weather in a city."""
-    return f"Sunny in {city}"
 
 
 def guide(client, api=agents.OpenAIChatCompletionsModel, *, tools=False, **settings):
@@ -46,22 +38,18 @@ async def streamed(agent):
     return texts, steps, run
 
 
-async def test_a_stream(server, client_of):
+async def test_a_stream_and_a_tool_call_with_its_result(server, client_of):
     async with client_of(server) as client:
         texts, _, run = await streamed(guide(client, include_usage=True))
-    assert "".join(texts) == run.final_output == SENTENCE
-    assert len(texts) > 1
-    assert run.context_wrapper.usage.total_tokens == 25
-
-
-async def test_a_tool_call_and_its_result(server, client_of):
-    async with client_of(server) as client:
+        assert "".join(texts) == run.final_output == SENTENCE
+        assert len(texts) > 1
+        assert run.context_wrapper.usage.total_tokens == 25
         agent = guide(client, tools=True)
         assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
         _, steps, run = await streamed(agent)
     assert steps == ["tool_called", "tool_output", "message_output_created"]
     assert run.final_output == SENTENCE
-    assert server.bodies[1]["messages"][-1]["content"] == "Sunny in Paris"
+    assert server.bodies[2]["messages"][-1]["content"] == "Sunny in Paris"
 
 
 async def test_the_responses_api(server, disco_of):
@@ -81,10 +69,9 @@ async def test_as_the_client_of_all_agents(server, disco_of):
     assert len(server.bodies) == 1
 
 
-async def test_options_of_a_request_and_the_route(server, disco_of):
-    routes = []
-    device = SimulatedEndpoint("device", SimulatedProfile(answer="From here."), place="device")
-    async with disco_of(server, local=device, on_route=routes.append) as client:
+async def test_options_of_a_request_and_the_route(with_device):
+    client, routes = with_device
+    async with client:
         assert (await agents.Runner.run(guide(client), ASKED)).final_output == SENTENCE
         here = guide(client, extra_body={"disco": {"local_only": True}})
         assert (await agents.Runner.run(here, ASKED)).final_output == "From here."

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from pydantic import BaseModel
+
+from tests.frameworks.asked import PARIS, Place
 
 instructor = pytest.importorskip("instructor", reason="instructor is not installed: make test-frameworks")
 
 pytestmark = pytest.mark.anyio
 
 
-class Place(BaseModel):
-    """A city."""
-
-    city: str
-    country: str
-
-
-PARIS = {"city": "Paris", "country": "France"}
+FACTS = PARIS.model_dump()
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Where do you live?"}]}
 
 
@@ -27,7 +21,7 @@ ASKED = {"model": "m", "messages": [{"role": "user", "content": "Where do you li
 async def test_an_object_whole_and_as_it_fills(server, client_of, mode):
     async with client_of(server) as client:
         filling = instructor.from_openai(client, mode=instructor.Mode[mode])
-        assert (await filling.create(response_model=Place, **ASKED)).model_dump() == PARIS
+        assert (await filling.create(response_model=Place, **ASKED)).model_dump() == FACTS
         partial = [place async for place in filling.create_partial(response_model=Place, **ASKED)]
     assert len(partial) > 2
     assert (partial[0].city, partial[-1].city, partial[-1].country) == (None, "Paris", "France")
@@ -36,9 +30,8 @@ async def test_an_object_whole_and_as_it_fills(server, client_of, mode):
 async def test_several_tool_calls(server, client_of):
     async with client_of(server) as client:
         filling = instructor.from_openai(client, mode=instructor.Mode.PARALLEL_TOOLS)
-        assert [
-            place.model_dump() for place in await filling.create(response_model=Iterable[Place], **ASKED)
-        ] == [PARIS]
+        places = list(await filling.create(response_model=Iterable[Place], **ASKED))
+    assert [place.model_dump() for place in places] == [FACTS]
 
 
 async def test_the_completion_beside_the_object_has_its_route(server, disco_of):
@@ -47,7 +40,7 @@ async def test_the_completion_beside_the_object_has_its_route(server, disco_of):
         place, answer = await filling.create_with_completion(
             response_model=Place, extra_body={"disco": {"migrate": False}}, **ASKED
         )
-    assert place.model_dump() == PARIS
+    assert place.model_dump() == FACTS
     assert answer.route.winner == "server"
     assert "disco" not in server.bodies[0]
 
@@ -55,12 +48,12 @@ async def test_the_completion_beside_the_object_has_its_route(server, disco_of):
 async def test_the_responses_api(server, disco_of):
     async with disco_of(server) as client:
         filling = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS)
-        assert (await filling.create(response_model=Place, **ASKED)).model_dump() == PARIS
+        assert (await filling.create(response_model=Place, **ASKED)).model_dump() == FACTS
 
 
 def test_the_synchronous_client(server, sync_client_of):
     with sync_client_of(server) as client:
         filling = instructor.from_openai(client)
-        assert filling.create(response_model=Place, **ASKED).model_dump() == PARIS
+        assert filling.create(response_model=Place, **ASKED).model_dump() == FACTS
         *_, last = filling.create_partial(response_model=Place, **ASKED)
     assert (last.city, last.country) == ("Paris", "France")

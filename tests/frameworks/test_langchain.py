@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel
 from weather_server import SENTENCE
 
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from tests.frameworks.asked import ASKED, PARIS, Place, get_weather
 
 langchain_openai = pytest.importorskip(
     "langchain_openai", reason="LangChain is not installed: make test-frameworks"
@@ -15,20 +13,7 @@ langchain_openai = pytest.importorskip(
 
 pytestmark = pytest.mark.anyio
 
-ASKED = "How is the weather in Paris?"
 CALL = {"name": "get_weather", "args": {"city": "Paris"}, "id": "call_1", "type": "tool_call"}
-
-
-class Place(BaseModel):
-    """A city."""
-
-    city: str
-    country: str
-
-
-def get_weather(city: str) -> str:
-    """The weather in a city."""
-    return f"Sunny in {city}"
 
 
 def model_on(client, **more):
@@ -46,13 +31,15 @@ async def whole(stream):
     return total, texts
 
 
-async def test_a_stream(server, client_of):
+async def test_a_stream_with_usage_and_headers(server, client_of):
     async with client_of(server) as client:
-        answer, texts = await whole(model_on(client, stream_usage=True).astream(ASKED))
+        model = model_on(client, stream_usage=True, include_response_headers=True)
+        answer, texts = await whole(model.astream(ASKED))
     assert answer.text == SENTENCE
     assert texts > 1
     assert answer.usage_metadata["total_tokens"] == 25
     assert answer.response_metadata["finish_reason"] == "stop"
+    assert answer.response_metadata["headers"]["content-type"].startswith("text/event-stream")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -67,26 +54,15 @@ async def test_a_tool_call_and_its_result(server, client_of, streamed):
     assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "tool"]
 
 
-async def test_structured_output_by_schema_and_by_tool(server, client_of):
+# LangChain dumps the parsed object as what it is not, with the plain client as well.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_structured_output_by_schema_and_by_tool_and_as_it_is_written(server, client_of):
     async with client_of(server) as client:
         for method in ("json_schema", "function_calling"):
             model = model_on(client).with_structured_output(Place, method=method)
-            assert await model.ainvoke(ASKED) == Place(city="Paris", country="France")
-
-
-# LangChain dumps the parsed object as what it is not, with the plain client as well.
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-async def test_structured_output_as_it_is_written(server, client_of):
-    async with client_of(server) as client:
+            assert await model.ainvoke(ASKED) == PARIS
         model = model_on(client).with_structured_output(Place)
-        assert [place async for place in model.astream(ASKED)][-1] == Place(city="Paris", country="France")
-
-
-async def test_the_headers_of_the_response(server, client_of):
-    async with client_of(server) as client:
-        answer, _ = await whole(model_on(client, include_response_headers=True).astream(ASKED))
-    assert answer.text == SENTENCE
-    assert answer.response_metadata["headers"]["content-type"].startswith("text/event-stream")
+        assert [place async for place in model.astream(ASKED)][-1] == PARIS
 
 
 async def test_the_responses_api(server, disco_of):
@@ -96,15 +72,13 @@ async def test_the_responses_api(server, disco_of):
         assert (await model.ainvoke(ASKED)).text == SENTENCE
         tools = model.bind_tools([get_weather])
         for answer in (await tools.ainvoke(ASKED), (await whole(tools.astream(ASKED)))[0]):
-            assert [(call["name"], call["args"]) for call in answer.tool_calls] == [
-                ("get_weather", {"city": "Paris"})
-            ]
+            (call,) = answer.tool_calls
+            assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
 
 
-async def test_options_of_a_request_and_the_route(server, disco_of):
-    routes = []
-    device = SimulatedEndpoint("device", SimulatedProfile(answer="From here."), place="device")
-    async with disco_of(server, local=device, on_route=routes.append) as client:
+async def test_options_of_a_request_and_the_route(with_device):
+    client, routes = with_device
+    async with client:
         assert (await model_on(client).ainvoke(ASKED)).text == SENTENCE
         here = model_on(client, extra_body={"disco": {"local_only": True}})
         assert (await here.ainvoke(ASKED)).text == "From here."
@@ -120,4 +94,4 @@ def test_the_synchronous_client(server, sync_client_of):
         assert "".join(chunk.text for chunk in model.stream(ASKED)) == SENTENCE
         tools = model.bind_tools([get_weather])
         assert tools.invoke(ASKED).tool_calls == [CALL]
-        assert model.with_structured_output(Place).invoke(ASKED) == Place(city="Paris", country="France")
+        assert model.with_structured_output(Place).invoke(ASKED) == PARIS

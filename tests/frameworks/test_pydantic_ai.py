@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel
 from weather_server import SENTENCE
 
-from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from tests.frameworks.asked import ASKED, PARIS, Place, get_weather
 
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: make test-frameworks")
 
@@ -17,20 +15,6 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel  # n
 from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
 pytestmark = pytest.mark.anyio
-
-ASKED = "How is the weather in Paris?"
-
-
-class Place(BaseModel):
-    """A city."""
-
-    city: str
-    country: str
-
-
-def get_weather(city: str) -> str:
-    """The weather in a city."""
-    return f"Sunny in {city}"
 
 
 def chat_on(client):
@@ -42,31 +26,27 @@ async def streamed(agent: Agent) -> tuple[list[str], object]:
         return [text async for text in result.stream_text(delta=True, debounce_by=None)], result
 
 
-async def test_a_stream(server, client_of):
+async def test_a_stream_and_a_tool_call_with_its_result(server, client_of):
     async with client_of(server) as client:
         texts, result = await streamed(Agent(chat_on(client)))
-    assert "".join(texts) == SENTENCE
-    assert len(texts) > 1
-    assert (result.usage.input_tokens, result.usage.output_tokens) == (20, 5)
-
-
-async def test_a_tool_call_and_its_result(server, client_of):
-    async with client_of(server) as client:
+        assert "".join(texts) == SENTENCE
+        assert len(texts) > 1
+        assert (result.usage.input_tokens, result.usage.output_tokens) == (20, 5)
         agent = Agent(chat_on(client), tools=[get_weather])
         run = await agent.run(ASKED)
         assert run.output == SENTENCE
         assert (run.usage.requests, run.usage.tool_calls) == (2, 1)
         assert "".join((await streamed(agent))[0]) == SENTENCE
-    assert server.bodies[1]["messages"][-1]["content"] == "Sunny in Paris"
+    assert server.bodies[2]["messages"][-1]["content"] == "Sunny in Paris"
 
 
 async def test_typed_output_by_tool_and_by_schema(server, client_of):
     async with client_of(server) as client:
         for wanted in (Place, NativeOutput(Place)):
             agent = Agent(chat_on(client), output_type=wanted)
-            assert (await agent.run(ASKED)).output == Place(city="Paris", country="France")
+            assert (await agent.run(ASKED)).output == PARIS
             async with agent.run_stream(ASKED) as result:
-                assert await result.get_output() == Place(city="Paris", country="France")
+                assert await result.get_output() == PARIS
 
 
 async def test_the_responses_api(server, disco_of):
@@ -75,15 +55,12 @@ async def test_the_responses_api(server, disco_of):
         agent = Agent(model, tools=[get_weather])
         assert (await agent.run(ASKED)).output == SENTENCE
         assert "".join((await streamed(agent))[0]) == SENTENCE
-        assert (await Agent(model, output_type=Place).run(ASKED)).output == Place(
-            city="Paris", country="France"
-        )
+        assert (await Agent(model, output_type=Place).run(ASKED)).output == PARIS
 
 
-async def test_options_of_a_request_and_the_route(server, disco_of):
-    routes = []
-    device = SimulatedEndpoint("device", SimulatedProfile(answer="From here."), place="device")
-    async with disco_of(server, local=device, on_route=routes.append) as client:
+async def test_options_of_a_request_and_the_route(with_device):
+    client, routes = with_device
+    async with client:
         # `max_retries` makes pydantic-ai work on a copy of the client.
         here = ModelSettings(extra_body={"disco": {"local_only": True}}, max_retries=1)
         agent = Agent(chat_on(client))

@@ -8,8 +8,7 @@ import pytest
 from local_servers.desks import KINDS, Desk
 from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
-from quirks.server import running
-from quirks.writers import RealModel
+from quirks.server import RealModel, running
 from servers import LlamaServer
 
 

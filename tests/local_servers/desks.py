@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from typing import Any
-
-import pytest
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
 from disco import LocalServer
 from disco.endpoints.local_server import LocalServerEndpoint
-from disco.events import Ended
-
-__all__ = ["KINDS", "Desk", "collected", "desks_by_turns", "endpoint_at"]
 
 KINDS = ("ollama", "lmstudio", "llama-cpp-python", "llama-server")
 
 
-@dataclass(frozen=True)
-class Desk:
-    """One of the servers.
-
-    Attributes:
-        kind: which.
-        base_url, model: where it is, and what it calls its model.
-        gguf: the file of its model.
-    """
+class Desk(NamedTuple):
+    """One of the servers: which, where it is, what it calls its model, and that model's file."""
 
     kind: str
     base_url: str
@@ -37,21 +24,6 @@ class Desk:
     def address(self) -> str:
         """For `local=`."""
         return f"{self.base_url}#{self.model}"
-
-
-def desks_by_turns(variants: Iterable[Any]) -> list[Any]:
-    """(desk, variant), for `parametrize`: each server takes one of the variants; the slow run takes the rest."""
-    variants = list(variants)
-    return [
-        pytest.param(
-            kind,
-            variant,
-            id=f"{kind}-{number}",
-            marks=pytest.mark.slow if (place - number) % len(variants) else (),
-        )
-        for place, kind in enumerate(KINDS)
-        for number, variant in enumerate(variants)
-    ]
 
 
 @contextlib.asynccontextmanager
@@ -65,10 +37,8 @@ async def endpoint_at(address: str, **more: Any) -> AsyncIterator[LocalServerEnd
         await endpoint.aclose()
 
 
-async def collected(attempt: Any) -> tuple[list[Any], str, Ended | None]:
-    """Everything an attempt yields, its text, and how it ended (None where it was closed)."""
+async def collected(attempt: Any) -> tuple[list[Any], str]:
+    """Everything an attempt yields, and its text."""
     async with attempt:
         events: list[Any] = [event async for event in attempt]
-    text = "".join(d.text for event in events if isinstance(event, list) for d in event)
-    ended = events[-1] if events and isinstance(events[-1], Ended) else None
-    return events, text, ended
+    return events, "".join(d.text for event in events if isinstance(event, list) for d in event)

@@ -6,44 +6,51 @@ the route record: each piece of it is what its writer wrote, without a gap and w
 
 from __future__ import annotations
 
-import socket
+import json
 import zlib
 
 import anyio
 import anyio.to_thread
+import httpx2
+import openai
 import pytest
-from faults.lab import get
+from faults.lab import get, preset
 from faults.proxy_server.fault import Cut, Fault, Kind, Moment
 from faults.proxy_server.proxy import fault_proxy
-from local_servers.desks import desks_by_turns
+from local_servers.desks import collected, endpoint_at
 from quirks.ollama import Ollama
-from quirks.server import running
-from quirks.writers import KnownText
+from quirks.server import KnownText, running
+from scripted_server import answer as answering
+from scripted_server import scripted_server
 from security.recorder import recording
 
 from disco import AsyncDisco, LocalServer
-from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
+from disco.endpoints.continuation.prefix_token_ids import proved_vocabulary
+from disco.endpoints.continuation.probe import ProbeVerdict
+from disco.endpoints.gguf_header import read_header, read_tokens
 from disco.profiles import QuantileTable, ServerProfile
-from disco.request import Timeouts
+from disco.request import Prefix, Request, Timeouts
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
 SEA = [{"role": "user", "content": "Write a few short sentences about the sea, please."}]
+COUNT = [{"role": "user", "content": "Count from 1 to 30."}]
+BEGUN = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 ASKED = {"messages": SEA, "max_tokens": 16, "temperature": 0}
-LONGER = {**ASKED, "max_tokens": 40}  # for what takes its time to move
+LONGER = {"max_tokens": 40, "temperature": 0}  # for what takes its time to move
 PATIENT = Timeouts(connect_s=20.0, first_content_s=60.0, gap_s=60.0, total_s=120.0)
-NEAR = {"levels": (0.0, 0.5, 1.0), "values": (0.05, 0.2, 0.5), "mean": 0.25}
-TRIES = 4  # on a busy machine an answer may be over before a move would be in time
+TABLE = QuantileTable(levels=(0.0, 0.5, 1.0), values=(0.05, 0.2, 0.5), mean=0.25)
+NEAR = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=TABLE)
 
 
 @pytest.fixture
 def anyio_backend():
-    return "asyncio"  # `test_endpoint` runs on both
+    return "asyncio"  # `test_local_endpoint` runs on trio
 
 
-def asking(desk, server, policy, *, base_url=None, at=None, probed=False, **more):
-    """A client with the desk's server as its local side.
+def side(desk, base_url=None, *, probed=False):
+    """The desk's server as the local side.
 
     llama-cpp-python's is given the model's file, without which it cannot continue. How the others continue is found
     out where it is `probed`, which is a second of work, and known elsewhere.
@@ -51,25 +58,15 @@ def asking(desk, server, policy, *, base_url=None, at=None, probed=False, **more
     way = {} if probed else {"continuation": "flags"}
     if desk.kind == "llama-cpp-python":
         way = {"continuation": Continuation("completions", template=desk.gguf)}
-    settings = {
-        "local": LocalServer(base_url=base_url or desk.base_url, model=desk.model, **way),
-        "policy": policy,
-        "api_key": "secret-key-1234",
-        "base_url": at or server.base_url,
-        "continuation": "flags",
-        "timeouts": PATIENT,
-        "price": (0.15, 0.60),
-        **more,
-    }
-    return AsyncDisco(**settings)
+    return LocalServer(base_url=base_url or desk.base_url, model=desk.model, **way)
 
 
-def lab(policy, **more):
-    fields = {"playback": {"pace_tps": "off"}, "migration": {"enabled": False}, **more}
-    return Preset(name="lab", dispatch={"policy": policy}, **fields)
+def asking(local, base_url, policy, **more):
+    settings = {"continuation": "flags", "timeouts": PATIENT, "price": (0.15, 0.60), **more}
+    return AsyncDisco(local=local, base_url=base_url, policy=policy, api_key="secret-key-1234", **settings)
 
 
-def whole(answer, *, attempts=None, segments=None):
+def whole(answer, attempts=None, segments=None):
     """It is a seamless answer, of these attempts and segments where they are given."""
     route, at = answer.route, 0
     assert answer.error is None
@@ -83,117 +80,92 @@ def whole(answer, *, attempts=None, segments=None):
         assert piece.written_crc32 == piece.delivered_crc32 == zlib.crc32(text)
     assert at == len(answer.text)
     assert attempts in (None, [t.endpoint for t in route.attempts])
-    assert segments in (None, [p.endpoint for p in route.segments])
+    assert segments in (None, answer.writers)
 
 
-async def test_it_races(desk, native_server):
-    async with asking(desk, native_server, lab("race")) as client:
-        await client.warm_up(model=native_server.model)
-        answer = await get(client, **ASKED)
-    whole(answer)
-    assert {t.endpoint for t in answer.route.attempts} == {"device", "server"}
-    assert len(answer.route.segments) == 1
-
-
-TO_IT = ("server_only", 0.0, ["server", "device"])
-FROM_IT = ("device_only", 1e-7, ["device", "server"])
-
-
-@pytest.mark.parametrize(("desk", "move"), desks_by_turns([TO_IT, FROM_IT]), indirect=["desk"])
-async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server, move):
-    policy, exchange_rate, way = move
-    paced = lab(
-        policy,
-        cost={"exchange_rate": exchange_rate},
-        playback={"pace_tps": 6.0},
-        # Where the source writes on, a busy machine may be too late with the target's first token.
-        migration={"enabled": True, "order": "break_before_make"},
-    )
-    near = ServerProfile(name="near", source="loopback", licence="-", rows=1, ttft_s=QuantileTable(**NEAR))
-    async with asking(desk, native_server, paced, server_profile=near, probed=move is TO_IT) as client:
-        await client.warm_up(model=native_server.model)
-        for _ in range(TRIES):
-            answer = await get(client, **LONGER)
-            whole(answer)
-            if [p.endpoint for p in answer.route.segments] == way:
-                break
-    assert [p.endpoint for p in answer.route.segments] == way, answer.route.migrations
+async def moved(client, server, policy, **asked):
+    """An answer that moved away from where `policy` has it begin."""
+    await client.warm_up(model=server.model)
+    way = ["server", "device"] if policy == "server_only" else ["device", "server"]
+    for _ in range(4):  # on a busy machine an answer may be over before a move would be in time
+        answer = await get(client, **LONGER, **asked)
+        whole(answer)
+        if answer.writers == way:
+            break
+    assert answer.writers == way, answer.route.migrations
     assert [transfer.outcome for transfer in answer.route.migrations] == ["switched"]
+    return answer
 
 
-CUT = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
+def moving(policy):
+    # Where the source writes on, a busy machine may be too late with the target's first token.
+    how = {"playback": {"pace_tps": 6.0}, "migration": {"enabled": True, "order": "break_before_make"}}
+    return preset(policy, cost={"exchange_rate": 0.0 if policy == "server_only" else 1e-7}, **how)
+
+
+MOVES = [(kind, "server_only") for kind in ("ollama", "llama-cpp-python")]
+MOVES += [(kind, "device_only") for kind in ("lmstudio", "llama-server")]
+
+
+@pytest.mark.parametrize(("desk", "policy"), MOVES, indirect=["desk"])
+async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server, policy):
+    local = side(desk, probed=policy == "server_only")
+    async with asking(local, native_server.base_url, moving(policy), server_profile=NEAR) as client:
+        await moved(client, native_server, policy, messages=SEA)
+
+
+RESET = Fault(Kind.RESET, Moment.MIDDLE, tokens=8)
 IN_A_LINE = Fault(Kind.CLOSE, Moment.MIDDLE, cut=Cut.LINE)
-FAILING = [("device_only", CUT), ("server_only", CUT), ("device_only", IN_A_LINE)]
+FAILING = [("ollama", "device_only", RESET), ("lmstudio", "server_only", RESET)]
+FAILING += [("llama-cpp-python", "device_only", IN_A_LINE), ("llama-server", "race", None)]
 
 
-@pytest.mark.parametrize(("desk", "failing"), desks_by_turns(FAILING), indirect=["desk"])
-async def test_one_goes_on_where_the_other_fails(desk, native_server, failing):
-    policy, fault = failing
-    local = policy == "device_only"
-    with fault_proxy(desk.base_url if local else native_server.base_url) as proxy:
-        through = {"base_url" if local else "at": proxy.base_url}
-        async with asking(desk, native_server, lab(policy), **through) as client:
+@pytest.mark.parametrize(("desk", "policy", "fault"), FAILING, indirect=["desk"])
+async def test_they_race_and_one_goes_on_where_the_other_fails(desk, native_server, policy, fault):
+    local, server = desk.base_url, native_server.base_url
+    with fault_proxy(local if policy == "device_only" else server) as proxy:
+        if policy == "device_only":
+            local = proxy.base_url
+        else:
+            server = proxy.base_url
+        async with asking(side(desk, local), server, preset(policy)) as client:
             await client.warm_up(model=native_server.model)
-            proxy.arm([fault])
+            proxy.arm([fault] if fault else [])
             answer = await get(client, **ASKED)
-        way = ["device", "server"] if local else ["server", "device"]
-        whole(answer, attempts=way, segments=None if local else way)
-        assert answer.route.attempts[0].failure == "connection"
+        way = ["server", "device"] if policy == "server_only" else ["device", "server"]
+        if fault:
+            whole(answer, way, way if policy == "server_only" else None)
+            assert answer.route.attempts[0].failure == "connection"
+        else:
+            whole(answer)
+            assert sorted(t.endpoint for t in answer.route.attempts) == way
+            assert len(answer.writers) == 1
         await anyio.to_thread.run_sync(proxy.wait_idle)
 
 
-class Outside:
-    """Every address that anything in this process connects to, or asks the name of."""
-
-    def __init__(self, monkeypatch):
-        self.seen: set[str] = set()
-        connect, connect_ex, look_up = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
-
-        def noted(original):
-            def call(sock, address, *more):
-                if sock.family in (socket.AF_INET, socket.AF_INET6):
-                    self.seen.add(f"{address[0]}:{address[1]}")
-                return original(sock, address, *more)
-
-            return call
-
-        def looked_up(host, *more, **named):
-            self.seen.add(str(host))
-            return look_up(host, *more, **named)
-
-        monkeypatch.setattr(socket.socket, "connect", noted(connect))
-        monkeypatch.setattr(socket.socket, "connect_ex", noted(connect_ex))
-        monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+STAYING = [(kind, "private", {}) for kind in ("ollama", "llama-cpp-python")]
+LOCAL_ONLY = {"extra_body": {"disco": {"local_only": True}}}
+STAYING += [(kind, preset("race"), LOCAL_ONLY) for kind in ("lmstudio", "llama-server")]
 
 
-@pytest.mark.parametrize(("desk", "how"), desks_by_turns(["policy", "request"]), indirect=["desk"])
-async def test_what_must_stay_here_stays(desk, native_server, monkeypatch, how):
-    """No byte to the other server, no look-up, no connection but to the server on this machine."""
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
-    monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:3128")
-    outside = Outside(monkeypatch)
+@pytest.mark.parametrize(("desk", "policy", "more"), STAYING, indirect=["desk"])
+async def test_what_must_stay_here_stays(desk, monkeypatch, policy, more):
+    """Not so much as a connection to the other server, nor to a proxy."""
     with recording() as recorder:
-        policy = "private" if how == "policy" else lab("race")
-        async with asking(desk, recorder, policy, probed=True) as client:
-            if how == "policy":
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, recorder.base_url.removesuffix("/v1"))
+        async with asking(side(desk, probed=True), recorder.base_url, policy) as client:
+            if policy == "private":
                 await client.warm_up()
-            more = {} if how == "policy" else {"extra_body": {"disco": {"local_only": True}}}
             for stream in (True, False):
-                whole(await get(client, stream=stream, **ASKED, **more), attempts=["device"])
+                whole(await get(client, stream=stream, **ASKED, **more), ["device"])
         assert recorder.untouched
-    own, behind = (
-        url.removeprefix("http://").removesuffix("/v1") for url in (desk.base_url, native_server.base_url)
-    )
-    assert own in outside.seen
-    of_quirks = desk.kind in ("ollama", "lmstudio")  # their model is asked from here
-    assert outside.seen <= {own, own.partition(":")[0], *([behind] if of_quirks else [])}
 
 
 def as_seen(client):
     (member,) = client.router.members(None)
-    return client.router.catalog.candidate(
-        0, member, "m", client.router.preset, member.endpoint.capabilities("m")
-    )
+    able = member.endpoint.capabilities("m")
+    return client.router.catalog.candidate(0, member, "m", client.router.preset, able)
 
 
 async def test_it_answers_where_there_is_no_other_and_is_got_to_know(desk, caplog):
@@ -202,7 +174,7 @@ async def test_it_answers_where_there_is_no_other_and_is_got_to_know(desk, caplo
         before = as_seen(client)
         long = [{"role": "user", "content": "Tell me about the sea. " * 10}]
         for messages in (long, SEA):
-            whole(await get(client, **{**ASKED, "messages": messages}), attempts=["device"])
+            whole(await get(client, **{**ASKED, "messages": messages}), ["device"])
         after = as_seen(client)
         assert [m.id for m in (await client.models.list()).data] == [client.router.local_model]
         exchange_rate = client.router.preset.cost.exchange_rate
@@ -231,3 +203,66 @@ async def test_a_prompt_that_is_cached_is_no_fast_prefill():
     assert seen[0].cached_tokens == 0
     assert seen[1].cached_tokens > 0.8 * seen[1].prompt_tokens
     assert seen[2].cached_tokens < 0.5 * seen[2].prompt_tokens
+
+
+# ---------------------------------------------------------------------- as token ids, where they are the same
+
+
+async def test_another_vocabulary_or_none_is_found_out(native_server, tmp_path):
+    size = len(read_tokens(native_server.gguf))
+    assert size == 49152
+    for tokens, spelled in ((size, {"content": "other words"}), (size + 1, {}), (size, {})):
+        models = {"data": [{"id": "m", "meta": {"n_vocab": tokens}}]}
+        scripts = [answering(json.dumps(body).encode()) for body in (models, spelled)]
+        async with (
+            scripted_server(*scripts) as server,
+            openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client,
+        ):
+            assert await proved_vocabulary(client, native_server.gguf) is None
+    async with openai.AsyncOpenAI(base_url=native_server.base_url, api_key="none") as client:
+        assert await proved_vocabulary(client, tmp_path / "no.gguf") is None
+    verdict = ProbeVerdict("flags", {"flags": "continues"}, vocabulary="gguf:1")
+    assert ProbeVerdict.from_dict(verdict.to_dict()) == verdict
+    assert ProbeVerdict.from_dict({"method": "none", "outcomes": {}}).vocabulary is None
+
+
+async def test_ids_continue_as_the_text_would(native_server):
+    async with endpoint_at(native_server.base_url) as local:
+        await local.warm_up()
+        proved = local.capabilities().vocabulary
+        assert proved == read_header(native_server.gguf).vocabulary is not None
+        root = native_server.base_url.removesuffix("/v1")
+        ids = tuple(httpx2.post(f"{root}/tokenize", json={"content": BEGUN}).json()["tokens"])
+        request = Request(COUNT, model="m", params={"max_tokens": 5, "temperature": 0})
+        given = [Prefix(BEGUN, 0), Prefix(BEGUN, 0, ids, proved), Prefix(BEGUN, 0, ids, "gguf:another")]
+        texts = [(await collected(local.open(request, prefix)))[1] for prefix in given]
+    assert texts[0].startswith(", 12")
+    assert texts == [texts[0]] * 3
+
+
+async def test_an_answer_of_the_device_moves_as_ids(native_server, thread_model):
+    """From llama.cpp in this process to a llama-server that has proved the file's vocabulary."""
+    bodies = []
+
+    async def note(request):
+        if request.method == "POST":
+            bodies.append((request.url.path, json.loads(request.content)))
+
+    more = {
+        "continuation": Continuation("auto", template=str(native_server.gguf)),
+        "server_profile": NEAR,
+        "http_client": httpx2.AsyncClient(event_hooks={"request": [note]}),
+    }
+    async with asking(thread_model, native_server.base_url, moving("device_only"), **more) as client:
+        asked = {"messages": COUNT, "model": "smollm2-135m"}
+        answer = await moved(client, native_server, "device_only", **asked)
+    path, body = bodies[-1]
+    assert path == "/v1/completions"
+    head, *ids = body["prompt"]
+    assert head.endswith("<|im_start|>assistant\n")
+    tokens = read_tokens(native_server.gguf)
+    spelled = (
+        "".join(tokens[number].decode() for number in ids).replace("\u0120", " ").replace("\u010a", "\n")
+    )
+    assert spelled
+    assert answer.text.startswith(spelled)

@@ -11,28 +11,14 @@ from disco.client.endpoint_catalog.local_servers import is_address
 from disco.endpoints.local_server import LocalServerEndpoint
 
 
-def test_an_address_is_short_for_the_object():
-    assert LocalServer.at("http://localhost:11434/v1#qwen3:4b") == LocalServer(
-        base_url="http://localhost:11434/v1", model="qwen3:4b"
-    )
+def test_an_address_is_short_for_the_object_and_told_from_a_model():
+    short = LocalServer.at("http://localhost:11434/v1#qwen3:4b")
+    assert short == LocalServer(base_url="http://localhost:11434/v1", model="qwen3:4b")
     assert LocalServer.at("http://127.0.0.1:1234/v1").model is None
     assert LocalServer.at("http://[::1]:8080/v1#a/b#c").model == "a/b#c"
-
-
-@pytest.mark.parametrize(
-    ("local", "address"),
-    [
-        ("http://localhost:11434/v1#qwen3:4b", True),
-        ("localhost:11434/v1", True),
-        ("localhost:11434", True),
-        ("smollm2-135m", False),
-        ("hf:owner/repo/file.gguf", False),
-        ("/models/a.gguf", False),
-        ("C:\\models\\a.gguf", False),
-    ],
-)
-def test_an_address_is_told_from_a_model(local, address):
-    assert is_address(local) is address
+    addresses = ["http://localhost:11434/v1#qwen3:4b", "localhost:11434/v1", "localhost:11434"]
+    models = ["smollm2-135m", "hf:owner/repo/file.gguf", "/models/a.gguf", "C:\\models\\a.gguf"]
+    assert [given for given in (*addresses, *models) if is_address(given)] == addresses
 
 
 @pytest.mark.parametrize(
@@ -64,48 +50,31 @@ def test_a_wrong_address_says_what_to_write(address, remedy):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "models.localhost"])
-def test_addresses_of_this_machine(host):
-    assert LocalServer(base_url=f"http://{host}:1/v1").reach == "device"
+WRONG = [{"reach": "far"}, {"model": " "}, {"context_tokens": 0}, {"at_once": 0}, {"max_queue": 0}]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"reach": "far"},
-        {"model": " "},
-        {"context_tokens": 0},
-        {"at_once": 0},
-        {"max_queue": 0},
-        {"parameters": 0},
-        {"continuation": "nonsense"},
-    ],
-)
+@pytest.mark.parametrize("given", [*WRONG, {"parameters": 0}, {"continuation": "nonsense"}], ids=str)
 def test_a_wrong_setting_is_refused(given):
     with pytest.raises(ConfigurationError):
         AsyncDisco(local=LocalServer(**{"base_url": "http://localhost:1/v1", **given}))
 
 
 @pytest.mark.anyio
-async def test_a_client_of_the_users_may_lead_anywhere():
-    async with httpx2.AsyncClient() as http:
+async def test_what_is_this_machine_and_what_is_not():
+    for host in ("localhost", "127.0.0.1", "127.1.2.3", "[::1]", "models.localhost"):
+        here = LocalServer(base_url=f"http://{host}:1/v1", model="a")
+        assert here.reach == "device"
+    made = [here, LocalServer(base_url="http://192.168.1.20:11434/v1", model="a", reach="own")]
+    seen = [(one.reach, one.place, one.name) for one in (each.endpoint() for each in made)]
+    assert seen == [("device", "device", "device"), ("own", "server", "local")]
+    async with httpx2.AsyncClient() as http:  # it may lead anywhere
         with pytest.raises(ConfigurationError, match="directly"):
             LocalServer(base_url="http://localhost:1/v1", http_client=http)
         LocalServer(base_url="https://desk.example/v1", reach="own", http_client=http)
 
 
-def test_another_machine_is_no_device():
-    own = LocalServer(base_url="http://192.168.1.20:11434/v1", model="a", reach="own").endpoint()
-    assert (own.reach, own.place, own.name) == ("own", "server", "local")
-    here = LocalServer(base_url="http://localhost:11434/v1", model="a").endpoint()
-    assert (here.reach, here.place, here.name) == ("device", "device", "device")
-
-
-def test_no_key_shows():
+def test_no_key_shows_and_what_the_environment_holds_is_for_others(monkeypatch):
     assert "sk-hidden" not in repr(LocalServer(base_url="http://localhost:1/v1", api_key="sk-hidden"))
-
-
-def test_what_the_environment_holds_is_for_others(monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, "sk-of-somebody-else")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
@@ -115,16 +84,9 @@ def test_what_the_environment_holds_is_for_others(monkeypatch):
     assert not client._client.trust_env
 
 
-@pytest.mark.anyio
-async def test_the_client_makes_it_of_either_form():
-    for local in ("http://localhost:9/v1#m", LocalServer(base_url="http://localhost:9/v1", model="m")):
-        async with AsyncDisco(local=local) as client:
-            assert isinstance(client.router.local, LocalServerEndpoint)
-            assert client.router.local.model == "m"
+def test_the_client_makes_it_of_an_address():
     with disco.Disco(local="http://localhost:9/v1#m") as sync:
         assert isinstance(sync.routed.router.local, LocalServerEndpoint)
-
-
-def test_isolation_is_for_models_of_this_program():
-    with pytest.raises(ConfigurationError, match="isolation"):
+        assert sync.routed.router.local.model == "m"
+    with pytest.raises(ConfigurationError, match="isolation"):  # is for models of this program
         AsyncDisco(local="http://localhost:9/v1", isolation="process")

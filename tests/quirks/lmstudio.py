@@ -8,111 +8,75 @@ from __future__ import annotations
 
 import contextlib
 import random
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from quirks.server import DONE, Document, Events, QuirkServer, chunk, event, usage
-from quirks.writers import Writer, Written
+from quirks.server import DONE, QuirkServer, Written, chatml, chunk, event, options, usage
 
-__all__ = ["LMStudio"]
-
-EMBEDDER = "text-embedding-nomic-embed-text-v1.5"
-_ALPHABET = string.ascii_lowercase + string.digits
+EMBEDDER = "text-embedding-nomic-embed-text-v1.5"  # always listed beside the others (lms issue 416)
 
 
 class LMStudio(QuirkServer):
-    """The server.
+    """The server. It loads a model at the first request ("Just in Time Model Loading": docs, ttl-and-auto-evict).
 
-    Args:
-        writer: the model.
-        models: those that are downloaded. An embedding model is always listed beside them (lms issue 416).
-        loaded: of these, those that are in memory; the others are loaded at their first request ("Just in Time Model
-            Loading", on by default: docs, ttl-and-auto-evict).
-        prefix: what becomes of a trailing assistant message: "continues"; "echoes" (it comes first in the answer,
-            bug-tracker 2041); "restarts" (templates that close every turn).
-        context_tokens: of a loaded model; a prompt that is longer ends in an error event of a stream with status 200
-            (bug-tracker 2322).
+    `prefix`: what becomes of a trailing assistant message. It "continues", "echoes" (it comes first in the answer,
+    bug-tracker 2041) or "restarts" (templates that close every turn).
     """
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Any,
+        models: tuple[str, ...] = ("smollm2-135m-instruct",),
         *,
-        models: Sequence[str] = ("smollm2-135m-instruct",),
-        loaded: Sequence[str] | None = None,
         prefix: Literal["continues", "echoes", "restarts"] = "continues",
-        context_tokens: int = 2048,
+        **more: Any,
     ) -> None:
-        super().__init__()
-        self.writer = writer
-        self.models = tuple(models)
-        self.loaded = list(self.models if loaded is None else loaded)
+        super().__init__(writer, models, **more)
         self.prefix = prefix
-        self.context_tokens = context_tokens
 
-    async def answer(self, method: str, path: str, body: dict[str, Any]) -> Document | Events:
+    async def answer(self, path: str, body: dict[str, Any]) -> Any:
+        listed = (*self.models, EMBEDDER)
         if path == "/v1/models":  # docs, openai-compat/models: all that are downloaded
-            listed = [
-                {"id": m, "object": "model", "owned_by": "organization_owner"}
-                for m in (*self.models, EMBEDDER)
-            ]
-            return 200, {"data": listed, "object": "list"}
+            return 200, {"data": [{"id": m, "owned_by": "organization_owner"} for m in listed]}
         if path == "/api/v0/models":  # docs, rest/endpoints
-            return 200, {"object": "list", "data": [self._state(model) for model in (*self.models, EMBEDDER)]}
-        if path != "/v1/chat/completions":
-            # bug-tracker 618 and 1323: any path there is not gives status 200.
-            return 200, {"error": f"Unexpected endpoint or method. ({method} {path})"}
-        model = str(body.get("model"))
-        if model not in self.models:  # gpt-researcher issue 1556 quotes it
-            known = ", ".join(self.models)
-            message = f'Invalid model identifier "{model}". Please specify a valid downloaded model (e.g., {known}).'
+            return 200, {"data": [self._state(model) for model in listed]}
+        if (
+            path != "/v1/chat/completions"
+        ):  # bug-tracker 618 and 1323: any path there is not gives status 200.
+            return 200, {"error": f"Unexpected endpoint or method. ({path})"}
+        if body["model"] not in self.models:  # gpt-researcher issue 1556 quotes it
             error = {"type": "invalid_request_error", "param": "model", "code": "model_not_found"}
-            return 400, {"error": {"message": message, **error}}
-        if model not in self.loaded:
-            self.loaded.append(model)
-        return self._stream(model, body)
+            return 400, {"error": {"message": f'Invalid model identifier "{body["model"]}".', **error}}
+        self.loaded = True
+        return self._stream(body)
 
     def _state(self, model: str) -> dict[str, Any]:
-        known: dict[str, Any] = {
+        known = {
             "id": model,
-            "object": "model",
             "type": "embeddings" if model == EMBEDDER else "llm",
-            "arch": "llama",
-            "state": "loaded" if model in self.loaded else "not-loaded",
             "max_context_length": 8192,
         }
-        if model in self.loaded:
-            known["loaded_context_length"] = self.context_tokens
-        return known
+        if not self.loaded or model == EMBEDDER:
+            return {**known, "state": "not-loaded"}
+        return {**known, "state": "loaded", "loaded_context_length": self.context_tokens}
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> str:
-        text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
-        if self.prefix != "restarts" and messages[-1]["role"] == "assistant":
-            return text.removesuffix("<|im_end|>\n")
-        return f"{text}<|im_start|>assistant\n"
-
-    async def _stream(self, model: str, body: dict[str, Any]) -> Events:
-        made = {
-            "id": f"chatcmpl-{''.join(random.choices(_ALPHABET, k=21))}",
-            "model": model,
-            "system_fingerprint": model,
-        }
+    async def _stream(self, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        made = {"id": f"chatcmpl-{random.randrange(10**9)}", "model": body["model"]}
 
         def text(content: str) -> bytes:  # every delta has a role (bug-tracker 378 shows some)
             return chunk(made, {"role": "assistant", "content": content}, logprobs=None)
 
-        prompt = self._rendered(body["messages"])
-        if await self.writer.count(prompt) > self.context_tokens:
+        begun = body["messages"][-1]
+        prompt = chatml(body["messages"], continues=self.prefix != "restarts")
+        if await self.writer.count(prompt) > self.context_tokens:  # under status 200 (bug-tracker 2322)
             yield _error(
                 "Trying to keep the first tokens when context the overflows. However, the model is loaded with "
                 f"context length of only {self.context_tokens} tokens, which is not enough."
             )
             return
-        begun = body["messages"][-1]
         if self.prefix == "echoes" and begun["role"] == "assistant":
             yield text(begun["content"])
-        written = Written("", 0, "stop")
+        written = Written("", "stop")
         try:
             async with contextlib.aclosing(self.writer.write(prompt, _options(body))) as pieces:
                 async for written in pieces:
@@ -131,11 +95,6 @@ def _error(message: str) -> bytes:
     return b"event: error\n" + event({"error": {"message": message}})
 
 
-def _options(body: Mapping[str, Any]) -> dict[str, Any]:
+def _options(body: dict[str, Any]) -> dict[str, Any]:
     """docs, openai-compat/chat-completions: "Supported payload parameters". `max_completion_tokens` is not there."""
-    names = {"max_tokens": "n_predict"}
-    taken = (
-        *("max_tokens", "temperature", "top_p", "top_k", "stop", "presence_penalty", "frequency_penalty"),
-        *("logit_bias", "repeat_penalty", "seed"),
-    )
-    return {names.get(name, name): body[name] for name in taken if body.get(name) is not None}
+    return options(body, "max_tokens", "temperature", "top_p", "stop", "logit_bias", "seed")

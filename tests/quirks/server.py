@@ -1,27 +1,161 @@
-"""HTTP for the servers of quirks: a loopback port, in a thread of its own, that notices when a client leaves."""
+"""A server of quirks: HTTP on a loopback port, in a thread of its own, and who writes behind it.
+
+A writer is given a prompt that was rendered already, so that what a server does with a half-written answer is decided
+where it really is decided: in the rendering.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from abc import ABC, abstractmethod
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from faults.proxy_server.http_parts import CHUNKED_HEAD, LAST_CHUNK, chunked, read_body, read_head
-from quirks.writers import Written
+import httpx2
 from stream_server import listening
 
-__all__ = ["DONE", "Document", "Events", "QuirkServer", "chunk", "event", "running", "usage"]
-
-Document = tuple[int, Any]
-"""A status, and the JSON of the body (text, where it is a str)."""
-
-Events = AsyncGenerator[bytes, None]
-"""The bytes of an event stream, as they come."""
+from disco.endpoints.simulation.simulated_text import tokenise
 
 DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A piece of the answer; the last one says why it ended."""
+
+    text: str
+    finish: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass
+class RealModel:
+    """The model of a running llama-server, by the address of its OpenAI API."""
+
+    base_url: str
+
+    def _url(self, path: str) -> str:
+        return self.base_url.removesuffix("/v1") + path
+
+    async def count(self, text: str) -> int:
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            asked = {"content": text, "parse_special": True}
+            return len((await http.post(self._url("/tokenize"), json=asked)).json()["tokens"])
+
+    async def write(self, prompt: str, options: Mapping[str, Any]) -> AsyncGenerator[Written, None]:
+        body = {"prompt": prompt, "stream": True, "return_tokens": True, **options}
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=60) as http,
+            http.stream("POST", self._url("/completion"), json=body) as response,
+        ):
+            if response.status_code != 200:
+                raise RuntimeError("the runner has refused the prompt")
+            written = 0
+            async for line in response.aiter_lines():
+                if not line.startswith("data: "):
+                    continue
+                event = json.loads(line[6:])
+                written += len(event["tokens"])
+                if event["stop"]:
+                    finish = "length" if event["stop_type"] == "limit" else "stop"
+                    yield Written(event["content"], finish, event["tokens_evaluated"], written)
+                elif event["content"]:
+                    yield Written(event["content"])
+
+
+@dataclass
+class KnownText:
+    """Writes `answer`, and continues any beginning of it; a count goes on, so that a probe finds out what it wants."""
+
+    answer: str
+    fail_at: int | None = None  # after so many tokens it stops with an exception
+    wait_at: int | None = None  # after so many tokens it waits until this is something else
+
+    async def count(self, text: str) -> int:
+        return len(tokenise(text))
+
+    async def write(self, prompt: str, options: Mapping[str, Any]) -> AsyncGenerator[Written, None]:
+        begun = prompt.rpartition("<|im_start|>assistant\n")[2]
+        known = self.answer if self.answer.startswith(begun) else f"{begun}, 12, 13, 14, 15, 16, 17, 18"
+        pieces = tokenise(known[len(begun) :])
+        limited = pieces[: options.get("n_predict")]
+        for number, piece in enumerate(limited):
+            while number == self.wait_at:  # noqa: ASYNC110 - it is another thread's
+                await asyncio.sleep(0.005)
+            if number == self.fail_at:
+                raise RuntimeError("the runner has stopped")
+            yield Written(piece)
+        finish = "stop" if limited == pieces else "length"
+        yield Written("", finish, await self.count(prompt), len(limited))
+
+
+class QuirkServer:
+    """One server; what it answers is its subclass's: a status and a document, or the bytes of an event stream."""
+
+    def __init__(
+        self,
+        writer: RealModel | KnownText,
+        models: tuple[str, ...],
+        *,
+        loaded: bool = True,
+        context_tokens: int = 2048,
+    ) -> None:
+        self.writer, self.models = writer, models
+        self.loaded, self.context_tokens = loaded, context_tokens
+        self.base_url = ""
+        self.asked: list[str] = []  # the paths it was asked for, in order
+        self.chats: list[dict[str, Any]] = []  # the bodies of chat requests
+        self.left = 0  # answers whose client went away before they ended
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, for one request."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split(b" ")[1].decode()
+        length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+        body = json.loads(await reader.readexactly(int(length[1]))) if length else {}
+        self.asked.append(path)
+        if path == "/v1/chat/completions":
+            self.chats.append(body)
+        # Nothing comes while an answer is written, unless the client leaves.
+        answering, leaving = (
+            asyncio.create_task(self._respond(path, body, writer)),
+            asyncio.create_task(reader.read(1)),
+        )
+        try:
+            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+            else:
+                self.left += 1
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+    async def _respond(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        found = await self.answer(path, body)
+        if isinstance(found, tuple):
+            status, content = found
+            kind, data = b"application/json", json.dumps(content).encode()
+            if isinstance(content, str):
+                kind, data = b"text/plain", content.encode()
+            head = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % (status, kind, len(data)) + data)
+            await writer.drain()
+            return
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n"
+        writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        async with contextlib.aclosing(found) as events:
+            async for data in events:
+                if data:
+                    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+                    await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
 
 
 def event(body: Any) -> bytes:
@@ -43,82 +177,18 @@ def usage(made: Mapping[str, Any], body: Mapping[str, Any], last: Written) -> by
     return event({**made, "object": "chat.completion.chunk", "created": 1, "choices": [], "usage": counts})
 
 
-class QuirkServer(ABC):
-    """One server; what it answers is its subclass's.
+def chatml(messages: list[dict[str, Any]], *, continues: bool) -> str:
+    """The prompt of `messages`; a trailing assistant message stays open where the template `continues`."""
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    if continues and messages and messages[-1]["role"] == "assistant":
+        return text.removesuffix("<|im_end|>\n")
+    return f"{text}<|im_start|>assistant\n"
 
-    Attributes:
-        base_url: for an OpenAI client.
-        asked: the paths it was asked for, in order.
-        bodies: of the POST requests that were read whole, likewise, with their paths.
-        left: answers whose client went away before they ended.
-        now: answers it is writing.
-    """
 
-    def __init__(self) -> None:
-        self.base_url = ""
-        self.asked: list[str] = []
-        self.bodies: list[tuple[str, dict[str, Any]]] = []
-        self.left = 0
-        self.now = 0
-
-    @property
-    def chats(self) -> list[dict[str, Any]]:
-        """The chat requests."""
-        return [body for path, body in self.bodies if path == "/v1/chat/completions"]
-
-    @abstractmethod
-    async def answer(self, method: str, path: str, body: dict[str, Any]) -> Document | Events:
-        """What it answers."""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
-        while (head := await read_head(reader)) is not None:
-            method, path, _ = head.line.split(" ")
-            read = b""
-            if head.length:
-                read = b"".join([data async for data in read_body(reader, head)])
-            self.asked.append(path)
-            body = json.loads(read) if read else {}
-            if method == "POST":
-                self.bodies.append((path, body))
-            answering = asyncio.create_task(self._respond(method, path, body, writer))
-            # Nothing comes while an answer is written, unless the client leaves.
-            leaving = asyncio.create_task(reader.read(1))
-            try:
-                await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
-                if not answering.done():
-                    self.left += 1
-                    break
-                answering.result()
-            finally:
-                for task in (answering, leaving):
-                    task.cancel()
-                await asyncio.gather(answering, leaving, return_exceptions=True)
-
-    async def _respond(
-        self, method: str, path: str, body: dict[str, Any], writer: asyncio.StreamWriter
-    ) -> None:
-        self.now += 1
-        try:
-            found = await self.answer(method, path, body)
-            if isinstance(found, tuple):
-                status, content = found
-                kind = "text/plain" if isinstance(content, str) else "application/json"
-                data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-                head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-                writer.write(head.encode() + data)
-                await writer.drain()
-                return
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED_HEAD + b"\r\n")
-            async with contextlib.aclosing(found) as events:
-                async for data in events:
-                    if data:
-                        writer.write(chunked(data))
-                        await writer.drain()
-            writer.write(LAST_CHUNK)
-            await writer.drain()
-        finally:
-            self.now -= 1
+def options(body: Mapping[str, Any], *taken: str) -> dict[str, Any]:
+    """What a server passes on of a request, under llama-server's names."""
+    names = {"max_tokens": "n_predict"}
+    return {names.get(name, name): body[name] for name in taken if body.get(name) is not None}
 
 
 Server = TypeVar("Server", bound=QuirkServer)
