@@ -49,19 +49,6 @@ def test_what_does_not_open_it():
     assert opened(at=1e6).state(5.0) == "closed"  # a clock that went back belongs to another loop
 
 
-@pytest.mark.parametrize(
-    ("kind", "needed", "rest_s"), [("server", 3, 5), ("connection", 2, 2), ("timeout", 2, 2)]
-)
-def test_nobody_there_is_believed_sooner_and_for_less_long(kind, needed, rest_s):
-    breaker = Breaker()
-    for n in range(needed):
-        assert breaker.state(float(n)) == "closed"
-        fail(breaker, float(n), kind)
-    last = needed - 1.0
-    assert breaker.rest("s", last) == CoolDown("s", "failures", kind, needed, rest_s)
-    assert [breaker.state(last + rest_s - early) for early in (1e-9, 0.0)] == ["open", "half_open"]
-
-
 def test_a_probes_answer_or_refusal_closes_it_and_its_failure_or_silence_doubles_the_rest_up_to_a_limit():
     for kind in REFUSALS:
         breaker = opened()
@@ -85,31 +72,6 @@ def test_a_probes_answer_or_refusal_closes_it_and_its_failure_or_silence_doubles
     assert breaker.claim(at + 120.0)
     breaker.answered(at + 120.0, at + 121.0)
     assert breaker.state(at + 121.0) == "closed"
-
-
-def test_the_rest_is_short_again_only_after_it_was_well_for_a_while():
-    breaker = opened()
-    breaker.answered(5.0, 5.0)
-    for _ in range(3):
-        fail(breaker, 6.0)
-    assert breaker.rest("s", 6.0).for_s == 10.0  # not 5: the first answer is not yet health
-    breaker.answered(16.0, 16.0)
-    well_until = 16.0 + P.healthy_s
-    for n in range(3):
-        fail(breaker, well_until + n)
-    assert breaker.rest("s", well_until + 2).for_s == 5.0
-
-
-def test_a_rate_limit_opens_it_for_as_long_as_the_server_says_and_news_from_before_the_rest_is_none():
-    breaker = Breaker()
-    fail(breaker, 1.0, "rate_limit", retry_after_s=10.0)
-    assert breaker.rest("s", 1.0) == CoolDown("s", "rate_limit", "rate_limit", 1, 10.0)
-    fail(breaker, 2.0, "rate_limit", started_at=-1.0, retry_after_s=30.0)
-    fail(breaker, 3.0, "rate_limit", started_at=-1.0, retry_after_s=1.0)
-    assert [breaker.state(at) for at in (31.9, 32.0)] == ["open", "half_open"]
-    breaker.answered(0.5, 32.0)
-    fail(breaker, 32.0, started_at=0.5)
-    assert breaker.state(32.0) == "half_open"
 
 
 def test_a_probe_that_says_nothing_makes_room_when_it_is_over_and_no_late_one_takes_the_next_ones_place():

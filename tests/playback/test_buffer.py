@@ -200,25 +200,6 @@ def test_a_tempo_and_banking_space_text_exactly(tps, tempo, count, banking):
     assert [at for at, _ in drain(playback, 0.0)] == pytest.approx(expected)
 
 
-def test_a_smooth_stream_stays_whole_and_close():
-    slow, fast = words(100, 4.0), words(300, 50.0)
-    for arrivals in (slow, fast):
-        assert all(out is into for (_, out), (_, into) in zip(play(arrivals), arrivals, strict=True))
-    assert [at for at, _ in play(slow)] == [at for at, _ in slow]
-    # A word waits for the next one to show that it is complete: one token's time, and little more.
-    held = [out - into for (out, _), (into, _) in zip(play(fast), fast, strict=True)]
-    assert held[0] == 0
-    assert max(held[:-1]) <= 0.1
-    assert max(held[50:-1]) <= 0.03
-    assert max(tbt_s(timeline(play(fast)))[5:-1]) <= 0.04
-
-
-def test_bursts_are_smoothed():
-    arrivals = [(0.2 * i, Delta(" word" * 10, tokens=10)) for i in range(30)]
-    paced = tbt_s(timeline(play(arrivals)))
-    assert sorted(paced)[int(0.98 * len(paced))] < 0.06
-
-
 DUMP = " lorem ipsum" * 834
 
 
@@ -303,19 +284,6 @@ def test_late_calls_catch_up_without_drift():
     assert playback.next_at == pytest.approx(26 / READING - LEAD_S)  # not a step later
 
 
-@pytest.mark.parametrize("tempo", [None, 6.0])
-def test_what_was_held_for_nothing_drains_smoothly_within_the_hold(tempo):
-    playback = banked(words(100, 50.0, " word."), tempo=tempo)
-    held = playback.banked_tokens
-    playback.banking, playback.tempo = False, None
-    left = drain(playback, 2.0)
-    sizes = [len(list(deltas)) for _, deltas in groupby(left, key=lambda one: one[0])]
-    assert held > 80
-    assert len(sizes) >= 8
-    assert max(sizes) < held / 4
-    assert left[-1][0] <= 2.0 + 0.3 + 1e-9
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -356,14 +324,3 @@ def test_a_reader_begins_to_read_when_the_gate_lets_text_pass():
     assert 1 <= len(playback.release(5.0)) < 15
     drain(playback, 5.0)
     assert playback.slack_s(5.0) == pytest.approx(21 / READING)
-
-
-def test_a_gate_that_follows_the_text_lets_it_leave_as_it_would_without():
-    """Moved on behind every token, it is never met."""
-    gated, free = Playback(PACE), Playback(PACE)
-    for at, delta in words(200, 30):
-        gated.gate = gated.pushed_chars + 5
-        for playback in (gated, free):
-            playback.push(at, delta)
-        assert gated.release(at) == free.release(at)
-        assert gated.next_at == free.next_at

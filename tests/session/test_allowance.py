@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import ProfileScripts, Run, run_session
 from session.plays import FAST as QUICK
-from session.plays import ON_SERVER, REQUEST, SERVER_ALONE, record_of, session_of
+from session.plays import ON_SERVER, REQUEST, SERVER_ALONE, session_of
 from situations import situations
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.errors import BudgetExceededError, FailureKind, LocalModelError
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.errors import FailureKind
 from disco.events import Delta
-from disco.plan import Migration, Payer, Plan, Start
-from disco.playback import Pace
+from disco.plan import Payer
 from disco.rates import Rates
 from disco.replay.simulator.virtual_driver import Player, Shared, run_together
 from disco.request import Request
@@ -31,8 +30,6 @@ SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
 FAST = replace(QUICK, answer_tokens=200)
 SERVER = {"server": FAST}
 BOTH = {"device": SLOW, **SERVER}
-DYING = {"device": replace(SLOW, fault=Fault(after_tokens=40, kind=FailureKind.CRASHED)), **SERVER}
-HEDGE = Plan((Start("device"), Start("server", 0.1)))
 PRICES = Rates(1e-7, 1e-6)
 PAYERS = {
     "device": (Payer("device", "device", Rates(0.0, 0.0)),),
@@ -98,47 +95,6 @@ def test_an_endpoint_that_has_used_up_its_allowance_hands_on_or_ends_the_answer_
     assert (alone.finished, alone.error) == ("length", None)
     assert whole().startswith(alone.text)
     assert 70 < alone.session.attempts[0].tokens <= 100
-
-
-def test_the_callers_own_limit_is_no_reason_to_go_on():
-    result = run(BOTH, ON_SERVER, 1000, max_tokens=50)
-    assert result.finished == "length"
-    assert [a.failure for a in result.session.attempts] == [None]
-
-
-def test_an_endpoint_for_which_nothing_can_be_reserved_does_not_start():
-    """The plan came too late: in its place the device answers, as if the server had failed at once."""
-    result = run(BOTH, ON_SERVER, 60)
-    assert result.finished == "stop"
-    server, device = result.session.attempts
-    assert (server.outcome, server.failure) == ("failed", FailureKind.BUDGET)
-    assert (server.usage.prompt_tokens, device.outcome) == (0, "finished")
-    record = record_of(result.session)
-    left = {"amount": 60, "window_s": 60.0, "reserved": 0, "spent": 0, "left": 60}
-    assert (record.budget, record.attempts[0].failure) == ({"server_tokens": left}, "budget")
-    refused = run(SERVER, SERVER_ALONE, 60)
-    assert isinstance(refused.error, BudgetExceededError)
-    assert refused.session.reservation.seen == {}
-
-
-@pytest.mark.parametrize("plan", [Plan((Start("device"),), ("server",)), HEDGE])
-def test_what_the_budget_refuses_is_not_what_an_answer_fails_of(plan):
-    result = run(DYING, plan, 60)
-    assert isinstance(result.error, LocalModelError)
-    assert result.text
-    assert whole().startswith(result.text)
-
-
-def test_a_refused_hedge_or_move_disturbs_no_other_attempt():
-    """The move's cut is made and taken back; the reader gets the answer of the one who writes."""
-    hedge = run(BOTH, HEDGE, 60)
-    assert (hedge.finished, [a.outcome for a in hedge.session.attempts]) == ("stop", ["finished", "failed"])
-    plan = Plan((Start("device"),), migrations={"device": Migration("server")})
-    move = run(BOTH, plan, 60, pace=Pace(tps=8.0), costs={"device": 1e-4})
-    assert (move.finished, move.text) == ("stop", whole())
-    assert move.session.migrations[0].outcome == "target_failed"
-    assert move.session.attempts[1].ended_at == move.session.attempts[1].started_at
-    assert np.diff([at for at, _ in move.out]).max() < 0.5, "the reader was kept waiting"
 
 
 def test_one_that_ignores_its_limit_is_stopped_and_chunks_of_many_tokens_are_weighed():

@@ -73,24 +73,6 @@ def test_it_knows_when_where_at_what_price_and_who_was_left_alone_and_holds_no_t
     assert CANARY not in made.to_json(timelines=True) + repr(made)
 
 
-@pytest.mark.parametrize(("load_s", "cold"), [(0.0, False), (2.0, True)])
-def test_a_start_that_had_to_load_the_model_is_told_apart(load_s, cold):
-    assert [attempt.cold for attempt in record_of_a_race(load_s=load_s).attempts] == [cold, False]
-
-
-def test_timelines_are_written_down_when_asked_for():
-    record = record_of_a_race(pace=Pace(tps=20.0))
-    assert not {"generated", "released"} & record.to_dict().keys()
-    assert record.to_dict(timelines=True).items() >= record.to_dict().items()
-    written = json.loads(record.to_json(timelines=True))
-    for name in ("generated", "released"):
-        times, tokens = zip(*written[name], strict=True)
-        assert sum(tokens) == record.answer_tokens
-        assert times == pytest.approx([at for at, _ in getattr(record, name)], abs=0.5001e-4)
-        assert all(round(at, 4) == at for at in times)
-    assert written["generated"] != written["released"]
-
-
 @pytest.mark.parametrize(
     ("seam", "written", "swallowed", "text", "outcome", "joins"),
     [
