@@ -163,28 +163,6 @@ def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left_or_leaves_som
     assert allowed == [2475, 1831, 1348, 1024, 1024]
 
 
-def test_every_limit_has_to_allow_a_start():
-    """Nothing stays reserved under one limit because another refused."""
-    limiter, usd = BudgetLimiter(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
-    both = BudgetReservation(limiter, (LIMIT, usd), {"server": CHEAP}, 100)
-    with pytest.raises(BudgetExceededError) as refused:
-        both.open(0, "server", Prefix(), 0.0)
-    assert refused.value.limit == "server_usd"
-    assert limiter.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
-
-
-@pytest.mark.parametrize(("how", "left"), [("estimated", 970), ("reserved", 700)])
-def test_what_is_not_reported_counts_as_the_user_wants(how, left):
-    limiter = BudgetLimiter()
-    one = reservation(limiter=limiter, max_tokens=200, unreported=how)
-    one.open(0, "server", Prefix(), 0.0)
-    one.settle(0, Usage(20, 10), reported=False, now=1.0)
-    assert limiter.left(1.0)["server_tokens"] == left
-    one.open(1, "server", Prefix(), 1.0)
-    one.settle(1, Usage(0, 0), reported=False, now=1.0)  # it was never sent
-    assert limiter.left(1.0)["server_tokens"] == left
-
-
 def test_a_refusal_says_what_when_and_what_to_do():
     limiter = BudgetLimiter()
     first = reservation(limiter=limiter, max_tokens=900)

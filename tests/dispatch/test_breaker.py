@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,31 +46,6 @@ def test_what_does_not_open_it():
         breaker.stopped(25.0 + n, 30.0 + n, overdue=True)
     assert breaker.state(39.0) == "closed"
     assert opened(at=1e6).state(5.0) == "closed"  # a clock that went back belongs to another loop
-
-
-def test_a_probes_answer_or_refusal_closes_it_and_its_failure_or_silence_doubles_the_rest_up_to_a_limit():
-    for kind in REFUSALS:
-        breaker = opened()
-        breaker.claim(5.0)
-        fail(breaker, 5.1, kind, started_at=5.0)
-        assert breaker.state(5.1) == "closed"
-    breaker = opened()
-    breaker.claim(5.0)
-    breaker.stopped(5.0, 5.2, overdue=False)  # too short to say anything
-    assert breaker.state(5.2) == "half_open"
-    breaker.claim(6.0)
-    breaker.stopped(6.0, 8.0, overdue=True)
-    assert breaker.rest("s", 8.0) == CoolDown("s", "failures", "server", 4, 10.0)
-    rests, at = [], 8.0
-    for _ in range(6):
-        rests.append(breaker.rest("s", at).for_s)
-        at += rests[-1]
-        breaker.claim(at)
-        fail(breaker, at)
-    assert rests == pytest.approx([10, 20, 40, 80, 120, 120])
-    assert breaker.claim(at + 120.0)
-    breaker.answered(at + 120.0, at + 121.0)
-    assert breaker.state(at + 121.0) == "closed"
 
 
 def test_a_probe_that_says_nothing_makes_room_when_it_is_over_and_no_late_one_takes_the_next_ones_place():

@@ -147,9 +147,3 @@ def test_a_run_taken_at_once_equals_one_by_one_and_owes_less_than_the_longest_pr
         taken += tokens * sum(at_once)
         planned += share * tokens * n
         assert abs(taken - planned) <= max(t for _, t, _ in runs) + 1e-6
-
-
-def test_diffusion_is_fair_in_every_single_decision():
-    """Over random phases, the first decision takes exactly its share."""
-    taken = [ErrorDiffusion(np.random.default_rng(seed)).take(0.3, 10) for seed in range(2_000)]
-    assert np.mean(taken) == pytest.approx(0.3, abs=0.04)

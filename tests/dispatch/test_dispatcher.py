@@ -231,7 +231,6 @@ def test_any_arrangement_of_any_number_of_endpoints_is_planned():
         (own, tiers, {}, (here, home)),
         (Features(9), tiers, {"budget_class": "background"}, (here,)),
         (Features(9), tiers, {"probing": ["here", "home", "top"]}, (here, home, top)),
-        (Features(9), tiers[2:], {"probing": ["here"]}, (here,)),
         (own, tiers, {"probing": ["home"]}, (here, home)),
     ]:
         assert one.plan(features, candidates, {}, **how).starts == starts

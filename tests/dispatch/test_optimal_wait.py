@@ -1,7 +1,5 @@
 """Optimal wait: never worse than the paper's wait time, at exactly the same budget, and truly optimal."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,7 +19,7 @@ from disco.dispatch import (
 from disco.dispatch.planners.optimal_plan import _Problem, device_times_s
 from disco.dispatch.planners.ttft_integral import ServerTimes, ttft_quantile_s
 from disco.dispatch.planners.wait_quantiles import JUST_AFTER_0_S, EmpiricalWaits
-from disco.profiles import Empirical, Lengths, available_profiles, load_device, load_lengths, load_server
+from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
 
 DEVICE, SERVER = Candidate("d", "device", prefill_tps=40.0, overhead_s=0.05), Candidate("s", "any")
@@ -71,35 +69,20 @@ def p99_s(ttft, lengths, device, shares, waits_s):
     return ttft_quantile_s(ttft, 0.99, arrives_s.ravel(), (shares * lengths.p).ravel())
 
 
-def check_never_worse(lengths, ttft, device, budget, tail, alphas):
-    """In expectation: the mean always, P99 too where the tail is asked for; and the budget is kept."""
-    plan = plan_optimal_waits(lengths, ttft, device, budget, tail)
-    assert plan.budget_used <= budget + 1e-9
-    for alpha in alphas:
-        paper = plan_waits(lengths, ttft, budget, alpha).waits(lengths.lengths)
-        assert plan.mean_ttft_s <= mean_s(ttft, lengths, device, *paper) * (1 + 1e-9)
-    if tail:
-        late_s = p99_s(ttft, lengths, device, *paper)
-        assert p99_s(ttft, lengths, device, plan.shares, plan.waits_s) <= late_s * (1 + 1e-9)
-    return plan
-
-
-@pytest.mark.parametrize("server", available_profiles("server"))
-def test_never_worse_than_the_paper_on_any_shipped_pair(server):
-    ttft = load_server(server).ttft()
-    workloads = [Lengths.from_samples(CHAT), load_lengths("lengths-azure-conv-2023").prompt()]
-    lines = [load_device(name).line for name in available_profiles("device")]
-    for line, lengths, budget, tail in itertools.product(lines, workloads, [0.1, 0.3, 0.8], (0.0, 0.05)):
-        device = Candidate("d", "device", prefill_tps=1.0 / line.k_s_per_token, overhead_s=line.c_s)
-        check_never_worse(lengths, ttft, device, budget, tail, (tail,) if tail else (0.0, 0.05, 0.2))
-
-
 @given(LENGTHS, SERVERS, DEVICES, SHARES, st.sampled_from([0.0, 0.05, 0.3]))
 def test_never_worse_than_the_paper_and_the_budget_met_unless_the_device_cannot_help(
     lengths, ttft, device, budget, tail
 ):
+    """In expectation: the mean always, P99 too where the tail is asked for; and the budget is kept."""
     kept = Lengths.from_samples(lengths)
-    plan = check_never_worse(kept, ttft, device, budget, tail, (tail,))
+    plan = plan_optimal_waits(kept, ttft, device, budget, tail)
+    assert plan.budget_used <= budget + 1e-9
+    for alpha in (tail,) if tail else (0.0, 0.2):
+        paper = plan_waits(kept, ttft, budget, alpha).waits(kept.lengths)
+        assert plan.mean_ttft_s <= mean_s(ttft, kept, device, *paper) * (1 + 1e-9) + 1e-12
+    if tail:
+        late_s = p99_s(ttft, kept, device, *paper)
+        assert p99_s(ttft, kept, device, plan.shares, plan.waits_s) <= late_s * (1 + 1e-9)
     assert plan.shares.sum(axis=0) == pytest.approx(1.0)
     tokens = kept.lengths * kept.p
     spent = float((plan.shares * EmpiricalWaits(ttft).use(plan.waits_s)).sum(axis=0) @ tokens / tokens.sum())

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from disco.dispatch import Candidate, Features, SplitWait, Start, WaitTime, plan_waits, plan_waits_samples
+from disco.dispatch.planners import rank_selection
 from disco.dispatch.planners.wait_quantiles import EmpiricalWaits, SampleWaits
 from disco.profiles import Empirical, Lengths
 
@@ -13,8 +14,8 @@ DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
 LENGTHS = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
 # Few distinct values, so that ties are the rule.
 TIMES = st.lists(
-    st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=40
-) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=40)
+    st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2000001, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=60
+) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=100)
 SHARES = st.floats(0.0, 1.0)
 
 
@@ -138,3 +139,47 @@ def test_what_cannot_be_planned_is_refused():
             plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
     with pytest.raises(ValueError, match="time to first token"):
         plan_waits_samples(np.array([3]), np.array([]), 0.5)
+
+
+# ---------------------------------------------------------------------- selecting near a rank
+
+RNG = np.random.default_rng(5)
+HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 20_000)
+# The part that sets the bounds is every 27th value: here it knows nothing of the rest.
+MISLEADING = np.where(np.arange(20_000) % 27 == 0, 100.0 * HEAVY, HEAVY)
+HALF_AT_0 = np.where(RNG.random(20_000) < 0.5, 0.0, HEAVY)
+LARGE = [HEAVY, np.sort(HEAVY)[::-1], np.round(HEAVY, 1), HALF_AT_0, np.full(20_000, 0.5), MISLEADING]
+
+
+@given(values=TIMES, share=st.floats(0.0, 1.0, exclude_max=True), use=st.floats(0.0, 1.0))
+def test_a_stretch_is_a_stretch_of_the_sorted_sample_and_gives_the_same_waits(values, share, use):
+    values = np.array(values)
+    rank, expected = int(share * len(values)), SampleWaits(values).split(use)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_selection, "_SELECT_FROM", 4)
+        order = rank_selection.Ranks(values)
+        stretch, skipped = order.near(rank)
+        assert SampleWaits(values).split(use) == expected
+    ordered = np.sort(values)
+    assert skipped <= rank < skipped + len(stretch)
+    assert (stretch == ordered[skipped : skipped + len(stretch)]).all()
+    assert not np.isin(stretch, ordered[:skipped]).any()
+    assert not np.isin(stretch, ordered[skipped + len(stretch) :]).any()
+    assert order.beyond(values[0]) == (ordered > values[0]).sum()
+    lower = ordered[ordered < values[0]]
+    assert order.before(values[0]) == (lower[-1] if lower.size else None)
+
+
+def test_many_samples_give_the_same_waits_as_when_all_are_sorted(monkeypatch):
+    uses = (1e-5, 0.05, 0.5, 0.99999)
+    selected = [SampleWaits(values).split(use) for values in LARGE for use in uses]
+    monkeypatch.setattr(rank_selection, "_SELECT_FROM", 1 << 30)
+    assert [SampleWaits(values).split(use) for values in LARGE for use in uses] == selected
+
+
+def test_of_many_samples_few_are_sorted_unless_the_bounds_miss():
+    """What makes it cost the same on machines that sort slowly."""
+    for rank in (10_000, 19_000):
+        assert len(rank_selection.Ranks(HEAVY).near(rank)[0]) < 3_000
+    stretch, skipped = rank_selection.Ranks(MISLEADING).near(10_000)
+    assert (skipped, len(stretch)) == (0, len(MISLEADING))

@@ -58,15 +58,8 @@ def session_of(
 ) -> Session:
     """A session that has not started.
 
-    Args:
-        profiles: by endpoint name.
-        plan: of these endpoints.
-        costs: USD per generated token, by name; 1e-6 by default.
-        pace: of the reader.
-        listener: is told of attempts.
-        reservation: reserves the budget.
-        believed: fields of candidates that differ from the profiles, by name.
-        config: more of `SessionConfig`.
+    `costs`: USD per generated token, by name, 1e-6 by default; `believed`: fields of candidates that differ from the
+    profiles, by name; `config`: more of `SessionConfig`.
     """
     candidates = {
         name: candidate(name, profile, (costs or {}).get(name, 1e-6), **(believed or {}).get(name, {}))
