@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco.cost import (
+    PAPER_DEVICE_CONSTRAINED,
+    PAPER_SERVER_CONSTRAINED,
     ExchangeRate,
     Ledger,
     Phase,
@@ -17,7 +19,7 @@ from disco.cost import (
 )
 from disco.dispatch import regime
 from disco.errors import ConfigurationError
-from disco.profiles import DeviceProfile, Energy, Price, load_device
+from disco.profiles import DeviceProfile, Energy, Price, load_device, load_prices
 
 RATES = {
     "device": Rates(3e-7, 7e-7, cached_share=0.0),
@@ -103,6 +105,12 @@ def test_flops_joules_and_prices_become_money_and_what_was_not_measured_is_not_i
     mine = DeviceProfile(name="mine", source="x", prefill_tps=1, decode_tps=1, energy=energy)
     rates = device_rates(mine, ExchangeRate(usd_per_joule=1e-6))
     assert (rates.cost_in, rates.cost_out) == pytest.approx((1e-7, 4e-7))
+    server = server_rates(load_prices().price("gpt-4o-mini"))
+    paper = [
+        regime(device_rates(phone, rate), server)
+        for rate in (PAPER_SERVER_CONSTRAINED, PAPER_DEVICE_CONSTRAINED)
+    ]
+    assert paper == ["server-constrained", "device-constrained"]
     with pytest.raises(ConfigurationError, match=r"no \[energy\]"):
         device_rates(phone, ExchangeRate(usd_per_joule=1e-6))
     with pytest.raises(ConfigurationError, match=r"'mine' has no \[flops\]"):

@@ -1,11 +1,22 @@
-"""DiSCo-D: the server starts, the device joins after w(l) and reads exactly its share of tokens."""
+"""DiSCo-D, where the device joins after w(l), and DiSCo-S: the spared side reads exactly its share of tokens."""
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from disco.dispatch import Candidate, Features, SplitWait, Start, WaitTime, plan_waits, plan_waits_samples
+from disco.dispatch import (
+    Candidate,
+    Features,
+    LengthThreshold,
+    SplitWait,
+    Start,
+    WaitTime,
+    plan_threshold,
+    plan_threshold_samples,
+    plan_waits,
+    plan_waits_samples,
+)
 from disco.dispatch.planners import rank_selection
 from disco.dispatch.planners.wait_quantiles import EmpiricalWaits, SampleWaits
 from disco.profiles import Empirical, Lengths
@@ -16,7 +27,7 @@ LENGTHS = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
 TIMES = st.lists(
     st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2000001, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=60
 ) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=100)
-SHARES = st.floats(0.0, 1.0)
+SHARES = st.floats(0.0, 1.0) | st.sampled_from([0.0, 1.0])
 
 
 def mean_wait_s(plan, lengths):
@@ -139,6 +150,60 @@ def test_what_cannot_be_planned_is_refused():
             plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
     with pytest.raises(ValueError, match="time to first token"):
         plan_waits_samples(np.array([3]), np.array([]), 0.5)
+
+
+# ---------------------------------------------------------------------- DiSCo-S: long prompts race
+
+# No plan needs one bin per length.
+ANY_LENGTHS = st.lists(st.integers(0, 5_000) | st.integers(0, 10**6), min_size=1, max_size=60).filter(any)
+
+
+def race_probability(plan, lengths):
+    """`P(I_s(l) = 1)` for each length in tokens."""
+    tokens = np.asarray(lengths)
+    at_boundary = np.where(tokens == plan.boundary_tokens, plan.race_share, 0.0)
+    return np.where(tokens > plan.boundary_tokens, 1.0, at_boundary)
+
+
+def test_hand_computed_threshold():
+    """Four prompts of 10 tokens, two of 20, one of 60: 40 + 40 + 60 = 140 tokens, of which half, 70.
+
+    The device alone gets the first 70: all 40 of the tens, and 30 of the 40 tokens in twenties. So the
+    boundary is 20, a quarter of the twenties race, and the server reads 40/4 + 60 = 70.
+    """
+    plan = plan_threshold(Lengths.from_samples([10, 10, 10, 10, 20, 20, 60]), 0.5)
+    assert (plan.boundary_tokens, plan.race_share) == (20, pytest.approx(0.25))
+    kept = Lengths.from_samples([10, 20])
+    none, everything = plan_threshold(kept, 0.0), plan_threshold(kept, 1.0)  # also for lengths never seen
+    assert race_probability(none, [1, 10, 20, 999]).tolist() == [0, 0, 0, 0]
+    assert race_probability(everything, [1, 10, 20, 999]).tolist() == [1, 1, 1, 1]
+    policy = LengthThreshold.fitted(Lengths.from_samples([10, 90]), budget=0.5, rng=np.random.default_rng(0))
+    boundary = policy.plan.boundary_tokens
+    policy.refit(Lengths.from_samples([100, 900]), Empirical.from_samples([1.0]))
+    assert policy.plan.boundary_tokens == 10 * boundary
+
+
+@given(ANY_LENGTHS, SHARES, SHARES)
+def test_a_threshold_meets_its_budget_exactly_in_expectation_and_a_bigger_one_never_races_less(
+    lengths, one, other
+):
+    """From a distribution and from raw samples."""
+    kept = Lengths.from_samples(lengths)
+    tokens, raced = kept.lengths * kept.p, []
+    for budget in sorted((one, other)):
+        for plan in (plan_threshold(kept, budget), plan_threshold_samples(np.array(lengths), budget)):
+            raced.append(race_probability(plan, kept.lengths))
+            assert tokens @ raced[-1] / tokens.sum() == pytest.approx(budget, abs=1e-9)
+    assert (raced[2] >= raced[0] - 1e-9).all()
+
+
+def test_what_no_threshold_can_be_planned_for_is_refused():
+    for budget in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="budget"):
+            plan_threshold(Lengths.from_samples([1]), budget)
+    for lengths in ([], [0, 0], [-1, 3]):
+        with pytest.raises(ValueError):  # noqa: PT011 - numpy words the negative one
+            plan_threshold_samples(np.array(lengths, dtype=np.int64), 0.5)
 
 
 # ---------------------------------------------------------------------- selecting near a rank

@@ -87,18 +87,15 @@ def decided(lengths: AnswerLengths, n: int, cap: int | None, money: dict) -> Dec
 
 
 @settings(max_examples=50)
-@given(st.floats(1, 400), st.integers(2, 200), MONEY)
-def test_the_rule_is_the_exact_table_where_hazards_do_not_fall(mean, cap, money):
+@given(st.floats(1, 400), st.integers(2, 200), st.lists(st.integers(1, 80), min_size=1, max_size=30), MONEY)
+def test_the_rule_is_the_exact_table_where_hazards_do_not_fall_and_else_finds_its_moves_worth_it(
+    mean, cap, samples, money
+):
+    """Whether to wait a little the rule judges by a hazard averaged over some tokens; that it pays, exactly."""
     lengths = AnswerLengths.geometric(mean)
     for n, best in enumerate(moves_best(lengths.capped(cap), cap, **money)[:cap]):
         if best is not None:
             assert (decided(lengths, n, cap, money).verdict is GO) == best
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 80), min_size=1, max_size=30), MONEY)
-def test_for_any_lengths_the_table_moves_only_where_the_rule_finds_it_worth_it(samples, money):
-    """Whether to wait a little the rule judges by a hazard averaged over some tokens; that it pays, exactly."""
     lengths = AnswerLengths.from_samples(samples)
     for n, best in enumerate(moves_best(lengths, max(samples), **money)[:-1]):
         if best and lengths.survival(n) > 0:
