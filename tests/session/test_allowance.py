@@ -6,18 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import ProfileScripts, Run, run_session
-from session.plays import FAST as QUICK
-from session.plays import ON_SERVER, REQUEST, SERVER_ALONE, session_of
+from playing import ProfileScripts, run_session
+from session.plays import FAST, REQUEST, SERVER_ALONE, session_of
 from situations import situations
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit
 from disco.cost.budget_reservation import BudgetReservation
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.errors import FailureKind
 from disco.events import Delta
 from disco.plan import Payer
 from disco.rates import Rates
@@ -26,10 +22,7 @@ from disco.request import Request
 from disco.session.machine import Session
 
 PROMPT = 20
-SLOW = SimulatedProfile(ttft_s=0.5, decode_tps=20.0, answer_tokens=200)
-FAST = replace(QUICK, answer_tokens=200)
-SERVER = {"server": FAST}
-BOTH = {"device": SLOW, **SERVER}
+SERVER = {"server": replace(FAST, answer_tokens=200)}
 PRICES = Rates(1e-7, 1e-6)
 PAYERS = {
     "device": (Payer("device", "device", Rates(0.0, 0.0)),),
@@ -70,37 +63,11 @@ def asked(max_tokens: int | None) -> Request:
     return REQUEST if max_tokens is None else replace(REQUEST, params={"max_tokens": max_tokens})
 
 
-def run(profiles, plan, tokens: int, *, max_tokens=None, request=None, **how) -> Run:
-    session = budgeted(profiles, plan, limit_of(tokens), max_tokens=max_tokens, **how)
-    return run_session(session, profiles, request or asked(max_tokens), np.random.default_rng(0))
-
-
-def whole(max_tokens: int | None = None) -> str:
-    """The answer as it is without a budget."""
-    return run(SERVER, SERVER_ALONE, 10**6, max_tokens=max_tokens).text
-
-
-@pytest.mark.parametrize("max_tokens", [None, 180])
-def test_an_endpoint_that_has_used_up_its_allowance_hands_on_or_ends_the_answer_where_none_can(max_tokens):
-    """The device writes the rest of the same answer; nothing is lost at the cut, and nothing comes twice."""
-    result = run(BOTH, ON_SERVER, 120, max_tokens=max_tokens)
-    server, device = result.session.attempts
-    assert result.text == whole(max_tokens)
-    assert result.finished == ("stop" if max_tokens is None else "length")
-    assert (server.allowance, server.failure) == (100, FailureKind.BUDGET)
-    assert device.allowance is None
-    assert server.usage.prompt_tokens + server.usage.completion_tokens <= 120
-    assert server.tokens > 70  # its own count of tokens, or four bytes to one
-    alone = run(SERVER, SERVER_ALONE, 120, max_tokens=max_tokens)
-    assert (alone.finished, alone.error) == ("length", None)
-    assert whole().startswith(alone.text)
-    assert 70 < alone.session.attempts[0].tokens <= 100
-
-
 def test_one_that_ignores_its_limit_is_stopped_and_chunks_of_many_tokens_are_weighed():
     """A server that sends sixty tokens as one delta does not write sixty times its allowance."""
-    ignoring = run(SERVER, SERVER_ALONE, 120, max_tokens=180, request=REQUEST)  # told of no limit
-    assert (ignoring.finished, ignoring.session.attempts[0].tokens) == ("length", 101)
+    session = budgeted(SERVER, SERVER_ALONE, limit_of(120), max_tokens=180)
+    ignoring = run_session(session, SERVER, REQUEST, np.random.default_rng(0))  # told of no limit
+    assert (ignoring.finished, session.attempts[0].tokens) == ("length", 101)
     session = budgeted(SERVER, SERVER_ALONE, limit_of(120))
     session.start(0.0)
     session.deltas(0, [Delta("word " * 60)], 1.0)
