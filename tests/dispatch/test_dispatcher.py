@@ -201,13 +201,10 @@ class InRankOrder:
 
     def arrange(self, features, able, budget_class):
         ladder = sorted(able, key=lambda c: c.rank)
-        starts, names = (
-            tuple(Start(c.name, float(i)) for i, c in enumerate(ladder)),
-            tuple(c.name for c in ladder),
-        )
+        starts, names = [Start(c.name, float(i)) for i, c in enumerate(ladder)], tuple(c.name for c in ladder)
         if budget_class == "background":
-            return Arrangement(starts[:1], names, frozenset(names[1:]))
-        return Arrangement(starts, names)
+            return Arrangement((starts[0],), names, frozenset(names[1:]))
+        return Arrangement(tuple(starts), names)
 
     def limited(self, able):
         return frozenset(c.name for c in able if c.rank)
