@@ -65,7 +65,7 @@ def texts(item: object) -> list[str]:
     return [item] if isinstance(item, str) else []
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(crowds())
 def test_whatever_happens_every_token_comes_once_in_order_is_charged_and_is_recorded_without_text(crowd):
     record = check(play(**crowd))
