@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
 
@@ -41,9 +41,7 @@ class Job:
         return self.reserved if self.end == math.inf else self.cost
 
 
-def in_window(
-    jobs: list[Job], right: float, *, inclusive: bool = False, width: float = WINDOW_S
-) -> list[Job]:
+def in_window(jobs: list[Job], right: float, *, inclusive=False, width: float = WINDOW_S) -> list[Job]:
     """The jobs that ran at some moment of (right - width, right]."""
     left = right - width
     return [j for j in jobs if j.start <= right and (j.end > left or (inclusive and j.end == left))]
@@ -52,12 +50,11 @@ def in_window(
 class Arrivals(RuleBasedStateMachine):
     """Bursts, long answers, cancellations and late figures, at the edges of windows above all."""
 
-    meter_class: type[WindowCounter] = WindowCounter
     jobs = Bundle("jobs")
 
     def __init__(self) -> None:
         super().__init__()
-        self.counter = self.meter_class(LIMIT)
+        self.counter = WindowCounter(LIMIT)
         self.now = 0.0
         self.all: list[Job] = []
 
@@ -76,16 +73,11 @@ class Arrivals(RuleBasedStateMachine):
             self.all.append(got)
         return got
 
-    @rule(job=consumes(jobs), share=st.sampled_from([0.0, 0.01, 0.5, 1.0]))
+    @rule(job=consumes(jobs), share=st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.4]))
     def settle(self, job, share):
+        """Also dearer than was reserved."""
         if job is not None and job.end == math.inf:
             job.cost, job.end = math.ceil(job.reserved * share), self.now
-            self.counter.settle(job.ticket, job.cost, self.now)
-
-    @rule(job=consumes(jobs), more=st.integers(1, 500))
-    def settle_too_dear(self, job, more):
-        if job is not None and job.end == math.inf:
-            job.cost, job.end = job.reserved + more, self.now
             self.counter.settle(job.ticket, job.cost, self.now)
 
     @rule(wait_s=st.floats(0.0, 2 * WINDOW_S) | st.sampled_from([0.0, GRAIN_S, WINDOW_S / 2, WINDOW_S]))
@@ -109,17 +101,7 @@ class Arrivals(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
-
-# Seeing it fail is enough: no smallest example is wanted, and no other one.
-NOTICES = settings(
-    SETTINGS,
-    max_examples=2000,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -127,160 +109,69 @@ def test_no_window_holds_more_than_the_limit():
     run_state_machine_as_test(Arrivals, settings=SETTINGS)
 
 
-class ForgetsWhatRuns(WindowCounter):
-    """A reservation is not counted before it is settled."""
-
-    def left(self, now):
-        return super().left(now) + sum(self._open.values())
-
-
-class Tumbles(WindowCounter):
-    """A window begins anew at fixed times."""
-
-    def _advance(self, now):
-        if now // WINDOW_S > self._now // WINDOW_S:
-            self._spent.clear()
-            self._taken = sum(self._open.values())
-        self._now = max(now, self._now)
-
-
-class ForgetsTooSoon(WindowCounter):
-    """A cost leaves the window with the first moment of the piece it fell into."""
-
-    def settle(self, ticket, units, now):
-        super().settle(ticket, units, now)
-        if units and self._spent:
-            end, spent = self._spent.pop()
-            self._spent.append((end - 8 * GRAIN_S, spent))
-
-
-class ForgetsOverruns(WindowCounter):
-    """What was not reserved is not counted."""
-
-    def settle(self, ticket, units, now):
-        super().settle(ticket, min(units, self._open[ticket]), now)
-
-
-class ReservesHalf(WindowCounter):
-    def reserve(self, units, now):
-        return super().reserve(units // 2, now)
-
-
-@pytest.mark.parametrize("broken", [ForgetsWhatRuns, Tumbles, ForgetsTooSoon, ForgetsOverruns, ReservesHalf])
-def test_a_broken_rule_is_noticed(broken):
-    machine = type("Broken", (Arrivals,), {"meter_class": broken})
-    with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine, settings=NOTICES)
-
-
 def test_a_window_slides():
     counter = WindowCounter(Limit("server_tokens", "server", "tokens", 100, 10.0))
     ticket = counter.reserve(100, 0.0)
-    assert ticket is not None
-    assert counter.reserve(1, 5.0) is None
     assert counter.frees_at(1, 5.0) is None  # it depends on an answer that runs
     counter.settle(ticket, 60, 9.0)
-    assert counter.left(9.0) == 40
+    with pytest.raises(KeyError):
+        counter.settle(ticket, 0, 9.0)
+    assert (counter.left(9.0), counter.left(-1e9)) == (40, 40)  # a clock that goes back gives nothing back
     assert counter.frees_at(41, 9.0) == pytest.approx(19.0, abs=0.01)
     assert counter.reserve(41, 18.9) is None  # that window still holds the 60
-    assert counter.reserve(100, counter.frees_at(100, 18.9)) is not None
-    assert counter.frees_at(101, 30.0) == math.inf
+    dear = counter.reserve(60, counter.frees_at(60, 18.9))
+    counter.settle(dear, 90, 20.0)  # what was not reserved is counted, too
+    assert (counter.left(29.9), counter.left(30.1)) == (10, 100)
+    assert counter.frees_at(101, 30.1) == math.inf
 
 
-def test_what_was_never_sent_is_given_back_once_and_a_clock_that_goes_back_gives_nothing_back():
-    counter = WindowCounter(LIMIT)
-    ticket = counter.reserve(1000, 0.0)
-    counter.settle(ticket, 0, 1.0)
-    assert counter.left(1.0) == 1000
-    with pytest.raises(KeyError):
-        counter.settle(ticket, 0, 1.0)
-    counter.settle(counter.reserve(1000, 100.0), 1000, 100.0)
-    assert counter.left(-1e9) == 0
-    assert counter.left(100.0 + WINDOW_S + GRAIN_S) == 1000
-
-
-def test_memory_does_not_grow_with_requests():
-    counter = WindowCounter(Limit("server_usd", "server", "usd", 1.0, 100.0))
-    for i in range(5000):
-        counter.settle(counter.reserve(1, i / 10), 1, i / 10)
-    assert len(counter._spent) <= 1025
-    assert counter.left(500.0) > 10**12 - 1100
-
-
-def test_money_adds_up_exactly():
+def test_memory_does_not_grow_with_requests_and_money_adds_up_exactly():
     """A tenth of a cent a thousand times is a dollar; in floats it is not."""
-    counter = WindowCounter(Limit("server_usd", "server", "usd", 1.0, 1e9))
-    for _ in range(1000):
-        counter.settle(counter.reserve(counter.units(0.001), 0.0), counter.units(0.001), 0.0)
-    assert counter.left(0.0) == 0
+    counter = WindowCounter(Limit("server_usd", "server", "usd", 2.0, 100.0))
+    unit = counter.units(0.001)
+    for i in range(5000):
+        counter.settle(counter.reserve(unit, i / 10), unit, i / 10)
+        if i == 999:
+            assert counter.left(i / 10) == counter.units(1.0)
+    assert len(counter._spent) <= 1025
+    assert counter.left(500.0) == pytest.approx(counter.units(1.0), rel=2e-3)
 
 
 # ---------------------------------------------------------------------- one request
 
 CHEAP = (Payer("server", "server", Rates(1e-7, 1e-6)),)
+PAYERS = {"server": CHEAP, "device": (Payer("device", "device", Rates(0, 0)),)}
 
 
-def reservation(limit: Limit, limiter: BudgetLimiter | None = None, **more) -> BudgetReservation:
-    payers = {"server": CHEAP, "device": (Payer("device", "device", Rates(0, 0)),)}
-    return BudgetReservation(limiter or BudgetLimiter(), (limit,), payers, **{"prompt_tokens": 100, **more})
+def reservation(limit: Limit = LIMIT, limiter: BudgetLimiter | None = None, **more) -> BudgetReservation:
+    return BudgetReservation(limiter or BudgetLimiter(), (limit,), PAYERS, **{"prompt_tokens": 100, **more})
 
 
-def test_the_device_is_not_limited_and_an_answer_that_is_never_settled_counts_as_reserved():
+def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left_or_leaves_something_for_others():
     limiter = BudgetLimiter()
-    one = reservation(LIMIT, limiter, max_tokens=200)
-    assert one.open(0, "device", Prefix(), 0.0) is None
-    one.open(1, "server", Prefix(), 0.0)
+    one = reservation(limiter=limiter, max_tokens=200)
+    assert one.open(0, "device", Prefix(), 0.0) is None  # it is not limited
+    assert one.open(1, "server", Prefix(), 0.0) == 200
     one.close(1.0)
     one.close(2.0)
-    assert limiter.left(1.0)["server_tokens"] == 700
-
-
-def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left():
-    assert reservation(LIMIT, max_tokens=200).open(0, "server", Prefix(), 0.0) == 200
-    assert reservation(LIMIT, max_tokens=5000).open(0, "server", Prefix(), 0.0) == 900
+    assert limiter.left(1.0)["server_tokens"] == 700  # an answer that is never settled counts as reserved
+    assert reservation(max_tokens=5000).open(0, "server", Prefix(), 0.0) == 900
     # Eight tokens of prefix, at most 20 of them to be read again.
-    assert reservation(LIMIT, max_tokens=5000).open(0, "server", Prefix("x" * 20, tokens=8), 0.0) == 880
-
-
-def test_without_a_limit_of_its_own_an_answer_leaves_something_for_others():
+    assert reservation(max_tokens=5000).open(0, "server", Prefix("x" * 20, tokens=8), 0.0) == 880
     limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", 10_000, 10.0)
     allowed = [reservation(limit, limiter).open(0, "server", Prefix(), 0.0) for _ in range(5)]
     assert allowed == [2475, 1831, 1348, 1024, 1024]
 
 
-def test_every_limit_has_to_allow_a_start():
-    """Nothing stays reserved under one limit because another refused."""
-    limiter, usd = BudgetLimiter(), Limit("server_usd", "server", "usd", 1e-5, 10.0)
-    both = BudgetReservation(limiter, (LIMIT, usd), {"server": CHEAP}, 100)
-    with pytest.raises(BudgetExceededError) as refused:
-        both.open(0, "server", Prefix(), 0.0)
-    assert refused.value.limit == "server_usd"
-    assert limiter.left(0.0) == {"server_tokens": 1000, "server_usd": 1e-5}
-
-
-def test_what_is_not_reported_counts_as_the_user_wants():
-    for how, left in (("estimated", 970), ("reserved", 700)):
-        limiter = BudgetLimiter()
-        one = reservation(LIMIT, limiter, max_tokens=200, unreported=how)
-        one.open(0, "server", Prefix(), 0.0)
-        one.settle(0, Usage(20, 10), reported=False, now=1.0)
-        assert limiter.left(1.0)["server_tokens"] == left
-        one.open(1, "server", Prefix(), 1.0)
-        one.settle(1, Usage(0, 0), reported=False, now=1.0)  # it was never sent
-        assert limiter.left(1.0)["server_tokens"] == left
-
-
 def test_a_refusal_says_what_when_and_what_to_do():
     limiter = BudgetLimiter()
-    reservation(LIMIT, limiter, max_tokens=900).open(0, "server", Prefix(), 0.0)
-    with pytest.raises(BudgetExceededError, match="as soon as a running answer ends"):
-        reservation(LIMIT, limiter).open(0, "server", Prefix(), 0.0)
-    limiter = BudgetLimiter()
-    first = reservation(LIMIT, limiter, max_tokens=900)
+    first = reservation(limiter=limiter, max_tokens=900)
     first.open(0, "server", Prefix(), 0.0)
+    with pytest.raises(BudgetExceededError, match="as soon as a running answer ends"):
+        reservation(limiter=limiter).open(0, "server", Prefix(), 0.0)
     first.settle(0, Usage(100, 880), reported=True, now=4.0)
     with pytest.raises(BudgetExceededError) as refused:
-        reservation(LIMIT, limiter).open(0, "server", Prefix(), 5.0)
+        reservation(limiter=limiter).open(0, "server", Prefix(), 5.0)
     error = refused.value
     assert str(error).startswith(
         "The budget server_tokens = 1000 tokens in 64 s does not allow endpoint 'server' another start: "
@@ -291,48 +182,36 @@ def test_a_refusal_says_what_when_and_what_to_do():
     assert error.response.headers["retry-after"] == "63"
     assert error.retry_after_s == pytest.approx(63.0, abs=0.1)
     with pytest.raises(BudgetExceededError, match="too small for this prompt"):
-        reservation(LIMIT, limiter, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
+        reservation(limiter=limiter, prompt_tokens=2000).open(0, "server", Prefix(), 5.0)
 
 
-# ---------------------------------------------------------------------- bounds
-
-
-def messages(content: object) -> Request:
-    return Request(messages=[{"role": "user", "content": content}], model="m", params={"temperature": 0.5})
+def most(content: object, **params) -> int:
+    request = Request(messages=[{"role": "user", "content": content}], model="m", params=params)
+    return most_prompt_tokens(request)
 
 
 def test_a_prompt_has_no_more_tokens_than_its_bound():
     """Bytes for text in any script; what it costs at most for pictures, however few bytes they take."""
-    assert 1000 < most_prompt_tokens(messages("a" * 1000)) < 1300
-    assert 3000 < most_prompt_tokens(messages("海" * 1000)) < 3300
+    assert 1000 < most("a" * 1000, temperature=0.5) < 1300
+    assert 3000 < most("海" * 1000) < 3300
     picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000_000}}]
-    assert 48_000 < most_prompt_tokens(messages(picture)) < 50_000
-    with_tools = Request(
-        messages=[{"role": "user", "content": "a"}],
-        model="m",
-        params={"tools": [{"function": {"x": "y" * 500}}]},
-    )
-    assert most_prompt_tokens(with_tools) > most_prompt_tokens(messages("a")) + 480
+    assert 48_000 < most(picture) < 50_000
+    assert most("a", tools=[{"function": {"x": "y" * 500}}]) > most("a") + 480
 
 
-TEXTS = [
-    "",
-    "Hello, world. " * 40,
-    "{'a': [1, 2, 3]}\n" * 40,
-    "深度学习" * 60,
-    "🦜🏳🌈" * 40,
-    "\t \n" * 50,
-]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_the_bound_holds_for_a_real_tokenizer_and_template(text):
+def test_the_bound_holds_for_a_real_tokenizer_and_template():
     llama_cpp = pytest.importorskip("llama_cpp")
     from disco.endpoints.llamacpp.model.model_files import resolve_model
 
     model = llama_cpp.Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
-    template = (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-    )
-    whole = f"{template}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    assert len(model.tokenize(whole.encode(), special=True)) <= most_prompt_tokens(messages(text))
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    for text in (
+        "",
+        "Hello, world. " * 40,
+        "{'a': [1, 2, 3]}\n" * 40,
+        "深度学习" * 60,
+        "🦜🏳🌈" * 40,
+        "\t \n" * 50,
+    ):
+        whole = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        assert len(model.tokenize(whole.encode(), special=True)) <= most(text, temperature=0.5)

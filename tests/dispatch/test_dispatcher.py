@@ -1,6 +1,9 @@
 """From features to a plan: nobody unsuitable takes part, and the same snapshot and seed decide the same."""
 
+from dataclasses import replace
+
 import numpy as np
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +17,10 @@ from disco.dispatch import (
     Preset,
     Start,
     TwoSided,
+    eligible,
     load_preset,
 )
-from disco.errors import NoEndpointError
+from disco.errors import ContextLengthError, NoEndpointError
 from disco.plan import CoolDown
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
@@ -25,88 +29,69 @@ LENGTHS = Lengths.from_samples([10] * 8 + [20] * 4 + [400])
 TTFT = Empirical.from_samples([0.3, 0.4, 0.5, 0.9, 4.0])
 # On the mains a device's token is nearly free; on battery it is dearer than the server's.
 LAPTOP = Candidate("laptop", "device", rates=Rates(1e-9, 1e-9), continues=True, parks=True)
-PHONE = Candidate("phone", "device", rates=Rates(2e-6, 2e-6), continues=True, parks=True)
-CLOUD = Candidate("cloud", "any", rates=Rates(1.5e-7, 6e-7), continues=True)
-FINE = Candidate("fine", "any", rates=Rates(3e-6, 1.5e-5), continues=True)
+PHONE = replace(LAPTOP, name="phone", rates=Rates(2e-6, 2e-6))
+CLOUD = Candidate("cloud", "any", rates=Rates(1.5e-7, 6e-7), continues=True, overhead_s=1.5)
+BACKUP = replace(CLOUD, name="backup", rates=Rates(1e-8, 1e-8), standby=True)
+DEAR = replace(BACKUP, name="dear", rates=Rates(1e-5, 1e-5))
+BOTH = (LAPTOP, CLOUD)
+LONG = Features(900)
 
 
-def dispatcher(preset="balanced", seed=0, **sections):
-    chosen = Preset(**sections) if sections else load_preset(preset)
-    return Dispatcher(chosen, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(seed))
+def known():
+    return {"lengths": LENGTHS, "ttft": TTFT, "rng": np.random.default_rng(0)}
 
 
-def plan(features, candidates, preset="balanced", served=None, **sections):
-    return dispatcher(preset, **sections).plan(features, candidates, served or {})
+def dispatcher(preset="balanced", **sections):
+    return Dispatcher(Preset(**sections) if sections else load_preset(preset), **known())
 
 
-def two_sided(preset="balanced"):
-    return TwoSided(load_preset(preset).dispatch, lengths=LENGTHS, ttft=TTFT, rng=np.random.default_rng(0))
+def cool_downs(names):
+    return {name: CoolDown(name, "failures", "server", 3, 4.0) for name in names}
 
 
-def test_auto_spares_the_more_expensive_side_also_when_prices_change_between_requests():
-    short = plan(Features(5), [LAPTOP, CLOUD])
-    assert (short.starts, short.fallbacks) == ((Start("laptop"),), ("cloud",))
-    assert plan(Features(900), [LAPTOP, CLOUD]).starts == (Start("laptop"), Start("cloud"))
-    first, second = plan(Features(900), [PHONE, CLOUD]).starts
-    assert (first, second.endpoint) == (Start("cloud"), "phone")
-    assert second.after_s > 0
-    one = two_sided()
+def plan(candidates, features=LONG, preset="balanced", *, policy=None, served=None, resting=(), **more):
+    """A preset's plan, or a policy's."""
+    one = dispatcher(preset, **({"dispatch": {"policy": policy}} if policy else {}))
+    return one.plan(features, candidates, served or {}, resting=cool_downs(resting), **more)
+
+
+def test_presets_and_policies_decide_starts_order_and_reach_also_when_prices_change_between_requests():
+    assert plan(BOTH, Features(1), "fast").starts == (Start("laptop"), Start("cloud"))
+    assert plan(BOTH, preset="cheap").order == "break_before_make"
+    with pytest.raises(NoEndpointError, match="local-only"):
+        plan([CLOUD], preset="private")
+    wanted, served = Features(5, needs=frozenset({"tools"})), {"laptop": frozenset(), "cloud": None}
+    assert plan(BOTH, wanted, policy="device_only", served=served).starts == (Start("cloud"),)
+    assert dispatcher(migration={"enabled": False}).plan(LONG, [PHONE, CLOUD], {}).migrations == {}
+    one = TwoSided(load_preset("balanced").dispatch, **known())
     policies = ["length_threshold", "wait_time", "length_threshold"]
     assert [one.policy_for(d, CLOUD).name for d in (LAPTOP, PHONE, LAPTOP)] == policies
 
 
-def test_the_cheapest_of_each_side_takes_part_and_the_others_stand_by_cheapest_first():
-    made = plan(Features(900), [FINE, PHONE, CLOUD, LAPTOP])
-    assert {s.endpoint for s in made.starts} == {"laptop", "cloud"}
-    assert made.fallbacks == ("phone", "fine")
-
-
-def test_one_side_alone_starts_at_once_whatever_the_policy():
-    for preset in ("balanced", "battery-saver", "cheap", "fast"):
-        assert plan(Features(900), [PHONE], preset).starts == (Start("phone"),)
-        assert plan(Features(900), [CLOUD], preset).starts == (Start("cloud"),)
-
-
-def test_device_only_is_served_by_a_server_where_the_device_cannot():
-    wanted = Features(5, needs=frozenset({"tools"}))
-    served = {"laptop": frozenset(), "cloud": None}
-    sections = {"dispatch": {"policy": "device_only"}}
-    assert plan(wanted, [LAPTOP, CLOUD], served=served, **sections).starts == (Start("cloud"),)
-
-
-MUTE = Candidate("mute", "device", rates=Rates(1e-9, 1e-9))
-
-
-@pytest.mark.parametrize(
-    ("candidates", "moves"),
-    [
-        ([LAPTOP, PHONE, CLOUD], {"phone": Migration("laptop"), "cloud": Migration("laptop")}),
-        ([PHONE, CLOUD], {"phone": Migration("cloud", keep_prefill=False)}),  # a server keeps none
-        ([MUTE, CLOUD], {}),
-    ],
-)
-def test_every_dearer_writer_may_hand_over_to_the_cheapest_that_continues(candidates, moves):
-    assert plan(Features(900), candidates).migrations == moves
-    assert plan(Features(900, may_migrate=False), candidates).migrations == {}
-    assert plan(Features(900), candidates, migration={"enabled": False}).migrations == {}
-
-
-def test_presets_decide_starts_order_and_reach():
-    assert plan(Features(1), [LAPTOP, CLOUD], "fast").starts == (Start("laptop"), Start("cloud"))
-    assert plan(Features(9), [LAPTOP, CLOUD], "cheap").order == "break_before_make"
-    with pytest.raises(NoEndpointError, match="local-only"):
-        plan(Features(9), [CLOUD], "private")
-
-
-def test_refit_changes_the_plan():
-    one = dispatcher("battery-saver")
-    before = one.plan(Features(900), [PHONE, CLOUD], {}).starts[1].after_s
-    one.refit(LENGTHS, Empirical.from_samples([10 * t for t in (0.3, 0.4, 0.5, 0.9, 4.0)]))
-    assert one.plan(Features(900), [PHONE, CLOUD], {}).starts[1].after_s >= 2 * before
+def test_the_cheapest_backup_takes_the_place_of_one_that_rests_and_a_probe_is_joined_once_it_is_slow():
+    crowd = (*BOTH, BACKUP, DEAR)
+    everybody = plan(crowd, policy="server_only", resting=["cloud", "laptop", "backup", "dear"])
+    assert everybody == replace(plan(crowd, policy="server_only"), migrations={})
+    made = [plan(crowd, policy="server_only", resting=rest) for rest in [(), ("cloud",), ("cloud", "backup")]]
+    assert [(plan.starts, plan.fallbacks) for plan in made] == [
+        ((Start("cloud"),), ("laptop", "backup", "dear")),
+        ((Start("backup"),), ("laptop", "dear", "cloud")),
+        ((Start("dear"),), ("laptop", "cloud", "backup")),
+    ]
+    for others in ([LAPTOP], [BACKUP], []):
+        joined = [Start(other.name, 1.5) for other in others]
+        assert plan([CLOUD, *others], policy="server_only", probing=["cloud"]).starts == (
+            Start("cloud"),
+            *joined,
+        )
+    # Unless both start anyway, or a budget forbids it.
+    assert plan(BOTH, policy="race", probing=["cloud"]) == plan(BOTH, policy="race")
+    background = {"probing": ["laptop"], "budget_class": "background"}
+    assert plan(BOTH, policy="race", **background).starts == (Start("laptop"),)
 
 
 REACHES = ["device", "own", "any"]
-candidates = st.lists(
+CANDIDATES = st.lists(
     st.builds(
         Candidate,
         name=st.sampled_from("abcdef"),
@@ -118,58 +103,54 @@ candidates = st.lists(
     max_size=6,
     unique_by=lambda c: c.name,
 )
-features = st.builds(
+FEATURES = st.builds(
     Features,
-    prompt_tokens=st.integers(0, 5_000),
-    max_tokens=st.none() | st.integers(1, 100),
+    prompt_tokens=st.sampled_from([448, 449, 492, 493, 4032, 4033]) | st.integers(0, 5_000),
+    max_tokens=st.none() | st.just(20) | st.integers(1, 100),
     needs=st.sampled_from([frozenset(), frozenset({"tools"})]),
     reach=st.sampled_from(REACHES),
     may_migrate=st.booleans(),
 )
-policies = st.sampled_from(
-    ["auto", "wait_time", "optimal_wait", "length_threshold", "race", "random", "device_only", "server_only"]
-)
-budgets = st.sampled_from([0.0, 0.05, 0.5, 1.0])
+UNSHARED = ["race", "device_only", "server_only"]
+NAMES = st.frozensets(st.sampled_from("abcdef"))
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
-    given_candidates=candidates,
-    wanted=features,
-    policy=policies,
-    budget=budgets,
-    able=st.frozensets(st.sampled_from("abcdef")),
-    resting=st.frozensets(st.sampled_from("abcdef")),
-    probing=st.frozensets(st.sampled_from("abcdef")),
+    candidates=CANDIDATES,
+    wanted=FEATURES,
+    policy=st.sampled_from(["auto", "wait_time", "optimal_wait", "length_threshold", "random", *UNSHARED]),
+    budget=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    able=NAMES,
+    resting=NAMES,
+    probing=NAMES,
     budget_class=st.sampled_from(["background", "standard", "urgent"]),
 )
 def test_a_plan_names_all_eligible_endpoints_and_no_other(
-    given_candidates, wanted, policy, budget, able, resting, probing, budget_class
+    candidates, wanted, policy, budget, able, resting, probing, budget_class
 ):
     """Each once, those that rest last; moves stay among them and save money; the same seed plans the same."""
-    share = {} if policy in ("race", "device_only", "server_only") else {"budget": budget}
+    share = {} if policy in UNSHARED else {"budget": budget}
     one, again = (dispatcher(dispatch={"policy": policy, **share}) for _ in range(2))
     probing -= resting
-    how = {
-        "served": {name: frozenset({"tools"}) for name in able},
-        "resting": {name: CoolDown(name, "failures", "server", 3, 4.0) for name in resting},
-        "probing": probing,
-        "budget_class": budget_class,
-    }
+    served = {name: frozenset({"tools"}) for name in able}
+    how = {"resting": cool_downs(resting), "probing": probing, "budget_class": budget_class}
+    # Without a limit, 64 tokens are kept for the answer; an unknown context is not enforced.
     limit = wanted.prompt_tokens + (64 if wanted.max_tokens is None else wanted.max_tokens)
     allowed = {
         c.name: c
-        for c in given_candidates
+        for c in candidates
         if REACHES.index(c.reach) <= REACHES.index(wanted.reach)
         and (not wanted.needs or c.name in able)
         and (c.context_tokens is None or limit <= c.context_tokens)
     }
     if not allowed:
         with pytest.raises(NoEndpointError):
-            one.plan(wanted, given_candidates, **how)
+            one.plan(wanted, candidates, served, **how)
         return
-    made = one.plan(wanted, given_candidates, **how)
-    assert made == again.plan(wanted, given_candidates, **how)
+    assert [c.name for c in eligible(wanted, candidates, served)] == list(allowed)  # in the given order
+    made = one.plan(wanted, candidates, served, **how)
+    assert made == again.plan(wanted, candidates, served, **how)
     named = [s.endpoint for s in made.starts] + list(made.fallbacks)
     assert sorted(named) == sorted(allowed)
     assert made.starts
@@ -184,17 +165,46 @@ def test_a_plan_names_all_eligible_endpoints_and_no_other(
         assert allowed[move.target].rates.cost_out < allowed[writer].rates.cost_out
 
 
+def test_a_refusal_lists_every_endpoint_with_its_reason_and_a_remedy_and_openai_users_know_a_long_prompt():
+    near, home = Candidate("phone", "device", context_tokens=2_048), Candidate("home", "own")
+    far = Candidate("cloud", "any", context_tokens=8_192)
+    served = {"phone": frozenset(), "cloud": frozenset({"tools", "json_schema"}), "home": None}
+    tools = {"needs": frozenset({"tools", "audio"})}
+    local_only = Features(10, reach="device", **tools)
+    for features, candidates, said in [
+        (Features(1), (), "No endpoint is configured"),
+        (Features(10, reach="own"), (far,), r'cloud \(server\): .*own machines.*reach "own".*reach "any"'),
+        (local_only, (near, far), r"phone \(device\): it does not serve audio, tools"),
+        (
+            local_only,
+            (near, far),
+            r"cloud \(server\): it is a server and the request is local-only; it does not serve",
+        ),
+        (local_only, (near, far), "local_only = false"),
+    ]:
+        with pytest.raises(NoEndpointError, match=said) as refused:
+            eligible(features, candidates, served)
+        assert not isinstance(refused.value, ContextLengthError)
+    assert eligible(Features(10, **tools), (near, home, far), served) == [home]
+    for reach, said in [
+        ("any", r"phone.*2048.*cloud.*8192.*shorten"),
+        ("device", r"cloud \(server\): it is a server"),  # also where one place alone may serve it
+    ]:
+        with pytest.raises(ContextLengthError, match=said) as caught:
+            eligible(Features(9_000, reach=reach), (near, far), served)
+        assert isinstance(caught.value, openai.BadRequestError)
+        assert caught.value.code == "context_length_exceeded"
+
+
 class InRankOrder:
     """An arrangement of another kind: every endpoint starts, in the user's order, a second apart."""
 
     def arrange(self, features, able, budget_class):
         ladder = sorted(able, key=lambda c: c.rank)
-        starts = tuple(Start(c.name, float(i)) for i, c in enumerate(ladder))
+        starts, names = [Start(c.name, float(i)) for i, c in enumerate(ladder)], tuple(c.name for c in ladder)
         if budget_class == "background":
-            return Arrangement(
-                starts[:1], tuple(c.name for c in ladder), frozenset(c.name for c in ladder[1:])
-            )
-        return Arrangement(starts, tuple(c.name for c in ladder))
+            return Arrangement((starts[0],), names, frozenset(names[1:]))
+        return Arrangement(tuple(starts), names)
 
     def limited(self, able):
         return frozenset(c.name for c in able if c.rank)
@@ -210,17 +220,16 @@ def test_any_arrangement_of_any_number_of_endpoints_is_planned():
         Candidate("home", "own", rates=Rates(1e-7, 1e-7), rank=1, continues=True),
         Candidate("here", "device", rates=Rates(0.0, 0.0), rank=0, continues=True, overhead_s=0.2),
     ]
-    known = {"lengths": LENGTHS, "ttft": TTFT, "rng": np.random.default_rng(0)}
-    one = Dispatcher(Preset(), **known, arranging=InRankOrder())
-    assert one.plan(Features(9), tiers, {}).starts == (Start("here"), Start("home", 1.0), Start("top", 2.0))
-    bounded = one.plan(Features(9, reach="own"), tiers, {})
-    assert [s.endpoint for s in bounded.starts] == ["here", "home"]
-    assert bounded.migrations == {"home": Migration("here", keep_prefill=False)}
-    spared = one.plan(Features(9), tiers, {}, budget_class="background")
-    assert (spared.starts, spared.fallbacks) == ((Start("here"),), ("home", "top"))
-    everywhere = one.plan(Features(9), tiers, {}, probing=["here", "home", "top"])
-    assert len(everywhere.starts) == 3
-    alone = one.plan(Features(9), tiers[2:], {}, probing=["here"])
-    assert alone.starts == (Start("here"),)
-    backed = one.plan(Features(9, reach="own"), tiers, {}, probing=["home"])
-    assert backed.starts == (Start("here"), Start("home", 1.0))
+    one = Dispatcher(Preset(), **known(), arranging=InRankOrder())
+    here, home, top = Start("here"), Start("home", 1.0), Start("top", 2.0)
+    own = Features(9, reach="own")
+    for features, candidates, how, starts in [
+        (Features(9), tiers, {}, (here, home, top)),
+        (own, tiers, {}, (here, home)),
+        (Features(9), tiers, {"budget_class": "background"}, (here,)),
+        (Features(9), tiers, {"probing": ["here", "home", "top"]}, (here, home, top)),
+        (own, tiers, {"probing": ["home"]}, (here, home)),
+    ]:
+        assert one.plan(features, candidates, {}, **how).starts == starts
+    assert one.plan(own, tiers, {}).migrations == {"home": Migration("here", keep_prefill=False)}
+    assert one.plan(Features(9), tiers, {}, budget_class="background").fallbacks == ("home", "top")

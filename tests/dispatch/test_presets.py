@@ -28,13 +28,8 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
     assert load_preset(str(path)) == preset
     assert load_preset(preset) is preset
     assert load_preset({"dispatch": {"budget": 0.2}}).dispatch.budget == 0.2
-    # A bare file name needs its ending to count as a path.
     monkeypatch.chdir(tmp_path)
-    assert load_preset("mine.toml").name == "mine"
-    with pytest.raises(ConfigurationError, match="no preset is called 'mine'"):
-        load_preset("mine")
-    with pytest.raises(ConfigurationError, match="Did you mean 'battery-saver'"):
-        load_preset("batery-saver")
+    assert load_preset("mine.toml").name == "mine"  # a bare file name needs its ending to count as a path
 
 
 @pytest.mark.parametrize(
@@ -61,47 +56,48 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
     ],
 )
 def test_mistakes_are_refused_with_the_remedy(values, message):
-    with pytest.raises(ConfigurationError, match=message):
-        load_preset(values)
-    with pytest.raises(ConfigurationError, match=message):
-        Preset(**values)
+    for make in (load_preset, lambda values: Preset(**values)):
+        with pytest.raises(ConfigurationError, match=message):
+            make(values)
 
 
-def test_mistakes_in_sections_and_files_are_named(tmp_path):
+def test_mistakes_in_names_sections_and_files_are_named(tmp_path):
+    bad, broken = tmp_path / "mine.toml", tmp_path / "broken.toml"
+    bad.write_text("[dispatch]\nbudget = 7\n")
+    broken.write_text("[dispatch\n")
+    for wrong, said in [
+        ("mine", "no preset is called 'mine'"),
+        ("batery-saver", "Did you mean 'battery-saver'"),
+        (bad, r"mine\.toml.*budget"),
+        (broken, r"broken\.toml is not valid TOML"),
+        (tmp_path / "none.toml", "cannot be read"),
+    ]:
+        with pytest.raises(ConfigurationError, match=said):
+            load_preset(wrong)
     with pytest.raises(ConfigurationError, match="budget"):
         DispatchSection(budget=2)
-    path = tmp_path / "mine.toml"
-    path.write_text("[dispatch]\nbudget = 7\n")
-    with pytest.raises(ConfigurationError, match=r"mine\.toml.*budget"):
-        load_preset(path)
-    path.write_text("[dispatch\n")
-    with pytest.raises(ConfigurationError, match=r"mine\.toml is not valid TOML"):
-        load_preset(path)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        load_preset(tmp_path / "none.toml")
 
 
 def test_installed_packages_add_policies(tmp_path, monkeypatch):
     """A package that declares an entry point of the group disco.policies can be named in a preset."""
+    info = tmp_path / "coin_policy-1.0.dist-info"
+    info.mkdir()
     (tmp_path / "coin_policy.py").write_text(
         "from disco.dispatch import ServerOnly\n"
         "def make(*, lengths, ttft, device, budget, tail, rng):\n"
         "    return ServerOnly(name=f'coin:{budget}:{device.name}')\n"
     )
-    info = tmp_path / "coin_policy-1.0.dist-info"
-    info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: coin-policy\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[disco.policies]\ncoin = coin_policy:make\nbroken = coin_policy:nothing\n"
     )
     monkeypatch.syspath_prepend(os.fspath(tmp_path))
     assert {"coin", "broken"} <= set(known_policies())
-    preset = load_preset({"dispatch": {"policy": "coin", "budget": 0.25}})
     arguments = {
         "lengths": Lengths.from_samples([1]),
         "ttft": Empirical.from_samples([1.0]),
         "device": Candidate("d", "device"),
-        "budget": preset.dispatch.budget,
+        "budget": load_preset({"dispatch": {"policy": "coin", "budget": 0.25}}).dispatch.budget,
         "tail": 0.0,
         "rng": np.random.default_rng(0),
         "server_constrained": True,

@@ -1,4 +1,4 @@
-"""DiSCo-D: the server starts, the device joins after w(l) and reads exactly its share of tokens."""
+"""DiSCo-D, where the device joins after w(l), and DiSCo-S: the spared side reads exactly its share of tokens."""
 
 import numpy as np
 import pytest
@@ -8,30 +8,26 @@ from hypothesis import strategies as st
 from disco.dispatch import (
     Candidate,
     Features,
+    LengthThreshold,
     SplitWait,
     Start,
     WaitTime,
+    plan_threshold,
+    plan_threshold_samples,
     plan_waits,
     plan_waits_samples,
 )
+from disco.dispatch.planners import rank_selection
 from disco.dispatch.planners.wait_quantiles import EmpiricalWaits, SampleWaits
 from disco.profiles import Empirical, Lengths
 
 DEVICE, SERVER = Candidate("d", "device"), Candidate("s", "any")
-RNG = np.random.default_rng(11)
-SKEWED = np.clip(RNG.lognormal(4.0, 1.0, 100_000), 1, 8_000).astype(np.int64)
-LUMPY = RNG.choice([7, 7, 7, 30, 1_900], 100_000)
-HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 100_000)
-ROUNDED = np.round(HEAVY, 1)  # a log with one decimal: big atoms
-FORMS = ["boundary", "slope"]
-
-lengths_lists = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
+LENGTHS = st.lists(st.integers(1, 5_000), min_size=1, max_size=40)
 # Few distinct values, so that ties are the rule.
-times_lists = st.lists(
-    st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=40
-) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=40)
-shares = st.floats(0.0, 1.0)
-forms = st.sampled_from(FORMS)
+TIMES = st.lists(
+    st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2000001, 0.25, 1.0, 3.0, 9.5]), min_size=1, max_size=60
+) | st.lists(st.floats(0.001, 60.0), min_size=1, max_size=100)
+SHARES = st.floats(0.0, 1.0) | st.sampled_from([0.0, 1.0])
 
 
 def mean_wait_s(plan, lengths):
@@ -74,7 +70,6 @@ def test_hand_computed_boundary(budget, boundary_tokens, waits_s):
     plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, 0.2)
     assert plan.boundary_tokens == boundary_tokens
     assert mean_wait_s(plan, [10, 50]) == pytest.approx(waits_s)
-    assert expected_share(plan, TWO_LENGTHS, ONE_TO_TEN) == pytest.approx(budget)
 
 
 def test_hand_computed_slope():
@@ -86,38 +81,33 @@ def test_hand_computed_slope():
     0.16875 + 0.25 = 0.41875, too much; from 0.12 on u(6) = 0.4, together 0.36875, too little.
     """
     plan = plan_waits(TWO_LENGTHS, ONE_TO_TEN, 0.7, 0.2, form="slope")
-    assert plan.boundary_tokens == 10
-    assert plan.edge.p_early == pytest.approx(0.625)
-    assert plan.slope.early == pytest.approx(0.12, rel=5e-3)
-    assert plan.slope.late == pytest.approx(0.12, rel=5e-3)
-    assert use_probability(plan, [50], ONE_TO_TEN) == pytest.approx(
-        0.4 + 0.1 * (0.3875 - 0.36875) / (0.41875 - 0.36875)
-    )
+    assert (plan.boundary_tokens, plan.edge.p_early) == (10, pytest.approx(0.625))
+    assert (plan.slope.early, plan.slope.late) == pytest.approx((0.12, 0.12), rel=5e-3)
+    used = 0.4 + 0.1 * (0.3875 - 0.36875) / (0.41875 - 0.36875)
+    assert use_probability(plan, [50], ONE_TO_TEN) == pytest.approx(used)
 
 
-def test_a_server_that_always_takes_equally_long():
-    """T = 0.5 s always: any wait below it uses the device always, 0.5 s and more never; chance mixes them."""
+def test_atoms_are_mixed_by_chance_and_approached_from_below():
+    # T = 0.5 s always: any wait below it uses the device always, 0.5 s and more never; chance mixes them.
     for waits in (SampleWaits(np.full(9, 0.5)), EmpiricalWaits(Empirical.from_samples([0.5]))):
         assert waits.split(0.3) == SplitWait(0.0, 0.5, pytest.approx(0.3))
-
-
-def test_an_atom_behind_a_slope_is_approached_from_below():
-    """A tenth of the mass lies at exactly 0.4 s: below it u = 0.5, from it on 0.4; 0.45 is in between."""
-    waits = EmpiricalWaits(Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9], [0.2, 0.4, 0.4, 1.5])).split(0.45)
-    assert (waits.early_s, waits.late_s) == (pytest.approx(0.4), 0.4)
+    # A tenth of the mass lies at exactly 0.4 s: below it u = 0.5, from it on 0.4; 0.45 is in between.
+    waits = EmpiricalWaits(TABLE).split(0.45)
+    assert (waits.early_s, waits.late_s, waits.p_early) == (pytest.approx(0.4), 0.4, pytest.approx(0.5))
     assert waits.early_s < 0.4
-    assert waits.p_early == pytest.approx(0.5)
 
 
 # A server's own table is straight lines, here with an atom, instead of steps.
 TABLE = Empirical.from_quantiles([0.1, 0.5, 0.6, 0.9, 0.99], [0.2, 0.4, 0.4, 1.5, 8.0])
 
 
-@given(lengths_lists, times_lists | st.none(), shares, shares, forms)
+@given(LENGTHS, TIMES | st.none(), SHARES, SHARES, st.sampled_from(["boundary", "slope"]))
 @example([10, 10, 50], [0.5, 0.5, 0.5], 0.5, 0.05, "slope")
 @example([10, 20, 50], [0.5, 1.0, 2.0], 0.5, 0.0, "slope")  # the tail never starts the device
 @example([10], [0.5], 1.0, 0.05, "slope")
-def test_budget_is_met_exactly_in_expectation(lengths, times, budget, tail, form):
+def test_budget_is_met_exactly_in_expectation_and_short_prompts_never_wait_longer(
+    lengths, times, budget, tail, form
+):
     """Whatever the steps and atoms, from samples, from a distribution and from a quantile table."""
     kept = Lengths.from_samples(lengths)
     ttft = TABLE if times is None else Empirical.from_samples(times)
@@ -126,9 +116,12 @@ def test_budget_is_met_exactly_in_expectation(lengths, times, budget, tail, form
         plans.append(plan_waits_samples(np.array(lengths), np.array(times), budget, tail, form=form))
     for plan in plans:
         assert expected_share(plan, kept, ttft) == pytest.approx(budget, abs=1e-9)
+        # A device reads them fast, so they get the budget first.
+        waits_s = mean_wait_s(plan, kept.lengths)
+        assert (waits_s[1:] >= waits_s[:-1] - 1e-9).all()
 
 
-@given(lengths_lists, times_lists, shares, shares, st.floats(0.0, 0.99))
+@given(LENGTHS, TIMES, SHARES, SHARES, st.floats(0.0, 0.99))
 def test_a_bigger_budget_never_waits_longer_nor_uses_the_device_less(lengths, times, one, other, tail):
     kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
     small, big = (plan_waits(kept, ttft, budget, tail) for budget in sorted((one, other)))
@@ -136,34 +129,6 @@ def test_a_bigger_budget_never_waits_longer_nor_uses_the_device_less(lengths, ti
     small, big = (plan_waits(kept, ttft, budget) for budget in sorted((one, other)))
     more, less = (use_probability(plan, kept.lengths, ttft) for plan in (big, small))
     assert (more >= less - 1e-9).all()
-
-
-@pytest.mark.parametrize(
-    ("lengths", "times", "form", "budget"),
-    [
-        (SKEWED, HEAVY, "boundary", 0.1),
-        (SKEWED, HEAVY, "slope", 0.4),
-        (LUMPY, ROUNDED, "boundary", 0.6),
-        (LUMPY, ROUNDED, "slope", 0.9),
-    ],
-    ids=["skewed", "skewed, slope", "lumpy", "lumpy, slope"],
-)
-def test_budget_holds_on_100_000_requests(lengths, times, form, budget):
-    """Within 1 %, with each request's wait as decided and the chance of that wait being too short.
-
-    Taking P(T > w) instead of one draw of T leaves out the noise of the server's own times, which no policy
-    could remove: at b = 0.1 it alone is about 1 % on this many requests.
-    """
-    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(times)
-    policy = WaitTime.fitted(kept, ttft, budget=budget, form=form, rng=np.random.default_rng(5))
-    order = np.random.default_rng(6).permutation(lengths)
-    decided = [policy.wait_s(n) for n in order.tolist()]
-    assert {type(wait_s) for wait_s in decided} == {float}  # numpy scalars would leak into records
-    waits = np.array(decided)
-    use = np.where(waits <= 0.0, 1.0, ttft.survival(waits))
-    assert order @ use / order.sum() == pytest.approx(budget, rel=0.01)
-    # Short prompts are the ones a device reads fast, so they get the budget first.
-    assert (np.diff(mean_wait_s(policy.plan, kept.lengths)) >= -1e-9).all()
 
 
 def test_starts_and_a_refit_that_follows_the_server():
@@ -174,15 +139,112 @@ def test_starts_and_a_refit_that_follows_the_server():
     assert fitted(0.7).starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d"))
     assert fitted(0.7).starts(Features(60), DEVICE, SERVER) == (Start("s"), Start("d", 8.0))
     assert fitted(0.0).starts(Features(10), DEVICE, SERVER) == (Start("s"),)
-    assert fitted(0.0).starts(Features(10), DEVICE, None) == (Start("d"),)
     policy = fitted(0.1)
     policy.refit(TWO_LENGTHS, Empirical.from_samples([10.0 * t for t in range(1, 11)]))
     assert mean_wait_s(policy.plan, [10]) == pytest.approx([90.0])
 
 
-@pytest.mark.parametrize(("budget", "tail"), [(1.5, 0.1), (0.5, -0.1), (float("nan"), 0.1)])
-def test_what_cannot_be_planned_is_refused(budget, tail):
-    with pytest.raises(ValueError, match="share"):
-        plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
+def test_what_cannot_be_planned_is_refused():
+    for budget, tail in [(1.5, 0.1), (0.5, -0.1), (float("nan"), 0.1)]:
+        with pytest.raises(ValueError, match="share"):
+            plan_waits(TWO_LENGTHS, ONE_TO_TEN, budget, tail)
     with pytest.raises(ValueError, match="time to first token"):
         plan_waits_samples(np.array([3]), np.array([]), 0.5)
+
+
+# ---------------------------------------------------------------------- DiSCo-S: long prompts race
+
+# No plan needs one bin per length.
+ANY_LENGTHS = st.lists(st.integers(0, 5_000) | st.integers(0, 10**6), min_size=1, max_size=60).filter(any)
+
+
+def race_probability(plan, lengths):
+    """`P(I_s(l) = 1)` for each length in tokens."""
+    tokens = np.asarray(lengths)
+    at_boundary = np.where(tokens == plan.boundary_tokens, plan.race_share, 0.0)
+    return np.where(tokens > plan.boundary_tokens, 1.0, at_boundary)
+
+
+def test_hand_computed_threshold():
+    """Four prompts of 10 tokens, two of 20, one of 60: 40 + 40 + 60 = 140 tokens, of which half, 70.
+
+    The device alone gets the first 70: all 40 of the tens, and 30 of the 40 tokens in twenties. So the
+    boundary is 20, a quarter of the twenties race, and the server reads 40/4 + 60 = 70.
+    """
+    plan = plan_threshold(Lengths.from_samples([10, 10, 10, 10, 20, 20, 60]), 0.5)
+    assert (plan.boundary_tokens, plan.race_share) == (20, pytest.approx(0.25))
+    kept = Lengths.from_samples([10, 20])
+    none, everything = plan_threshold(kept, 0.0), plan_threshold(kept, 1.0)  # also for lengths never seen
+    assert race_probability(none, [1, 10, 20, 999]).tolist() == [0, 0, 0, 0]
+    assert race_probability(everything, [1, 10, 20, 999]).tolist() == [1, 1, 1, 1]
+    policy = LengthThreshold.fitted(Lengths.from_samples([10, 90]), budget=0.5, rng=np.random.default_rng(0))
+    boundary = policy.plan.boundary_tokens
+    policy.refit(Lengths.from_samples([100, 900]), Empirical.from_samples([1.0]))
+    assert policy.plan.boundary_tokens == 10 * boundary
+
+
+@given(ANY_LENGTHS, SHARES, SHARES)
+def test_a_threshold_meets_its_budget_exactly_in_expectation_and_a_bigger_one_never_races_less(
+    lengths, one, other
+):
+    """From a distribution and from raw samples."""
+    kept = Lengths.from_samples(lengths)
+    tokens, raced = kept.lengths * kept.p, []
+    for budget in sorted((one, other)):
+        for plan in (plan_threshold(kept, budget), plan_threshold_samples(np.array(lengths), budget)):
+            raced.append(race_probability(plan, kept.lengths))
+            assert tokens @ raced[-1] / tokens.sum() == pytest.approx(budget, abs=1e-9)
+    assert (raced[2] >= raced[0] - 1e-9).all()
+
+
+def test_what_no_threshold_can_be_planned_for_is_refused():
+    for budget in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="budget"):
+            plan_threshold(Lengths.from_samples([1]), budget)
+    for lengths in ([], [0, 0], [-1, 3]):
+        with pytest.raises(ValueError):  # noqa: PT011 - numpy words the negative one
+            plan_threshold_samples(np.array(lengths, dtype=np.int64), 0.5)
+
+
+# ---------------------------------------------------------------------- selecting near a rank
+
+RNG = np.random.default_rng(5)
+HEAVY = 0.25 + 0.15 * RNG.pareto(2.2, 20_000)
+# The part that sets the bounds is every 27th value: here it knows nothing of the rest.
+MISLEADING = np.where(np.arange(20_000) % 27 == 0, 100.0 * HEAVY, HEAVY)
+HALF_AT_0 = np.where(RNG.random(20_000) < 0.5, 0.0, HEAVY)
+LARGE = [HEAVY, np.sort(HEAVY)[::-1], np.round(HEAVY, 1), HALF_AT_0, np.full(20_000, 0.5), MISLEADING]
+
+
+@given(values=TIMES, share=st.floats(0.0, 1.0, exclude_max=True), use=st.floats(0.0, 1.0))
+def test_a_stretch_is_a_stretch_of_the_sorted_sample_and_gives_the_same_waits(values, share, use):
+    values = np.array(values)
+    rank, expected = int(share * len(values)), SampleWaits(values).split(use)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_selection, "_SELECT_FROM", 4)
+        order = rank_selection.Ranks(values)
+        stretch, skipped = order.near(rank)
+        assert SampleWaits(values).split(use) == expected
+    ordered = np.sort(values)
+    assert skipped <= rank < skipped + len(stretch)
+    assert (stretch == ordered[skipped : skipped + len(stretch)]).all()
+    assert not np.isin(stretch, ordered[:skipped]).any()
+    assert not np.isin(stretch, ordered[skipped + len(stretch) :]).any()
+    assert order.beyond(values[0]) == (ordered > values[0]).sum()
+    lower = ordered[ordered < values[0]]
+    assert order.before(values[0]) == (lower[-1] if lower.size else None)
+
+
+def test_many_samples_give_the_same_waits_as_when_all_are_sorted(monkeypatch):
+    uses = (1e-5, 0.05, 0.5, 0.99999)
+    selected = [SampleWaits(values).split(use) for values in LARGE for use in uses]
+    monkeypatch.setattr(rank_selection, "_SELECT_FROM", 1 << 30)
+    assert [SampleWaits(values).split(use) for values in LARGE for use in uses] == selected
+
+
+def test_of_many_samples_few_are_sorted_unless_the_bounds_miss():
+    """What makes it cost the same on machines that sort slowly."""
+    for rank in (10_000, 19_000):
+        assert len(rank_selection.Ranks(HEAVY).near(rank)[0]) < 3_000
+    stretch, skipped = rank_selection.Ranks(MISLEADING).near(10_000)
+    assert (skipped, len(stretch)) == (0, len(MISLEADING))

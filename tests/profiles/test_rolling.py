@@ -1,11 +1,12 @@
-"""The distribution kept up to date: it converges, forgets, and does not take a cancelled loser for fast."""
+"""What is fitted: a distribution kept up to date, which does not take a cancelled loser for fast, and T = k·l + c."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
-from disco.profiles import Empirical, Rolling, load_server
+from disco.profiles import Empirical, Rolling, fit_line, load_server
 
 TIMES = st.floats(min_value=0, max_value=2e3)
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
@@ -15,6 +16,10 @@ def feed(rolling, times):
     for t in times:
         rolling.observe(float(t))
     return rolling
+
+
+def rolling_of(half_life=None, **prior):
+    return Rolling(half_life=half_life, **prior)
 
 
 def kaplan_meier(seen, censored, t):
@@ -30,7 +35,7 @@ def kaplan_meier(seen, censored, t):
 
 @given(st.lists(TIMES, min_size=1, max_size=80))
 def test_without_forgetting_it_is_the_sample_to_within_a_bin(times):
-    known = feed(Rolling(half_life=None), times).snapshot()
+    known = feed(rolling_of(), times).snapshot()
     exact = Empirical.from_samples(np.clip(times, 0, 1e3))
     for i in range(1, len(times) + 1):
         q = (i - 0.5) / len(times)
@@ -43,108 +48,85 @@ def test_a_prior_is_reproduced_until_something_is_observed_and_gives_way_to_what
     assert known.quantile(LEVELS) == pytest.approx(prior.quantile(LEVELS), rel=0.03)
     assert known.mean() == pytest.approx(prior.mean(), rel=0.01)
     truth = load_server("deepseek-v3-2025").ttft()
-    rolling = Rolling(half_life=2000, prior=Empirical.from_samples([30.0]), prior_weight=50)
-    known = feed(rolling, truth.sample(np.random.default_rng(1), 20_000)).snapshot()
-    assert known.quantile(LEVELS[:-1]) == pytest.approx(truth.quantile(LEVELS[:-1]), rel=0.1)
-    assert known.mean() == pytest.approx(truth.mean(), rel=0.1)
-    assert rolling.weight == pytest.approx(1 / (1 - 2 ** (-1 / 2000)), rel=0.01)
+    rolling = rolling_of(500, prior=Empirical.from_samples([30.0]), prior_weight=50)
+    known = feed(rolling, truth.sample(np.random.default_rng(1), 5_000)).snapshot()
+    assert known.quantile(LEVELS[:-1]) == pytest.approx(truth.quantile(LEVELS[:-1]), rel=0.2)
+    assert known.mean() == pytest.approx(truth.mean(), rel=0.2)
+    assert rolling.weight == pytest.approx(1 / (1 - 2 ** (-1 / 500)), rel=0.01)
 
 
-def test_it_forgets():
-    """After one half-life of new times they hold about half of the weight, after ten nearly all."""
-    rolling = feed(Rolling(half_life=50), [0.2] * 1000)
-    feed(rolling, [2.0] * 50)
-    assert rolling.snapshot().cdf(1.0) == pytest.approx(0.5, abs=0.01)
+def test_after_one_half_life_of_new_times_they_hold_half_of_the_weight_and_after_ten_nearly_all():
+    rolling = feed(rolling_of(50), [0.2] * 1000 + [2.0] * 50)
+    first = rolling.snapshot()
+    assert rolling.snapshot() is first
+    assert first.cdf(1.0) == pytest.approx(0.5, abs=0.01)
     feed(rolling, [2.0] * 450)
     assert rolling.snapshot().cdf(1.0) == pytest.approx(2**-10, rel=0.05)
-    assert feed(Rolling(half_life=None), [0.2] * 1000 + [2.0] * 500).snapshot().cdf(1.0) == pytest.approx(
-        2 / 3
-    )
+    assert first.cdf(1.0) == pytest.approx(0.5, abs=0.01)  # a snapshot does not change later
 
 
 def test_very_long_runs_do_not_overflow():
-    rolling = feed(Rolling(half_life=1), [0.2, 0.3] * 1000)
+    rolling = feed(rolling_of(1), [0.2, 0.3] * 1000)
     rolling.observe_censored(0.25)
     assert np.isfinite(rolling.weight)
     assert 0.19 < rolling.snapshot().quantile(0.01) < rolling.snapshot().quantile(0.99) < 0.31
     # What was seen first is by then lighter than any float: bins in use shrink again.
-    early = feed(Rolling(half_life=1), [100.0, 0.01])
-    feed(early, [0.5] * 2000)
+    early = feed(rolling_of(1), [100.0, 0.01] + [0.5] * 2000)
     early.observe_censored(0.5)
     assert 0.48 < early.snapshot().quantile(0.0) < early.snapshot().quantile(1.0) < 0.52
 
 
-@given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=30),
-    st.lists(st.integers(0, 40), min_size=1, max_size=30),
-)
-def test_censored_times_are_redistributed_as_kaplan_and_meier_do(seen, censored):
+BINS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+@given(BINS, BINS)
+def test_censored_times_are_redistributed_as_kaplan_and_meier_do_which_only_moves_mass_to_the_right(
+    seen, censored
+):
     """Times far enough apart for a bin each, so that the textbook estimate is matched at every bin's end."""
     times = [1e-2 * 1.2**i for i in range(41)]
-    rolling = feed(Rolling(half_life=None), [times[i] for i in seen])
+    rolling = feed(rolling_of(), [times[i] for i in seen])
+    before = rolling.snapshot()
     for i in censored:
         rolling.observe_censored(times[i])
+    assert (rolling.count, rolling.censored_count) == (len(seen), len(censored))
     known = rolling.snapshot()
     for i in range(41):
         expected = kaplan_meier(seen, censored, i)
         assert known.survival(times[i] * 1.1) == pytest.approx(expected, abs=1e-9)
-
-
-@given(st.lists(TIMES, min_size=1, max_size=40), st.lists(TIMES, min_size=1, max_size=20))
-def test_a_censored_time_only_moves_mass_to_the_right(seen, censored):
-    rolling = feed(Rolling(half_life=None), seen)
-    before = rolling.snapshot()
-    for t in censored:
-        rolling.observe_censored(t)
-    times = np.concatenate(([0.0, 5e-4], np.geomspace(1e-3, 1e3, 2000)))
-    assert (rolling.snapshot().cdf(times) <= before.cdf(times) + 1e-9).all()
-    assert rolling.snapshot().mean() >= before.mean() * (1 - 1e-9)
+    everywhere = np.concatenate(([0.0, 5e-4], np.geomspace(1e-3, 1e3, 500)))
+    assert (known.cdf(everywhere) <= before.cdf(everywhere) + 1e-9).all()
 
 
 def test_losers_cancelled_early_do_not_make_a_slow_server_look_fast():
     """A device that wins against every slow start cuts those times off; the tail must survive that."""
     truth = load_server("deepseek-v3-2025").ttft()
     rng = np.random.default_rng(3)
-    honest, naive = Rolling(half_life=None), Rolling(half_life=None)
-    for t in truth.sample(rng, 8000):
+    honest, naive = rolling_of(), rolling_of()
+    for t in truth.sample(rng, 4000).tolist():
         # The device's own speed varies, so that some slow starts are seen.
         cut = float(rng.uniform(0.8, 12.0))
         if t <= cut:
-            honest.observe(float(t))
-            naive.observe(float(t))
+            feed(honest, [t])
+            feed(naive, [t])
         else:
             honest.observe_censored(cut)
     assert honest.snapshot().quantile(0.98) == pytest.approx(truth.quantile(0.98), rel=0.1)
     assert naive.snapshot().quantile(0.98) < 0.9 * truth.quantile(0.98)
-    assert (honest.count, honest.censored_count) == (naive.count, 8000 - naive.count)
-
-
-def test_only_censored_times_leave_the_prior_its_tail():
     rolling = Rolling(prior=Empirical.from_quantiles([0, 1], [0.1, 2.0]), prior_weight=10)
     before = rolling.snapshot().survival(1.0)
-    for _ in range(30):
+    for _ in range(30):  # only censored times leave the prior its tail
         rolling.observe_censored(0.5)
     assert rolling.snapshot().survival(1.0) > before
     assert rolling.snapshot().quantile(1.0) == pytest.approx(2.0, rel=0.03)
 
 
-def test_a_snapshot_does_not_change_later():
-    rolling = feed(Rolling(), [0.5] * 10)
-    first = rolling.snapshot()
-    assert rolling.snapshot() is first
-    level = first.quantile(0.9)
-    feed(rolling, [5.0] * 100)
-    assert first.quantile(0.9) == level
-    assert rolling.snapshot().quantile(0.9) > 4
-
-
 def test_nonsense_is_refused():
     rolling = Rolling()
     for wrong in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match="must be at least 0"):
-            rolling.observe(wrong)
-        with pytest.raises(ValueError, match="must be at least 0"):
-            rolling.observe_censored(wrong)
+        for observe in (rolling.observe, rolling.observe_censored):
+            with pytest.raises(ValueError, match="must be at least 0"):
+                observe(wrong)
     with pytest.raises(ValueError, match="nothing observed"):
         rolling.snapshot()
     assert rolling.count == rolling.censored_count == 0
@@ -153,3 +135,46 @@ def test_nonsense_is_refused():
             Rolling(half_life=wrong)
     with pytest.raises(ValueError, match="prior_weight"):
         Rolling(prior_weight=-1)
+
+
+# ---------------------------------------------------------------------- the line T = k·l + c
+
+LENGTHS = st.lists(st.integers(1, 4096), min_size=2, max_size=30).filter(lambda x: len(set(x)) > 1)
+
+
+@given(LENGTHS, st.floats(1e-5, 0.1), st.floats(-5, 5), st.data())
+def test_points_on_a_line_give_the_line_and_the_non_negative_fit_is_the_best_of_those_allowed(
+    lengths, k, c, data
+):
+    fit = fit_line(lengths, k * np.array(lengths) + c)
+    assert fit.k_s_per_token == pytest.approx(k, rel=1e-6, abs=1e-9)
+    assert fit.c_s == pytest.approx(c, rel=1e-6, abs=1e-6)
+    assert (fit.r2, fit.n) == (pytest.approx(1.0, abs=1e-6), len(lengths))
+    assert fit.ttft_s(100) == pytest.approx(100 * k + c, abs=1e-5)
+
+    times = data.draw(st.lists(st.floats(0, 10), min_size=len(lengths), max_size=len(lengths)))
+    fit = fit_line(lengths, times, non_negative=True)
+    assert fit.k_s_per_token >= 0 <= fit.c_s
+    # Lengths in thousands, so that scipy's solver sees columns of similar size.
+    x = np.array(lengths) / 1000
+    _, best = nnls(np.column_stack([x, np.ones(len(x))]), np.array(times))
+    left = np.linalg.norm(np.array(times) - [fit.ttft_s(length) for length in lengths])
+    assert left == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+def test_lines_that_bend_or_are_flat_and_points_that_make_none():
+    lengths = np.array([16, 64, 256, 1024])
+    bent = 4e-3 * lengths + 2e-6 * lengths**2
+    assert fit_line(lengths, bent).c_s < 0
+    assert 0.99 < fit_line(lengths, bent, non_negative=True).r2 < 1
+    assert fit_line([1, 2], [3.0, 3.0]).r2 == 1.0
+    one = "at least two different prompt lengths"
+    for x, times, said in [
+        ([], [], one),
+        ([5], [1.0], one),
+        ([5, 5, 5], [1.0, 2.0, 3.0], one),
+        ([1, 2], [1.0], "as many"),
+        ([1, 2], [1.0, float("nan")], "finite"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            fit_line(x, times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -32,19 +33,16 @@ PROFILES = Mapping[str, SimulatedProfile]
 
 def candidate(name: str, profile: SimulatedProfile, cost_out: float = 1e-6, **more: Any) -> Candidate:
     """An endpoint as the session sees it; a prompt token costs a tenth of a generated one."""
-    return Candidate(
-        **{
-            "name": name,
-            "reach": "device" if name == "device" else "any",
-            "parks": name == "device",
-            "rates": Rates(cost_out / 10, cost_out),
-            "prefill_tps": profile.prefill_tps,
-            "overhead_s": profile.overhead_s + profile.ttft_s,
-            "decode_tps": profile.decode_tps,
-            "continues": profile.continues,
-            **more,
-        }
-    )
+    facts = {
+        "reach": "device" if name == "device" else "any",
+        "parks": name == "device",
+        "rates": Rates(cost_out / 10, cost_out),
+        "prefill_tps": profile.prefill_tps,
+        "overhead_s": profile.overhead_s + profile.ttft_s,
+        "decode_tps": profile.decode_tps,
+        "continues": profile.continues,
+    }
+    return Candidate(name, **{**facts, **more})
 
 
 def session_of(
@@ -55,34 +53,29 @@ def session_of(
     pace: Pace | None = None,
     listener: Any = None,
     reservation: Any = None,
-    believed: Mapping[str, Any] | None = None,
+    believed: Mapping[str, Mapping[str, Any]] | None = None,
     **config: Any,
 ) -> Session:
     """A session that has not started.
 
-    Args:
-        profiles: by endpoint name.
-        plan: of these endpoints.
-        costs: USD per generated token, by name; 1e-6 by default.
-        pace: of the reader.
-        listener: is told of attempts.
-        reservation: reserves the budget.
-        believed: fields of all candidates that differ from the profiles.
-        config: more of `SessionConfig`.
+    `costs`: USD per generated token, by name, 1e-6 by default; `believed`: fields of candidates that differ from the
+    profiles, by name; `config`: more of `SessionConfig`.
     """
     candidates = {
-        name: candidate(name, profile, (costs or {}).get(name, 1e-6), **(believed or {}))
+        name: candidate(name, profile, (costs or {}).get(name, 1e-6), **(believed or {}).get(name, {}))
         for name, profile in profiles.items()
     }
-    return Session(
-        plan,
-        candidates,
-        SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **config}),
-        Playback(pace),
-        AnswerLengths.geometric(150.0),
-        listener,
-        reservation,
-    )
+    settings = SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **config})
+    lengths = AnswerLengths.geometric(150.0)
+    session = Session(plan, candidates, settings, Playback(pace), lengths, listener, reservation)
+    woken, wake = itertools.count(), session.woken
+
+    def count(now: float):
+        assert next(woken) < 50_000, "the driver is woken over and over for nothing"
+        return wake(now)
+
+    session.woken = count  # type: ignore[method-assign]
+    return session
 
 
 def play(
@@ -96,14 +89,8 @@ def play(
     **how: Any,
 ) -> Run:
     """One session, played to its end; `how` is for `session_of`."""
-    return run_session(
-        session_of(profiles, plan, **how),
-        profiles,
-        request,
-        np.random.default_rng(seed),
-        cancel_at=cancel_at,
-        cancel_takes_s=cancel_takes_s,
-    )
+    rng, ends = np.random.default_rng(seed), {"cancel_at": cancel_at, "cancel_takes_s": cancel_takes_s}
+    return run_session(session_of(profiles, plan, **how), profiles, request, rng, **ends)
 
 
 def record_of(session: Session, **more: Any) -> RouteRecord:
@@ -111,13 +98,13 @@ def record_of(session: Session, **more: Any) -> RouteRecord:
     return make_record(session, settle_accounts(session), preset="test", **more)
 
 
-def check(run: Run) -> None:
-    """What holds of every answer, however it was made."""
+def check(run: Run) -> RouteRecord:
+    """What holds of every answer, however it was made; returns its record."""
     session, text = run.session, run.text
     assert (run.finished is None) != (run.error is None)
     assert not run.running, "an attempt was left running"
     assert all(attempt.stopped for attempt in session.attempts)
-    record = record_of(session)
+    record = record_of(session, created_s=1.0)
     assert all(t.ended_s is not None for t in record.attempts)
     allowed = {s.endpoint for s in session.plan.starts} | set(session.plan.fallbacks)
     allowed |= {move.target for move in session.plan.migrations.values()}
@@ -132,9 +119,8 @@ def check(run: Run) -> None:
         end = piece.end_char
         writer = session.attempts[piece.attempt]
         prefix = writer.prefix.text
-        assert "".join(writer.parts)[piece.start_char - len(prefix) :].startswith(
-            text[piece.start_char : end]
-        )
+        written = "".join(writer.parts)[piece.start_char - len(prefix) :]
+        assert written.startswith(text[piece.start_char : end])
         assert text[: len(prefix)] == prefix[: len(text)]
     assert end == len(text)
     if run.finished not in (None, "cancelled"):
@@ -154,3 +140,4 @@ def check(run: Run) -> None:
     used = sum(a.usage.prompt_tokens + a.usage.completion_tokens for a in session.attempts)
     assert sum(c.prompt_tokens + c.completion_tokens for c in ledger.charges) == used
     assert ledger.total_cost == pytest.approx(sum(t.cost for t in record.attempts))
+    return record

@@ -9,21 +9,11 @@ from hypothesis import strategies as st
 from disco.session.switching.answer_lengths import AnswerLengths
 
 SAMPLES = st.lists(st.integers(1, 60), min_size=1, max_size=60)
+CENSORED = st.lists(st.integers(0, 60), max_size=20)
 
 
-@given(SAMPLES, st.integers(0, 59))
-def test_samples_give_the_empirical_distribution(lengths: list[int], n: int) -> None:
-    dist = AnswerLengths.from_samples(lengths)
-    longer = [x for x in lengths if x > n]
-    assert dist.survival(n) == pytest.approx(len(longer) / len(lengths), abs=1e-9)
-    if longer:
-        assert dist.expected_remaining(n) == pytest.approx(sum(longer) / len(longer) - n)
-        assert dist.hazard(n) == pytest.approx(longer.count(n + 1) / len(longer), abs=1e-9)
-        assert dist.most_remaining(n) >= dist.expected_remaining(n) - 1e-9
-
-
-@given(SAMPLES, st.lists(st.integers(0, 60), max_size=20))
-def test_censored_answers_follow_kaplan_meier(lengths: list[int], censored: list[int]) -> None:
+@given(SAMPLES, CENSORED, st.none() | st.integers(1, 90), st.integers(0, 70))
+def test_survival_is_kaplan_and_meiers_and_the_rest_follows_from_it(lengths, censored, cap, n):
     dist = AnswerLengths.from_samples(lengths, censored)
     survival = 1.0
     for j in range(1, max(lengths) + 1):
@@ -32,64 +22,52 @@ def test_censored_answers_follow_kaplan_meier(lengths: list[int], censored: list
         if lengths.count(j):
             survival *= 1 - lengths.count(j) / at_risk
         assert dist.survival(j) == pytest.approx(survival, abs=1e-9)
-
-
-@given(SAMPLES, st.lists(st.integers(0, 60), max_size=20), st.none() | st.integers(1, 90), st.integers(0, 70))
-def test_expected_remaining_is_the_sum_of_survival(
-    lengths: list[int], censored: list[int], cap: int | None, n: int
-) -> None:
-    dist = AnswerLengths.from_samples(lengths, censored).capped(cap)
+    dist = dist.capped(cap)
     here = dist.survival(n)
     if here > 0:
         total = sum(dist.survival(j) for j in range(n, 100))
         total += dist.survival(100) / dist.tail_hazard  # constant hazard from there on
         assert dist.expected_remaining(n) == pytest.approx(total / here, rel=1e-6)
         assert dist.hazard(n) == pytest.approx(1 - dist.survival(n + 1) / here, abs=1e-9)
-    later = [dist.expected_remaining(m) for m in range(n, 80) if dist.survival(m) > 0]
-    assert all(m <= dist.most_remaining(n) + 1e-9 for m in later)
-    median = dist.remaining_quantile(n, 0.5)
-    if here > 0:
+        median = dist.remaining_quantile(n, 0.5)
         assert dist.survival(n + median) <= 0.5 * here * (1 + 1e-9)
         assert median == 1 or dist.survival(n + median - 1) > 0.5 * here * (1 - 1e-9)
+    later = [dist.expected_remaining(m) for m in range(n, 80) if dist.survival(m) > 0]
+    assert all(m <= dist.most_remaining(n) + 1e-9 for m in later)
 
 
-def test_the_memoryless_prior() -> None:
+def test_the_memoryless_prior():
     prior = AnswerLengths.geometric(200)
     assert prior.survival(0) == 1
     assert [prior.expected_remaining(n) for n in (0, 5000)] == pytest.approx([200, 200])
-    assert prior.hazard(7) == pytest.approx(1 / 200)
-    assert prior.hazard(7, window=16) == pytest.approx(1 / 200)
+    assert (prior.hazard(7), prior.hazard(7, window=16)) == pytest.approx((1 / 200, 1 / 200))
     assert prior.remaining_quantile(0, 0.9) == math.ceil(math.log(0.1) / math.log(1 - 1 / 200))
     capped = prior.capped(128)
-    assert capped.expected_remaining(0) == pytest.approx(200 * (1 - (1 - 1 / 200) ** 128))
-    assert capped.expected_remaining(127) == pytest.approx(1.0)
-    assert capped.expected_remaining(128) == 0
-    assert capped.hazard(127) == 1
-    assert capped.remaining_quantile(100, 0.9) == 28
+    expected = [200 * (1 - (1 - 1 / 200) ** 128), 1.0, 0]
+    assert [capped.expected_remaining(n) for n in (0, 127, 128)] == pytest.approx(expected)
+    assert (capped.hazard(127), capped.remaining_quantile(100, 0.9)) == (1, 28)
     assert capped.capped(500).cap_tokens == 128
-    assert AnswerLengths.geometric(1).remaining_quantile(0, 0.9) == 1
-    assert AnswerLengths.geometric(1).expected_remaining(0) == 1
+    one = AnswerLengths.geometric(1)
+    assert (one.remaining_quantile(0, 0.9), one.expected_remaining(0)) == (1, 1)
 
 
-def test_a_quantile_table_is_straight_between_its_rows() -> None:
+def test_a_quantile_table_is_straight_between_its_rows():
     dist = AnswerLengths.from_quantiles([(0.0, 0), (0.5, 100), (1.0, 300)])
-    assert dist.survival(50) == pytest.approx(0.75)
-    assert dist.survival(200) == pytest.approx(0.25)
+    assert (dist.survival(50), dist.survival(200)) == pytest.approx((0.75, 0.25))
     assert dist.expected_remaining(0) == pytest.approx(sum(dist.survival(j) for j in range(400)))
     open_end = AnswerLengths.from_quantiles([(0.5, 100), (0.9, 300)])
     assert 0 < open_end.survival(1000) < 0.1
     assert open_end.expected_remaining(1000) > 0
 
 
-def test_longer_than_anything_seen_goes_on_at_the_pooled_hazard() -> None:
+def test_longer_than_anything_seen_goes_on_at_the_pooled_hazard():
     dist = AnswerLengths.from_samples([100, 200])
     assert dist.expected_remaining(200) == dist.expected_remaining(900) == pytest.approx(150)
     assert dist.hazard(900) == pytest.approx(1 / 150)
     assert dist.capped(950).expected_remaining(900) < 50
-    assert dist.remaining_quantile(900, 0.5) == math.ceil(math.log(0.5) / math.log(1 - 1 / 150))
 
 
-def test_many_samples_are_thinned_without_losing_the_shape() -> None:
+def test_many_samples_are_thinned_without_losing_the_shape():
     lengths = [1 + (i * 7919) % 1000 for i in range(5000)]
     dist = AnswerLengths.from_samples(lengths)
     assert len(dist.knots) <= 130
@@ -100,14 +78,10 @@ def test_many_samples_are_thinned_without_losing_the_shape() -> None:
 @pytest.mark.parametrize(
     ("build", "given"),
     [
-        ("geometric", 0.5),
-        ("geometric", math.inf),
-        ("from_samples", []),
-        ("from_samples", [0]),
-        ("from_quantiles", []),
-        ("from_quantiles", [(0.1, 50), (0.5, 20)]),
+        *[("geometric", 0.5), ("geometric", math.inf), ("from_samples", []), ("from_samples", [0])],
+        *[("from_quantiles", []), ("from_quantiles", [(0.1, 50), (0.5, 20)])],
     ],
 )
-def test_nonsense_is_refused(build: str, given: object) -> None:
+def test_nonsense_is_refused(build, given):
     with pytest.raises(ValueError, match="must"):
         getattr(AnswerLengths, build)(given)
