@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 import pytest
-from defects.asking import RESET, MemoryServer, Reply, client, preset, question, streamed, text_of
+from defects.asking import RESET, MemoryServer, Reply, client, create, preset, text_of
 from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 from faults.proxy_server.origin import begun_by
 from scripted_server import chunk, sse
@@ -15,21 +15,14 @@ from disco.endpoints.continuation import Continuation
 pytestmark = pytest.mark.anyio
 
 # With the number of characters that the first server writes, about a third.
-REPEATS = {
-    "ha": ("哈" * 200 + "。", 67),
-    "dna": ("ACGT" * 60 + ".fa.", 81),
-    "row": ("=" * 240, 80),
-    "cheer": ("加油！" * 70, 70),
-}
-each = pytest.mark.parametrize(("answer", "dies_at"), REPEATS.values(), ids=REPEATS)
+REPEATS = [("哈" * 200 + "。", 67), ("ACGT" * 60 + ".fa.", 81), ("=" * 240, 80), ("加油！" * 70, 70)]
 PROSE = (
     "The quick brown fox jumps over the lazy dog, and then it runs into the wood where nobody sees it again."
 )
+UNKNOWN = Continuation("trailing")
 
 
-async def ask(
-    answer: str, dies_at: int, continuation: Continuation, *, repeats: int = 0
-) -> tuple[str, object]:
+async def moved(answer: str, dies_at: int, continuation: Continuation, *, repeats: int = 0):
     """The text that arrives and its route, when the first server dies behind `dies_at` characters of `answer`.
 
     The second one writes what the message it is sent lacks; before that, the last `repeats` characters of the sent
@@ -53,57 +46,45 @@ async def ask(
         http_client=httpx2.AsyncClient(transport=server),
     )
     async with client(server, backups=[second], policy=preset("server_only")) as one:
-        chunks = await streamed(one, question())
-        return await text_of(chunks), chunks.route
+        chunks = await create(one, stream=True)
+        text = await text_of(chunks)
+    assert [p.endpoint for p in chunks.route.segments] == ["server", "backup-1"]
+    return text, chunks.route
 
 
-@each
+@pytest.mark.parametrize(("answer", "dies_at"), REPEATS, ids=["ha", "dna", "row", "cheer"])
 @pytest.mark.parametrize(
-    "continuation",
-    [Continuation("flags"), Continuation("trailing", echoes=False)],
-    ids=["flags", "told-no-echo"],
+    ("continuation", "repeats", "seam"),
+    [
+        (Continuation("flags"), 0, None),
+        (Continuation("trailing", echoes=False), 0, None),
+        (Continuation("prefix", echoes=True), -1, "echo"),
+        (UNKNOWN, 0, "unproved"),
+    ],
+    ids=["flags", "told-no-echo", "repeats as declared", "nobody knows"],
 )
-async def test_the_whole_answer_arrives(answer, dies_at, continuation):
-    text, route = await ask(answer, dies_at, continuation)
-    assert text == answer
-    assert [p.endpoint for p in route.segments] == ["server", "backup-1"]
-    assert route.seamless
-
-
-@each
-async def test_the_whole_answer_arrives_where_the_second_server_repeats_it_as_declared(answer, dies_at):
-    text, route = await ask(answer, dies_at, Continuation("prefix", echoes=True), repeats=-1)
-    assert text == answer
-    assert route.seamless
-    assert route.attempts[-1].seam == "echo"
-
-
-@each
-async def test_where_nobody_knows_nothing_is_lost_and_the_seam_is_called_unproved(answer, dies_at):
-    text, route = await ask(answer, dies_at, Continuation("trailing"))
-    assert text == answer
-    assert not route.seamless
+async def test_the_whole_answer_arrives_and_a_seam_that_nobody_knows_is_called_unproved(
+    answer, dies_at, continuation, repeats, seam
+):
+    text, route = await moved(answer, dies_at, continuation, repeats=repeats)
     last = route.attempts[-1]
-    assert (last.seam, last.written_chars - last.swallowed_chars) == ("unproved", last.text_chars)
+    assert text == answer
+    assert route.seamless == (seam != "unproved")
+    assert seam in (None, last.seam)
+    if seam == "unproved":
+        assert last.written_chars - last.swallowed_chars == last.text_chars
 
 
-async def test_where_nobody_knows_an_echo_of_prose_is_swallowed_and_proved_by_the_word_shown_last():
-    text, route = await ask(PROSE, 40, Continuation("trailing"), repeats=-1)
-    assert text == PROSE
-    assert route.seamless
+@pytest.mark.parametrize(("repeats", "seam"), [(-1, "echo"), (0, "continued")])
+async def test_where_nobody_knows_prose_proves_by_the_word_shown_last_what_the_seam_is(repeats, seam):
+    text, route = await moved(PROSE, 40, UNKNOWN, repeats=repeats)
     last = route.attempts[-1]
-    assert (last.seam, last.swallowed_chars) == ("echo", last.prefix_chars)
-
-
-async def test_an_answer_that_does_not_repeat_itself_is_seamless_though_nobody_knows():
-    text, route = await ask(PROSE, 40, Continuation("trailing"))
-    assert text == PROSE
-    assert route.seamless
-    assert route.attempts[-1].seam == "continued"
+    assert (text, route.seamless, last.seam) == (PROSE, True, seam)
+    assert repeats == 0 or last.swallowed_chars == last.prefix_chars
 
 
 async def test_text_that_stands_there_twice_is_not_called_seamless():
     """The server repeats a part of what it was sent, which may be what the answer says."""
-    text, route = await ask("Row: " + "=" * 240, 80, Continuation("trailing"), repeats=40)
+    text, route = await moved("Row: " + "=" * 240, 80, UNKNOWN, repeats=40)
     assert text.count("=") >= 240
     assert not route.seamless
