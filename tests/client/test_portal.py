@@ -14,32 +14,29 @@ from promptly import promptly
 
 from disco.client.sync.portal import Portal
 
-LONG_S = 3600.0
-
 
 def loops() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "disco-loop"}
 
 
-def test_it_starts_with_the_first_call_ends_with_close_and_may_start_again():
-    before = loops()
+@pytest.fixture
+def before() -> set[threading.Thread]:
+    return loops()
+
+
+def test_it_starts_with_the_first_call_ends_with_close_and_may_start_again(before):
     portal = Portal()
-    assert not portal.is_open
-    assert loops() == before
+    assert (portal.is_open, loops()) == (False, before)
     for _ in range(2):
         assert portal.run(anyio.sleep, 0) is None
-        assert portal.is_open
-        assert len(loops() - before) == 1
+        assert (portal.is_open, len(loops() - before)) == (True, 1)
         portal.close()
         portal.close()
-        assert not portal.is_open
-        assert loops() == before
+        assert (portal.is_open, loops()) == (False, before)
 
 
-def test_threads_share_one_loop():
-    before = loops()
-    portal = Portal()
-    seen = []
+def test_threads_share_one_loop(before):
+    portal, seen = Portal(), []
 
     async def here() -> None:
         seen.append(asyncio.get_running_loop())
@@ -49,9 +46,7 @@ def test_threads_share_one_loop():
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == 8
-    assert len(set(seen)) == 1
-    assert len(loops() - before) == 1
+    assert (len(seen), len(set(seen)), len(loops() - before)) == (8, 1, 1)
     portal.close()
 
 
@@ -62,7 +57,7 @@ def test_closing_it_cancels_what_runs_and_waits_for_that():
     async def work() -> None:
         running.set()
         try:
-            await anyio.sleep(LONG_S)
+            await anyio.sleep_forever()
         finally:
             left.append(1)
 
@@ -80,15 +75,12 @@ def test_closing_it_cancels_what_runs_and_waits_for_that():
 
 
 @pytest.mark.parametrize("where", ["here", "in the loop"])
-def test_an_owner_that_is_forgotten_ends_it(where):
+def test_an_owner_that_is_forgotten_ends_it(before, where):
     """The garbage collector may come in any thread, the loop's own too."""
-    before = loops()
     portal = Portal()
     portal.run(anyio.sleep, 0)
     (thread,) = loops() - before
-    if where == "here":
-        del portal
-    else:
+    if where == "in the loop":
         owner = [portal]
 
         async def forget() -> None:
@@ -98,6 +90,8 @@ def test_an_owner_that_is_forgotten_ends_it(where):
         started = portal._open()  # the portal's own frame would hold the owner
         del portal
         started.call(forget)
+    else:
+        del portal
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
