@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import logging
 import os
@@ -10,41 +11,33 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from defects.asking import create, device, question
 
 import disco
-from disco import AsyncDisco, RouteLog
-from disco.cost import Ledger, Rates
+from disco import AsyncDisco, Disco, RouteLog
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError, FailureKind
-from disco.session.records.route_record import CandidateRecord, LatencyRecord, RouteRecord
+from disco.session.records.route_record import RouteRecord
 
 CANARY = "canary-7f3a"
 
 
+def simulated(**more: object):
+    return device(**{"ttft_s": 0.01, "decode_tps": 1000.0, "answer": f"It is {CANARY}. " * 4, **more})
+
+
+@functools.cache
+def an_answer() -> RouteRecord:
+    with Disco(local=simulated(), policy="private") as client:
+        return create(client).route
+
+
 def record(created_s: float = 1.0, *, tokens: int = 5) -> RouteRecord:
-    timeline = tuple((i / 100, 1) for i in range(tokens))
-    return RouteRecord(
-        created_s=created_s,
-        preset="test",
-        finish_reason="stop",
-        prompt_tokens=3,
-        answer_tokens=tokens,
-        max_tokens=None,
-        endpoints=(CandidateRecord("device", "device", 1e-9, 1e-9, 0.0, continues=True),),
-        starts=(("device", 0.0),),
-        attempts=(),
-        segments=(),
-        migrations=(),
-        pace=LatencyRecord(0.0, 0.0, 0.01, 0.01, 0.01, 0.01, 0, None),
-        ledger=Ledger({"device": Rates(1e-9, 1e-9)}),
-        duration_s=0.1,
-        generated=timeline,
-        released=timeline,
-    )
+    return replace(an_answer(), created_s=created_s, generated=tuple((i / 100, 1) for i in range(tokens)))
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -163,10 +156,6 @@ def test_a_disk_that_was_full_leaves_one_broken_line(tmp_path, monkeypatch):
     whole, _, last = log.path.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["created_s"] for line in (whole, last)] == [1.0, 4.0]
     assert log.failed == 2
-
-
-def simulated(**more: object):
-    return device(**{"ttft_s": 0.01, "decode_tps": 1000.0, "answer": f"It is {CANARY}. " * 4, **more})
 
 
 @pytest.mark.anyio

@@ -158,16 +158,13 @@ async def test_chunks_are_what_servers_write(batches):
     assert len({each.id for each in chunks}) == 1
 
 
-async def test_the_stream_helpers_add_the_calls_up():
-    async with typed() as one, one.chat.completions.stream(**ASKED) as stream:
-        events = [event async for event in stream]
-        check((await stream.get_final_completion()).choices[0].message)
-    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
-    assert [(e.name, e.parsed_arguments["city"]) for e in done] == [("weather", "Paris"), ("weather", "Rome")]
+def test_the_synchronous_client_and_its_stream_helper():
     with Disco(local=TypedEndpoint(), policy="private") as one:
         check(one.chat.completions.create(**ASKED).choices[0].message)
         with one.chat.completions.stream(**ASKED) as stream:
+            done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
             check(stream.get_final_completion().choices[0].message)
+    assert [(e.name, e.parsed_arguments["city"]) for e in done] == [("weather", "Paris"), ("weather", "Rome")]
 
 
 def test_reasoning_that_came_in_one_chunk_with_text_is_in_the_whole_answer():

@@ -64,8 +64,6 @@ FINE = [
     {"anyOf": [{"const": i} for i in range(5_000)]},
     {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(200)}},
     {"type": "string", "pattern": r"^[\w.+-]{1,64}@(?:[a-z0-9-]+\.){1,8}[a-z]{2,24}$"},
-    {"type": "string", "pattern": "^(a?){100}$"},
-    {"type": "integer", "minimum": 0, "maximum": 2**128 - 1},
     {"type": "array", "items": {"type": "integer"}, "minItems": 10**5},
     required(**{f"p{i}": {"type": "string", "maxLength": 1_000} for i in range(1_000)}),
     {"allOf": [{"properties": {name: one}} for name, one in DATES.items()]},
@@ -140,33 +138,21 @@ def model_with(template, **options):
 @pytest.mark.real
 @pytest.mark.parametrize(("isolation", "anyio_backend"), by_turns(["thread", "process"]))
 @pytest.mark.anyio
-async def test_a_looping_template_is_stopped_with_its_attempt(isolation):
+async def test_a_looping_template_is_stopped_with_its_attempt_and_with_its_endpoint(isolation):
     made = model_with(ENDLESS, isolation=isolation)
-    try:
-        await made.warm_up()
-        attempt = made.open(ASKED)
-        with anyio.move_on_after(0.5) as scope:
-            await collect(attempt)
-        assert scope.cancelled_caught
-        with promptly():
-            await attempt.aclose()
-    finally:
-        with promptly():
-            await made.aclose()
-
-
-@pytest.mark.real
-@mostly("trio")
-@pytest.mark.anyio
-async def test_a_looping_template_is_stopped_with_its_endpoint():
-    made = model_with(ENDLESS)
     await made.warm_up()
+    attempt = made.open(ASKED)
+    with anyio.move_on_after(0.5) as scope:
+        await collect(attempt)
+    assert scope.cancelled_caught
+    with promptly():
+        await attempt.aclose()
+
+    async def ask():
+        with pytest.raises(EndpointFailure):
+            await collect(made.open(ASKED))
+
     async with anyio.create_task_group() as group:
-
-        async def ask():
-            with pytest.raises(EndpointFailure):
-                await collect(made.open(ASKED))
-
         group.start_soon(ask)
         await anyio.sleep(0.3)
         with promptly():

@@ -27,14 +27,12 @@ from defects.asking import (
     text_of,
     tried,
 )
-from defects.parts import ScriptedDevice
 from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 from scripted_server import STREAM_END, STREAM_HEAD, chunk, piece, sse
 
 from disco import AnswerTimeoutError, AsyncDisco, Disco, Timeouts
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.events import Delta, Ended, Usage
 
 pytestmark = pytest.mark.anyio
 
@@ -127,39 +125,13 @@ async def test_a_deadline_after_a_failover_is_a_timeout_and_not_the_failure_that
 CLOCKS = Timeouts(connect_s=10.0, first_content_s=5.0, gap_s=5.0, total_s=None)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"], indirect=True)
-async def test_a_pause_of_the_whole_process_is_no_silence_of_an_endpoint():
-    """The clock jumps by 20 s while the next piece waits to be read.
-
-    Which of the two is looked at first is chance: sixteen jumps leave it none.
-    """
-    feed, fed = anyio.create_memory_object_stream[list[Delta] | Ended](math.inf)
-    local = ScriptedDevice(lambda _: [fed.receive] * 17)
-
-    async def write():
-        for word in WORDS[:16]:
-            await anyio.sleep(0.5)
-            feed.send_nowait([Delta(word)])
-            moved_clock.skip(20.0)
-        await anyio.sleep(0.5)
-        feed.send_nowait(Ended("stop", Usage(10, 16)))
-
-    with feed, fed:
-        async with (
-            client(local=local, policy=preset("device_only"), timeouts=CLOCKS) as one,
-            anyio.create_task_group() as group,
-        ):
-            group.start_soon(write)
-            stream = await create(one, stream=True)
-            assert await text_of(stream) == "".join(WORDS[:16])
-    assert tried(stream) == [("device", None)]
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
     "anyio_backend", [*map(moved_clock.backend, ("asyncio", "trio"))], ids=["asyncio", "trio"]
 )
 async def test_after_a_pause_what_waits_in_the_socket_is_read_before_its_server_is_judged(anyio_backend):  # noqa: F811
+    """The clock jumps by 20 s. What is looked at first on waking is chance: sixteen jumps leave it none."""
+
     async def serve(connection):
         async with connection:
             await connection.receive()

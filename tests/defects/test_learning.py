@@ -141,23 +141,17 @@ CALLS = Reply(
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
 
-@pytest.mark.parametrize("local", [None, "device"])
-async def test_the_route_of_a_tool_call_names_its_winner(local):
-    here = device(ttft_s=0.1, answer="It is wide.") if local else None
-    async with client(MemoryServer(CALLS), local=here, policy=preset("server_only")) as one:
-        got = await create(one, tools=TOOLS)
-        assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
-        stream = await create(one, tools=TOOLS, stream=True)
-        assert any([c.choices[0].delta.tool_calls async for c in stream if c.choices])
-    assert [(g.route.finish_reason, g.route.winner) for g in (got, stream)] == [("tool_calls", "server")] * 2
-
-
-async def test_a_tool_call_is_a_whole_answer_where_lengths_are_learnt():
+async def test_a_tool_call_is_a_whole_answer_with_a_winner_and_counts_where_lengths_are_learnt():
     settings = {"local": device(answer_tokens=20), "policy": PAYS_FOR_LONG, "device_profile": PRICED}
     async with client(MemoryServer(*[CALLS] * 48, WRITES), **settings) as one:
         for _ in range(48):
-            await create(one, tools=TOOLS)
+            got = await create(one, tools=TOOLS)
         assert not await expects_much(one)
+    assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
+    async with client(MemoryServer(CALLS), policy=preset("server_only")) as one:
+        stream = await create(one, tools=TOOLS, stream=True)
+        assert any([c.choices[0].delta.tool_calls async for c in stream if c.choices])
+    assert [(g.route.finish_reason, g.route.winner) for g in (got, stream)] == [("tool_calls", "server")] * 2
 
 
 DEVICE_FIRST = """
