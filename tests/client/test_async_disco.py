@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import httpx2
 import openai
@@ -70,17 +69,6 @@ async def test_a_wrong_configuration_says_what_to_write_instead(arguments, says,
             await one.warm_up()
 
 
-def test_many_threads_may_ask_one_synchronous_client_at_once():
-    answers = []
-    with Disco(local=device(answer="It is wide.", decode_tps=1e3), policy="private") as one:
-        threads = [threading.Thread(target=lambda: answers.append(create(one))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    assert [a.choices[0].message.content for a in answers] == ["It is wide."] * 8
-
-
 def test_routed_requests_go_through_the_http_client_of_the_application():
     seen, body = [], sse(chunk("It is "), chunk("wide."), chunk(finish="stop"))
 
@@ -108,8 +96,6 @@ def test_errors_of_the_synchronous_client_are_those_of_the_sdk_and_keep_what_was
         assert len(caught.value.partial_text.split()) == 3
         with pytest.raises(disco.NoEndpointError, match="needs a server"):
             one.files.list()
-        with pytest.raises(disco.ConfigurationError, match="preset"):
-            create(one, disco={"prset": "fast"})
         with pytest.raises(TypeError, match="messages"):
             one.chat.completions.create(model="m")
 

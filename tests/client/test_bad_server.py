@@ -1,17 +1,12 @@
-"""A server that misbehaves on purpose, fault by fault: what the application sees of it, alone and with a device.
-
-Alone, the exception is the class that the plain SDK raises for the same bytes, with the same body, and what had been
-written is on it. Where the plain SDK notices nothing (a cut answer, a login page) or raises something that is none of
-its own exceptions, it is one of the SDK's here. With a device behind the server the answer is whole all the same,
-unless the mistake is the caller's.
-"""
+"""A server that misbehaves on purpose, fault by fault: what the application sees of it, alone and with a device."""
 
 from __future__ import annotations
 
 import openai
 import pytest
-from defects.asking import RESET, MemoryServer, Reply, client, create, preset, tried
+from defects.asking import client, create, preset, tried
 from defects.asking import device as simulated
+from faults.in_memory import RESET, MemoryServer, Reply
 from faulty_answers import (
     BEGIN,
     BEGUN,

@@ -175,12 +175,6 @@ async def test_a_probe_whose_time_never_came_makes_room():
             assert [t.endpoint for t in record.attempts] == ["server"]
 
 
-async def test_losers_are_no_failures():
-    async with Client(Down(ttft_s=5.0), "race") as client:
-        records = [await client.get() for _ in range(11)]
-    assert records[-1].deprioritised == ()
-
-
 async def test_offline_the_device_speaks_at_once_and_the_server_is_the_last_resort():
     class Offline(Down):
         has_route = False

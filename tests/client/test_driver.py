@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import anyio
-import pytest
 import trio
 from defects.asking import create, device
 from hypothesis import given, settings
@@ -93,27 +92,20 @@ def test_one_client_serves_several_event_loops_in_a_row():
     assert seen == [1, 1, 1]
 
 
-@pytest.mark.anyio
-async def test_tokens_that_came_together_are_counted_down_as_they_are_read():
-    async with AsyncDisco(local=device(answer_tokens=12, packet_tokens=12), policy="private") as client:
-        stream = await create(client, stream=True)
-        before = stream.buffered_tokens
-        left = [stream.buffered_tokens async for chunk in stream if chunk.choices[0].delta.content]
-    assert (before, left) == (12, list(range(11, -1, -1)))
-
-
-def test_what_is_held_for_a_steady_pace_is_counted_in_either_client():
+def test_tokens_that_came_together_or_are_held_for_a_steady_pace_are_counted_down_as_they_are_read():
     slow = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4})
-    settings = {"local": device(answer_tokens=40, decode_tps=200.0), "policy": slow}
 
-    async def main():
-        async with AsyncDisco(**settings) as client:
+    async def main(local, policy):
+        async with AsyncDisco(local=local, policy=policy) as client:
             stream = await create(client, stream=True)
-            return [stream.buffered_tokens async for _ in stream]
+            return [stream.buffered_tokens, *[stream.buffered_tokens async for c in stream if c.choices]]
 
-    levels = virtually(main)
-    assert 5 < max(levels) <= 40
-    assert levels[-1] == 0
+    burst = virtually(main, device(answer_tokens=12, packet_tokens=12), "private")
+    assert burst[0] == 12
+    assert sorted(set(burst), reverse=True) == list(range(12, -1, -1))
+    held = virtually(main, device(answer_tokens=40, decode_tps=200.0), slow)
+    assert 5 < max(held) <= 40
+    assert held[-1] == 0
+    settings = {"local": device(answer_tokens=12, packet_tokens=12), "policy": "private"}
     with Disco(**settings) as client, create(client, stream=True) as stream:
-        next(stream)
-        assert stream.buffered_tokens > 0
+        assert stream.buffered_tokens == 12

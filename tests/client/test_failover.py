@@ -8,20 +8,8 @@ import anyio
 import httpx2
 import openai
 import pytest
-from defects.asking import (
-    MODEL,
-    MemoryServer,
-    Reply,
-    ask,
-    client,
-    create,
-    device,
-    preset,
-    spoken,
-    text_of,
-    tried,
-)
-from faults.in_memory import HOLE, anyio_backend  # noqa: F401 - a fixture
+from defects.asking import MODEL, ask, client, create, device, preset, text_of, tried
+from faults.in_memory import HOLE, MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
 
 from disco import AsyncDisco, Backup, ConfigurationError, Disco
 from disco.client import planning

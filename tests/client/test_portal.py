@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -42,11 +43,8 @@ def test_threads_share_one_loop(before):
     async def here() -> None:
         seen.append(asyncio.get_running_loop())
 
-    threads = [threading.Thread(target=portal.run, args=(here,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(portal.run, [here] * 8))
     assert (len(seen), len(set(seen)), len(loops() - before)) == (8, 1, 1)
     portal.close()
 

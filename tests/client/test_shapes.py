@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import httpx2
 import openai
 import pytest
-from defects.asking import MemoryServer, Reply, client, preset
-from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from defects.asking import client, preset
+from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
@@ -119,12 +118,8 @@ def asking(server: MemoryServer) -> AsyncDisco:
 def check(message) -> None:
     assert message.content == "Let me look."
     assert message.reasoning_content == "They ask about weather."
-    assert said(message) == CALLS
-
-
-def said(message):
     assert {call.type for call in message.tool_calls} == {"function"}
-    return [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
+    assert [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls] == CALLS
 
 
 async def test_a_whole_answer_has_the_text_the_thoughts_and_the_calls():
@@ -132,10 +127,8 @@ async def test_a_whole_answer_has_the_text_the_thoughts_and_the_calls():
         answer = await one.chat.completions.create(**ASKED)
         raw = await one.chat.completions.with_raw_response.create(**ASKED)
     assert answer.choices[0].finish_reason == "tool_calls"
-    check(answer.choices[0].message)
-    check(raw.parse().choices[0].message)
-    plain = ChatCompletion.model_validate(answer.model_dump())  # strictly
-    assert said(plain.choices[0].message) == CALLS
+    for each in (answer, raw.parse(), ChatCompletion.model_validate(answer.model_dump())):
+        check(each.choices[0].message)
 
 
 @pytest.mark.parametrize("batches", [ANSWER, ANSWER[3:]], ids=["all", "calls"])
@@ -264,17 +257,11 @@ def test_what_only_the_server_can_do_or_refuse_is_no_chat(more):
 
 
 async def test_what_is_no_chat_goes_to_the_server_untouched():
-    seen = []
-
-    async def handle(request):
-        seen.append((request.url.path.rpartition("/")[2], json.loads(request.content)))
-        return httpx2.Response(400, json={"error": {"message": "unknown here", "type": "x"}})
-
-    http = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
-    async with AsyncDisco(api_key="x", http_client=http) as one:
-        with pytest.raises(openai.BadRequestError, match="unknown here"):
+    server = MemoryServer(Reply(status=400))
+    async with asking(server) as one:
+        with pytest.raises(openai.BadRequestError):
             await one.responses.create(model="m", input="x", background=True, extra_body={"new": 1})
-    assert seen == [("responses", {"model": "m", "input": "x", "background": True, "new": 1})]
+    assert server.requests == [{"model": "m", "input": "x", "background": True, "new": 1}]
 
 
 def test_images_and_structured_output_are_translated():

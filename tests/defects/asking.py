@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import httpx2
-from faults.in_memory import RESET, SILENCE, MemoryServer, Reply, continuing, spoken
+from faults.in_memory import MemoryServer
 from faults.lab import Answer
 
 from disco import AsyncDisco
@@ -14,8 +14,7 @@ from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-__all__ = ["MODEL", "RESET", "SILENCE", "MemoryServer", "Reply", "ask", "client", "continuing", "create"]
-__all__ += ["device", "preset", "prose", "question", "spoken", "text_of", "tried"]
+__all__ = ["MODEL", "ask", "client", "create", "device", "preset", "prose", "question", "text_of", "tried"]
 
 MODEL = "gpt-4o-mini"
 

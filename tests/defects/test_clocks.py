@@ -12,22 +12,8 @@ import httpx2
 import moved_clock
 import openai
 import pytest
-from defects.asking import (
-    RESET,
-    SILENCE,
-    MemoryServer,
-    Reply,
-    ask,
-    client,
-    create,
-    device,
-    preset,
-    prose,
-    spoken,
-    text_of,
-    tried,
-)
-from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from defects.asking import ask, client, create, device, preset, prose, text_of, tried
+from faults.in_memory import RESET, SILENCE, MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
 from scripted_server import STREAM_END, STREAM_HEAD, chunk, piece, sse
 
 from disco import AnswerTimeoutError, AsyncDisco, Disco, Timeouts

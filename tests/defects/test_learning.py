@@ -1,27 +1,11 @@
-"""What a client learns from its answers is true.
-
-What it believes is seen in its route records: how long a move was expected to take until the target's first token
-(`Transfer.expected_s`), and whether it moved at all.
-"""
+"""What a client learns from its answers is true; what it believes is seen in the moves of its route records."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
-from defects.asking import (
-    MemoryServer,
-    Reply,
-    ask,
-    client,
-    create,
-    device,
-    preset,
-    prose,
-    question,
-    spoken,
-    tried,
-)
-from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from defects.asking import ask, client, create, device, preset, prose, question, tried
+from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
 from scripted_server import chunk, sse
 
 from disco import Timeouts

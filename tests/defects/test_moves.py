@@ -1,17 +1,23 @@
-"""Moves without a pace, and what a loser of the race must have done to count as holding the prompt."""
+"""Attempts at their worst, moves without a pace, losers, and seams of answers that repeat themselves."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import anyio
+import httpx2
+import openai
 import pytest
-from defects.asking import MemoryServer, ask, client, create, device, preset, prose, question, spoken
+from defects.asking import ask, client, create, device, preset, prose, question, text_of, tried
 from defects.parts import ScriptedDevice
-from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from faults.in_memory import RESET, MemoryServer, Reply, anyio_backend, continuing, spoken  # noqa: F401 - a fixture
+from faults.proxy_server.origin import begun_by
+from scripted_server import chunk, sse
 
-from disco import LocalModelError, Timeouts
+from disco import Backup, LocalModelError, Timeouts
+from disco.endpoints.continuation import Continuation
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, Ended, Usage
 from disco.profiles import DeviceProfile
@@ -106,3 +112,173 @@ async def test_the_breaker_hears_of_parked_losers_that_crash():
     assert not any(answer.route.migrations for answer in answers)
     rested = [(r.endpoint, r.failure) for answer in answers for r in answer.route.deprioritised]
     assert ("device", "crashed") in rested
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("words", [[], ["The", " sea"]], ids=["before any text", "in mid-answer"])
+async def test_an_attempt_that_stops_without_an_end_has_failed(words, stream):
+    quitting = ScriptedDevice(lambda _: [0.1, *([Delta(word)] for word in words), 0.1])
+    server = MemoryServer(continuing("The sea is wide."))
+    with anyio.fail_after(10):
+        async with client(server, local=quitting, policy=preset("device_only")) as one:
+            answer = await ask(one, stream=stream)
+        async with client(local=quitting, policy=preset("device_only")) as one:
+            with pytest.raises(openai.OpenAIError) as caught:
+                await ask(one, stream=stream)
+    assert (answer.text, [name for name, _ in tried(answer)]) == ("The sea is wide.", ["device", "server"])
+    assert answer.route.attempts[0].failure is not None
+    assert (caught.value.partial_text, caught.value.route.finish_reason) == ("".join(words), None)
+
+
+@pytest.mark.parametrize(("first", "second"), [("balanced", "battery-saver"), ("battery-saver", "balanced")])
+async def test_a_request_with_another_preset_does_not_reprice_an_answer_that_runs(first, second):
+    here, there = question(20, "here"), question(20, "there")
+    alone, others = [], []
+
+    def asker():
+        return client(local=device(ttft_s=0.1, decode_tps=50.0, answer_tokens=40), policy="balanced")
+
+    for messages, policy in ((here, first), (there, second)):
+        async with asker() as one:
+            alone.append((await ask(one, messages, policy=policy)).route)
+    assert alone[0].endpoints[0].cost_out != pytest.approx(alone[1].endpoints[0].cost_out)
+
+    async def ask_beside():
+        others.append((await ask(one, there, policy=second)).route)
+
+    async with asker() as one, anyio.create_task_group() as group:
+        stream = await create(one, here, stream=True, disco={"policy": first})
+        group.start_soon(ask_beside)
+        await anyio.sleep(0.1)  # it is planned, and waits for the device
+        await text_of(stream)
+    assert stream.route.cost == pytest.approx(alone[0].cost)
+    assert (stream.route.endpoints, others[0].endpoints) == (alone[0].endpoints, alone[1].endpoints)
+    (other,), (rates,) = others[0].attempts, alone[1].endpoints
+    read = other.prompt_tokens - (1 - rates.cached_share) * other.cached_tokens
+    assert others[0].cost == pytest.approx(rates.cost_in * read + rates.cost_out * other.completion_tokens)
+
+
+# Tokens of the prompt, of the answer, and how many of the prompt were cached.
+ODD = {
+    "negative prompt": (-500, 3),
+    "negative answer": (9, -7),
+    "words": ("nine", "three"),
+    "fractions": (9.5, 3.5),
+    "not a number": (math.nan, math.nan),
+    "infinite": (math.inf, -math.inf),
+    "huge": (10**30, 10**30),
+    "lists": ([9], {"three": 3}),
+    "nothing": (None, True),
+    "negative cached": (9, 3, -5),
+    "cached not a number": (9, 3, math.nan),
+    "huge cached": (9, 3, 10**30),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_an_answer_with_odd_usage_completes_is_charged_and_gives_its_reservation_back(name):
+    prompt, completion, *cached = ODD[name]
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt}
+    if cached:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached[0]}
+    end = {**chunk(), "choices": [], "usage": counts}
+    server = MemoryServer(Reply([sse(chunk("The sea "), chunk("is wide."), chunk(finish="stop"), end)]))
+    spent, budget = 0.0, {"server_tokens": 2000, "window_s": 3600.0}
+    for given in (None, budget):
+        async with client(server, policy=preset("server_only"), budget=given) as one:
+            for stream in [True, False, True][: 1 if name == "huge" else 3]:  # which may use the budget up
+                answer = await ask(one, stream=stream)
+                route = answer.route
+                assert (answer.text, tried(answer), route.finish_reason) == (
+                    "The sea is wide.",
+                    [("server", None)],
+                    "stop",
+                )
+                assert 0 <= route.cost < math.inf
+                (only,) = route.attempts
+                assert min(only.prompt_tokens, only.completion_tokens, only.cached_tokens) >= 0
+                json.loads(route.to_json())
+                if given:
+                    facts = route.budget["server_tokens"]
+                    spent += facts["spent"]
+                    assert facts["spent"] >= 0
+                    if name == "huge":
+                        assert 0 <= facts["left"] <= 2000
+                    else:  # some ten tokens of a prompt and a few of an answer; what was not used came back
+                        assert (facts["spent"] <= 100, facts["left"]) == (True, 2000 - spent)
+
+
+# With the number of characters that the first server writes, about a third.
+REPEATS = [("哈" * 200 + "。", 67), ("ACGT" * 60 + ".fa.", 81), ("=" * 240, 80), ("加油！" * 70, 70)]
+PROSE = (
+    "The quick brown fox jumps over the lazy dog, and then it runs into the wood where nobody sees it again."
+)
+UNKNOWN = Continuation("trailing")
+
+
+async def moved(answer: str, dies_at: int, continuation: Continuation, *, repeats: int = 0):
+    """The text that arrives and its route, when the first server dies behind `dies_at` characters of `answer`.
+
+    The second one writes what the message it is sent lacks; before that, the last `repeats` characters of the sent
+    text again, or all of them (-1).
+    """
+
+    def write_on(body):
+        sent = begun_by(body)
+        assert answer.startswith(sent)
+        rest = answer[0 if repeats < 0 else len(sent) - repeats :]
+        chunks = [chunk(rest[at : at + 7]) for at in range(0, len(rest), 7)]
+        return Reply([sse(*chunks[:3], done=False), sse(*chunks[3:], chunk(finish="stop"))])
+
+    begun = [sse(chunk(answer[at : min(at + 5, dies_at)]), done=False) for at in range(0, dies_at, 5)]
+    server = MemoryServer(Reply([*begun, 0.05, RESET]))
+    second = Backup(
+        base_url=server.also(write_on),
+        api_key="none",
+        model="m",
+        continuation=continuation,
+        http_client=httpx2.AsyncClient(transport=server),
+    )
+    async with client(server, backups=[second], policy=preset("server_only")) as one:
+        chunks = await create(one, stream=True)
+        text = await text_of(chunks)
+    assert [p.endpoint for p in chunks.route.segments] == ["server", "backup-1"]
+    return text, chunks.route
+
+
+@pytest.mark.parametrize(("answer", "dies_at"), REPEATS, ids=["ha", "dna", "row", "cheer"])
+@pytest.mark.parametrize(
+    ("continuation", "repeats", "seam"),
+    [
+        (Continuation("flags"), 0, None),
+        (Continuation("trailing", echoes=False), 0, None),
+        (Continuation("prefix", echoes=True), -1, "echo"),
+        (UNKNOWN, 0, "unproved"),
+    ],
+    ids=["flags", "told-no-echo", "repeats as declared", "nobody knows"],
+)
+async def test_the_whole_answer_arrives_and_a_seam_that_nobody_knows_is_called_unproved(
+    answer, dies_at, continuation, repeats, seam
+):
+    text, route = await moved(answer, dies_at, continuation, repeats=repeats)
+    last = route.attempts[-1]
+    assert text == answer
+    assert route.seamless == (seam != "unproved")
+    assert seam in (None, last.seam)
+    if seam == "unproved":
+        assert last.written_chars - last.swallowed_chars == last.text_chars
+
+
+@pytest.mark.parametrize(("repeats", "seam"), [(-1, "echo"), (0, "continued")])
+async def test_where_nobody_knows_prose_proves_by_the_word_shown_last_what_the_seam_is(repeats, seam):
+    text, route = await moved(PROSE, 40, UNKNOWN, repeats=repeats)
+    last = route.attempts[-1]
+    assert (text, route.seamless, last.seam) == (PROSE, True, seam)
+    assert repeats == 0 or last.swallowed_chars == last.prefix_chars
+
+
+async def test_text_that_stands_there_twice_is_not_called_seamless():
+    """The server repeats a part of what it was sent, which may be what the answer says."""
+    text, route = await moved("Row: " + "=" * 240, 80, UNKNOWN, repeats=40)
+    assert text.count("=") >= 240
+    assert not route.seamless

@@ -58,9 +58,7 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
 
 def records() -> AsyncDisco:
     with RouteLog(Path("routes.jsonl"), timelines=False) as log:
-        assert_type(log, RouteLog)
-        assert_type(log.path, Path)
-        assert_type(log.failed, int)
+        assert_type((log, log.path, log.failed), tuple[RouteLog, Path, int])
         return AsyncDisco(on_route=log)
 
 
