@@ -7,21 +7,8 @@ import pytest
 from defects.asking import client, create, preset, tried
 from defects.asking import device as simulated
 from faults.in_memory import RESET, MemoryServer, Reply
-from faulty_answers import (
-    BEGIN,
-    BEGUN,
-    FAULTS,
-    FINE,
-    KEY,
-    REST,
-    WHOLE,
-    ask,
-    asking,
-    caught,
-    device,
-    quick_client,
-)
-from scripted_server import chunk, scripted_server, sse, usage
+from faulty_answers import BEGIN, BEGUN, FAULTS, FINE, KEY, WHOLE, ask, asking, caught, device, quick_client
+from scripted_server import chunk, scripted_server, sse
 
 pytestmark = pytest.mark.anyio
 
@@ -103,17 +90,6 @@ async def test_alone_it_is_what_the_plain_sdk_makes_of_it_and_with_a_device_the_
                 # Without a reader nobody has seen the beginning; it is still what the answer goes on from.
                 writers = ["server", "device"] if fault.said else ["device"]
                 assert ([p.endpoint for p in route.segments], route.seamless) == (writers, True)
-
-
-async def test_usage_of_a_misbehaving_server_is_one_usage():
-    """Counts in every chunk, and again at the end: the last ones count, once."""
-    counted = {**chunk(BEGUN), "usage": usage(9, 1)["usage"]}
-    script = Reply([sse(counted, chunk(REST), chunk(finish="stop"), usage(9, 4), usage(9, 4))])
-    async with client(MemoryServer(script), **IN_MEMORY) as one:
-        whole = await create(one)
-        chunks = await create(one, stream=True, stream_options={"include_usage": True})
-        counts = [c.usage async for c in chunks if c.usage is not None and not c.choices]
-    assert [(u.prompt_tokens, u.completion_tokens) for u in (whole.usage, *counts)] == [(9, 4)] * 2
 
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

@@ -37,8 +37,8 @@ class Down(SimulatedEndpoint):
         self.well = self.profile
         self.opened = 0
 
-    def fail(self, kind: str | None, after_s: float = 0.0, *, retry_after_s: float | None = None) -> None:
-        fault = Fault(silence_s=after_s, kind=kind and FailureKind(kind), retry_after_s=retry_after_s)
+    def fail(self, kind: str | None, after_s: float = 0.0) -> None:
+        fault = Fault(silence_s=after_s, kind=kind and FailureKind(kind))
         self.profile = self.well if kind is None else SimulatedProfile(fault=fault, answer="")
 
     def open(self, *asked):
@@ -129,50 +129,6 @@ async def test_only_one_request_at_a_time_tries_a_server_that_has_rested_and_one
                 pass
             assert [t.endpoint for t in live.record.attempts] == ["device"]
             assert live.record.deprioritised[0].reason == "probed"
-
-
-async def test_a_rate_limit_is_kept_to_while_the_device_answers():
-    async with Client() as client:
-        client.server.fail("rate_limit", retry_after_s=30.0)
-        assert await client.tried() == [("server", "rate_limit"), HERE]
-        at = anyio.current_time()
-        client.server.fail(None)
-        (rest,) = (await client.get()).deprioritised
-        assert (rest.reason, rest.failures) == ("rate_limit", 1)
-        assert 25 < rest.for_s <= 30
-        assert await client.tried() == [HERE]
-        await anyio.sleep_until(at + 30)
-        assert await client.tried() == [THERE]
-
-
-async def test_the_only_endpoint_is_never_refused_because_of_the_breaker():
-    async with Client(local=None) as client:
-        client.server.fail("server")
-        assert [await client.tried() for _ in range(6)] == [[("server", "server")]] * 6
-        client.server.fail(None)
-        assert (await client.get()).deprioritised == ()
-
-
-async def test_a_server_that_rests_still_answers_when_the_device_fails():
-    async with Client() as client:
-        await client.open_breaker()
-        client.server.fail(None)
-        client.router.local.profile = CRASHES
-        assert await client.tried() == [("device", "crashed"), THERE]
-
-
-async def test_a_probe_whose_time_never_came_makes_room():
-    """The device waits for the server, which speaks first: the device has not been tried."""
-    waits = Preset(dispatch={"policy": "wait_time", "budget": 0.05}, playback={"pace_tps": "off"})
-    async with Client(Down(ttft_s=0.01), waits) as client:
-        client.router.local.profile = CRASHES
-        for _ in range(3):
-            await client.get(local_only=True)
-        await anyio.sleep(5)
-        for _ in range(2):
-            record = await client.get()
-            assert [s[0] for s in record.starts] == ["server", "device"]
-            assert [t.endpoint for t in record.attempts] == ["server"]
 
 
 async def test_offline_the_device_speaks_at_once_and_the_server_is_the_last_resort():

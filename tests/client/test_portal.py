@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
-from promptly import promptly
 
 from disco.client.sync.portal import Portal
 
@@ -47,30 +46,6 @@ def test_threads_share_one_loop(before):
         list(pool.map(portal.run, [here] * 8))
     assert (len(seen), len(set(seen)), len(loops() - before)) == (8, 1, 1)
     portal.close()
-
-
-def test_closing_it_cancels_what_runs_and_waits_for_that():
-    portal, left = Portal(), []
-    running = threading.Event()
-
-    async def work() -> None:
-        running.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            left.append(1)
-
-    def call() -> None:
-        with pytest.raises(BaseException):  # noqa: B017, PT011 - concurrent.futures says CancelledError
-            portal.run(work)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    running.wait(60)
-    with promptly():
-        portal.close()
-        thread.join()
-    assert left == [1]
 
 
 @pytest.mark.parametrize("where", ["here", "in the loop"])

@@ -10,7 +10,6 @@ import os
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,24 +66,6 @@ def test_a_record_is_on_disk_as_soon_as_it_is_written_and_what_follows_is_append
     assert times(path) == [1.0, 2.0, 3.0, 4.0]
     if os.name == "posix":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, "only its owner can read it"
-
-
-def test_threads_and_logs_that_share_a_file_do_not_mix_lines(tmp_path):
-    path = tmp_path / "r.jsonl"
-    logs = [RouteLog(path) for _ in range(3)]
-
-    def write(thread: int) -> None:
-        for i in range(20):
-            logs[thread % 3](record(thread * 100 + i, tokens=1 + i * 30))
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(write, range(6)))
-    for log in logs:
-        log.close()
-    seen = times(path)
-    for n in range(6):
-        assert [c for c in seen if n * 100 <= c < n * 100 + 50] == [n * 100 + i for i in range(20)]
-    assert len(seen) == 120
 
 
 PROCESS = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import openai
 import pytest
 from defects.asking import client, preset
 from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
@@ -254,14 +253,6 @@ async def test_a_cut_answer_is_incomplete_and_says_why_and_an_empty_one_is_an_an
 )
 def test_what_only_the_server_can_do_or_refuse_is_no_chat(more):
     assert chat_body({"model": "m", "input": "x", **more}) is None
-
-
-async def test_what_is_no_chat_goes_to_the_server_untouched():
-    server = MemoryServer(Reply(status=400))
-    async with asking(server) as one:
-        with pytest.raises(openai.BadRequestError):
-            await one.responses.create(model="m", input="x", background=True, extra_body={"new": 1})
-    assert server.requests == [{"model": "m", "input": "x", "background": True, "new": 1}]
 
 
 def test_images_and_structured_output_are_translated():

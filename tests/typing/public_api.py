@@ -38,11 +38,9 @@ def seen(route: RouteRecord) -> None:
 def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile) -> list[AsyncDisco]:
     endpoint: Endpoint = LlamaCppEndpoint(model=Path("model.gguf"), name="device", context_tokens=4096)
     return [
-        AsyncDisco(),
         AsyncDisco(local=Path("model.gguf"), policy="private"),
         AsyncDisco(local=endpoint, policy=preset, device_profile=profile, server_profile=server),
         AsyncDisco(policy=Path("mine.toml"), device_profile="mine", server_profile=Path("s.toml")),
-        AsyncDisco(api_key="...", base_url="http://localhost:8000/v1", continuation="auto"),
         AsyncDisco(api_key="...", continuation=Continuation(method="completions", template="model.gguf")),
         AsyncDisco(
             local="smollm2-135m",
@@ -51,7 +49,6 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
             on_route=seen,
             timeout=20.0,
             max_retries=0,
-            default_headers={"X-App": "1"},
         ),
     ]
 
@@ -97,7 +94,6 @@ async def answers(client: AsyncDisco) -> str | None:
 async def life(client: AsyncDisco) -> None:
     await client.warm_up(model="gpt-4o-mini")
     assert_type(client.with_options(timeout=3.0), AsyncDisco)
-    assert_type(client.copy(max_retries=1), AsyncDisco)
     assert_type(client.timeouts, Timeouts)
     if client.server is not None:
         assert_type(client.server.continuation("gpt-4o-mini"), Continuation)
