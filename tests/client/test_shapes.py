@@ -7,7 +7,6 @@ import json
 import pytest
 from defects.asking import client, preset
 from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - a fixture
-from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -15,10 +14,8 @@ from scripted_server import chunk, sse
 
 import disco
 from disco import AsyncDisco, Disco
-from disco.client.chat.chat_chunks import ChatChunks, assemble
 from disco.client.responses.responses_request import chat_body
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
-from disco.endpoints.openai_api.chunk_reader import ChatReader
 from disco.events import Delta, DeltaKind, Ended, ToolCallDelta, Usage
 from disco.request import Prefix
 
@@ -46,8 +43,9 @@ PIECES = [
 ]
 WRITTEN = [
     chunk("", role="assistant"),
-    *(chunk(reasoning_content=text) for text in ("They ask ", "about weather.")),
-    *(chunk(text) for text in ("Let me ", "look.")),
+    chunk(reasoning_content="They ask "),
+    chunk("Let me ", reasoning_content="about weather."),
+    chunk("look."),
     *(chunk(tool_calls=[piece]) for piece in PIECES),
     chunk(finish="tool_calls"),
 ]
@@ -121,8 +119,14 @@ def check(message) -> None:
     assert [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls] == CALLS
 
 
-async def test_a_whole_answer_has_the_text_the_thoughts_and_the_calls():
-    async with typed() as one:
+either = pytest.mark.parametrize(
+    "made", [typed, lambda: asking(server_of(*WRITTEN))], ids=["typed", "written"]
+)
+
+
+@either
+async def test_a_whole_answer_has_the_text_the_thoughts_and_the_calls(made):
+    async with made() as one:
         answer = await one.chat.completions.create(**ASKED)
         raw = await one.chat.completions.with_raw_response.create(**ASKED)
     assert answer.choices[0].finish_reason == "tool_calls"
@@ -159,14 +163,7 @@ def test_the_synchronous_client_and_its_stream_helper():
     assert [(e.name, e.parsed_arguments["city"]) for e in done] == [("weather", "Paris"), ("weather", "Rome")]
 
 
-def test_reasoning_that_came_in_one_chunk_with_text_is_in_the_whole_answer():
-    body = chunk("Hi", reasoning_content="hm", role="assistant")
-    deltas = ChatReader().read([json.dumps(body).encode()])
-    message = assemble(ChatChunks("m"), deltas, "stop", CompletionUsage.construct(), None).choices[0].message
-    assert (message.reasoning_content, message.content) == ("hm", "Hi")
-
-
-@pytest.mark.parametrize("made", [typed, lambda: asking(server_of(*WRITTEN))], ids=["typed", "written"])
+@either
 async def test_responses_have_an_item_for_each_and_events_that_add_up_to_them(made):
     async with made() as one:
         whole = await one.responses.create(**RESPONSE)
