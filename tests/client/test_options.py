@@ -64,12 +64,6 @@ def test_a_wrong_value_is_refused_by_name(name, values, says):
             take_options({"disco": {name: value}})
 
 
-@pytest.mark.parametrize("value", [None, 3, "local_only", ["local_only"]])
-def test_options_are_a_dict(value):
-    with pytest.raises(disco.ConfigurationError, match=r"must be a dict of options.*got"):
-        take_options({"disco": value})
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "says"),
     [
@@ -100,7 +94,10 @@ def test_a_requests_options_go_before_the_defaults_one_by_one(defaults, own):
         assert getattr(merged, name) == expected.get(name)
 
 
-def test_what_is_not_discos_is_left_alone():
+def test_options_are_a_dict_and_what_is_not_discos_is_left_alone():
+    for value in (None, 3, "local_only", ["local_only"]):
+        with pytest.raises(disco.ConfigurationError, match=r"must be a dict of options.*got"):
+            take_options({"disco": value})
     given = {"disco": {"migrate": False}, "top_k": 5}
     assert take_options(given) == (RequestOptions(migrate=False), {"top_k": 5})
     assert given == {"disco": {"migrate": False}, "top_k": 5}

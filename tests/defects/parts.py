@@ -64,15 +64,9 @@ Step = float | list[Delta] | Ended | Exception | Callable[[], Awaitable[list[Del
 
 
 class ScriptedDevice(Endpoint):
-    """A device that does for each attempt what a test says, and then stops without a word.
+    """A device that does for each attempt what `script` makes of its prefix, and then stops without a word.
 
-    Args:
-        script: makes the steps of an attempt from its prefix: seconds, events, what it raises, or what to wait for.
-        parks: a loser may finish its prefill.
-        prompt_tokens: what an attempt says it has read.
-        closing_s: how long an attempt takes to close.
-
-    Mutable: `closed`, how many attempts were closed to the end.
+    Steps are seconds, events, what it raises, or what to wait for. Mutable: `closed`, how many attempts were.
     """
 
     place = name = "device"
@@ -96,8 +90,6 @@ class ScriptedDevice(Endpoint):
 
 
 class ScriptedAttempt(Attempt):
-    """Mutable: `steps`, `written`."""
-
     def __init__(self, device: ScriptedDevice, steps: Iterator[Step]) -> None:
         self.device, self.steps = device, steps
         self.written = 0
