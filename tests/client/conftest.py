@@ -1,5 +1,3 @@
 """What the tests of this folder have in common."""
 
-from __future__ import annotations
-
 from faults.in_memory import no_thread  # noqa: F401 - a fixture

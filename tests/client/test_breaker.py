@@ -25,7 +25,6 @@ HERE, THERE = ("device", None), ("server", None)
 
 @pytest.fixture
 def anyio_backend():
-    """In virtual time; the other tests of this folder have the other loop."""
     return moved_clock.virtual("trio")
 
 
@@ -60,7 +59,6 @@ class Client(AsyncDisco):
         )
 
     async def get(self, **options):
-        """One answer's record."""
         live = await self.open(**options)
         with contextlib.suppress(openai.OpenAIError):
             while await live.read():

@@ -16,7 +16,6 @@ from disco.errors import BudgetExceededError, ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
-# The race waits for nothing that is known of the server.
 RACE = {"policy": preset("race"), "tokens": 10**6}
 KNOWN = {**RACE, "server_profile": "gpt-4o-mini-2024"}
 

@@ -44,7 +44,6 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def times(path: Path) -> list[object]:
-    """Which records are there: `record` tells them apart by their time."""
     return [line["created_s"] for line in lines(path)]
 
 

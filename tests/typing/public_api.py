@@ -1,7 +1,4 @@
-"""A typed use of the public API. Checked by mypy (`tests/test_typing.py`), never run.
-
-Whatever is written here is what an application may write: a change that breaks it breaks applications.
-"""
+"""What an application may write: checked by mypy (`tests/test_typing.py`), never run."""
 
 from __future__ import annotations
 
