@@ -1,8 +1,3 @@
-"""Helpers beside the tests of this folder are imported by name."""
+"""What the tests of this folder have in common."""
 
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
+from faults.in_memory import no_thread  # noqa: F401 - a fixture

@@ -1,22 +1,22 @@
-"""The live driver on simulated endpoints, on trio's virtual clock: cancel anywhere, and nothing is left."""
+"""The live driver on simulated endpoints, in virtual time: cancel anywhere, and nothing is left."""
 
 from __future__ import annotations
 
 import math
 
 import anyio
-import pytest
 import trio
+from defects.asking import create, device
 from hypothesis import given, settings
 from situations import situations
 from watched import virtually
 
+from disco import AsyncDisco, Disco
 from disco.client.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
+from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.errors import DiscoError
-from disco.plan import Candidate, Plan, Start
+from disco.plan import Candidate
 from disco.playback import Playback
 from disco.rates import Rates
 from disco.request import Request
@@ -28,9 +28,9 @@ REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], 
 
 async def live_run(situation):
     profiles, pace = situation["profiles"], situation["pace"]
+    places = {name: "device" if name == "device" else "server" for name in profiles}
     endpoints = {
-        name: SimulatedEndpoint(name, profile, place="device" if name == "device" else "server")
-        for name, profile in profiles.items()
+        name: SimulatedEndpoint(name, profile, place=places[name]) for name, profile in profiles.items()
     }
     candidates = {
         name: Candidate(
@@ -47,11 +47,8 @@ async def live_run(situation):
         prompt_tokens=20, streams=situation["streams"], pace_tps=pace.tps if pace else None
     )
     session = Session(situation["plan"], candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
-    finished = []
+    finished, host, text, error = [], BackgroundTasks(), "", None
     live = LiveSession(session, endpoints, REQUEST, on_done=finished.append)
-    host = BackgroundTasks()
-    text = ""
-    error = None
     tasks_before = trio.lowlevel.current_statistics().tasks_living
     await host.start(live.run)
     with anyio.move_on_after(min(situation["cancel_at"], 1e6)):
@@ -70,7 +67,7 @@ async def live_run(situation):
     return text, session, error
 
 
-@settings(max_examples=75)
+@settings(max_examples=50)
 @given(situations())
 def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
     text, session, error = virtually(live_run, situation)
@@ -80,36 +77,8 @@ def test_cancelled_anywhere_nothing_is_left_and_no_text_is_lost(situation):
         assert (error is None) == (session.error is None)
 
 
-def test_closing_the_client_ends_a_reader_that_still_waits():
-    async def main():
-        silent = SimulatedEndpoint("server", SimulatedProfile(ttft_s=math.inf))
-        session = Session(
-            Plan((Start("server"),)),
-            {"server": Candidate("server", "any")},
-            SessionConfig(1),
-            Playback(None),
-            AnswerLengths.geometric(10),
-        )
-        live = LiveSession(session, {"server": silent}, REQUEST)
-        host = BackgroundTasks()
-        await host.start(live.run)
-
-        async def read():
-            with pytest.raises(DiscoError, match="closed"):  # half an answer must not pass for a whole one
-                await live.read()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(read)
-            await anyio.sleep(1)
-            await host.aclose()
-        assert silent.busy == 0
-
-    virtually(main)
-
-
 def test_one_client_serves_several_event_loops_in_a_row():
-    host = BackgroundTasks()
-    seen = []
+    host, seen = BackgroundTasks(), []
 
     async def main():
         async def work():
@@ -121,3 +90,22 @@ def test_one_client_serves_several_event_loops_in_a_row():
     for backend in ("asyncio", "asyncio", "trio"):
         anyio.run(main, backend=backend)
     assert seen == [1, 1, 1]
+
+
+def test_tokens_that_came_together_or_are_held_for_a_steady_pace_are_counted_down_as_they_are_read():
+    slow = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4})
+
+    async def main(local, policy):
+        async with AsyncDisco(local=local, policy=policy) as client:
+            stream = await create(client, stream=True)
+            return [stream.buffered_tokens, *[stream.buffered_tokens async for c in stream if c.choices]]
+
+    burst = virtually(main, device(answer_tokens=12, packet_tokens=12), "private")
+    assert burst[0] == 12
+    assert sorted(set(burst), reverse=True) == list(range(12, -1, -1))
+    held = virtually(main, device(answer_tokens=40, decode_tps=200.0), slow)
+    assert 5 < max(held) <= 40
+    assert held[-1] == 0
+    settings = {"local": device(answer_tokens=12, packet_tokens=12), "policy": "private"}
+    with Disco(**settings) as client, create(client, stream=True) as stream:
+        assert stream.buffered_tokens == 12

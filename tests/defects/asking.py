@@ -1,12 +1,12 @@
-"""Clients, presets and questions of these tests: the public API, in virtual time."""
+"""Clients, presets and questions in virtual time: the public API on servers in memory and simulated devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import httpx2
-from faults.in_memory import RESET, SILENCE, MemoryServer, Reply, continuing, spoken
+from faults.in_memory import MemoryServer
 from faults.lab import Answer
 
 from disco import AsyncDisco
@@ -14,36 +14,19 @@ from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-__all__ = [
-    "MODEL",
-    "RESET",
-    "SILENCE",
-    "MemoryServer",
-    "Reply",
-    "ask",
-    "client",
-    "continuing",
-    "device",
-    "preset",
-    "prose",
-    "question",
-    "spoken",
-    "streamed",
-    "text_of",
-    "whole",
-]
+__all__ = ["MODEL", "ask", "client", "create", "device", "preset", "prose", "question", "text_of", "tried"]
 
 MODEL = "gpt-4o-mini"
 
 
 def preset(
-    policy: str, *, order: str | None = None, pace_tps: float | str = "off", rate: float = 0.0
+    policy: str, *, order: str | None = None, pace_tps: float | str = "off", rate: float = 0.0, **more: Any
 ) -> Preset:
-    """A policy; `order` of a move, None for no moves; `rate` is the device's price, free by default."""
+    """A policy and its options; `order` of a move, None for no moves; `rate`: 0 makes the device free."""
     migration = {"enabled": False} if order is None else {"enabled": True, "order": order}
     return Preset(
         name="defects",
-        dispatch={"policy": policy},
+        dispatch={"policy": policy, **more},
         cost={"exchange_rate": rate},
         playback={"pace_tps": pace_tps},
         migration=migration,
@@ -58,12 +41,9 @@ def client(server: MemoryServer | None = None, **more: Any) -> AsyncDisco:
     """A client of a server in memory (or of none), which asks once."""
     settings: dict[str, Any] = {"max_retries": 0, "price": (0.15, 0.60)}
     if server is not None:
-        settings.update(
-            base_url=server.base_url,
-            api_key="secret-key-1234",
-            continuation="trailing",
-            http_client=httpx2.AsyncClient(transport=server),
-        )
+        http = httpx2.AsyncClient(transport=server)
+        settings.update(base_url=server.base_url, api_key="secret-key-1234", http_client=http)
+        settings["continuation"] = "trailing"
     return AsyncDisco(**{**settings, **more})
 
 
@@ -72,21 +52,13 @@ def question(words: int = 5, about: str = "sea") -> list[dict[str, str]]:
     return [{"role": "user", "content": " ".join([about] + ["wave"] * (words - 1))}]
 
 
-async def whole(asker: AsyncDisco, messages: Sequence[Any] | None = None, **disco: Any) -> Any:
-    """A complete answer; `disco` are the request's own options."""
-    return await asker.chat.completions.create(
-        model=MODEL, messages=messages or question(), extra_body={"disco": disco} if disco else None
-    )
-
-
-async def streamed(asker: AsyncDisco, messages: Sequence[Any] | None = None, **disco: Any) -> Any:
-    """A stream, to be read with `text_of`."""
-    return await asker.chat.completions.create(
-        model=MODEL,
-        messages=messages or question(),
-        stream=True,
-        extra_body={"disco": disco} if disco else None,
-    )
+def create(
+    asker: Any, messages: Sequence[Any] | None = None, *, disco: dict[str, Any] | None = None, **params: Any
+) -> Awaitable[Any]:
+    """A request; `disco` are its own options."""
+    extra = {"extra_body": {"disco": disco}} if disco else {}
+    asked = {"model": MODEL, "messages": messages or question(), **extra, **params}
+    return asker.chat.completions.create(**asked)
 
 
 async def text_of(stream: Any) -> str:
@@ -98,11 +70,13 @@ async def ask(
     asker: AsyncDisco, messages: Sequence[Any] | None = None, *, stream: bool = True, **disco: Any
 ) -> Answer:
     """An answer read to its end, whole or as a stream."""
-    if not stream:
-        got = await whole(asker, messages, **disco)
-        return Answer(got.choices[0].message.content, got.route)
-    chunks = await streamed(asker, messages, **disco)
-    return Answer(await text_of(chunks), chunks.route)
+    got = await create(asker, messages, stream=stream, disco=disco)
+    return Answer(await text_of(got) if stream else got.choices[0].message.content, got.route)
+
+
+def tried(answer: Any) -> list[tuple[str, str | None]]:
+    """The attempts of an answer, an error or a stream: their endpoints and what they failed of."""
+    return [(t.endpoint, t.failure) for t in answer.route.attempts]
 
 
 def prose(words: int) -> list[str]:

@@ -1,5 +1,3 @@
-"""All of these tests but those of real processes and models are in virtual time."""
-
-from __future__ import annotations
+"""What the tests of this folder have in common."""
 
 from faults.in_memory import no_thread  # noqa: F401 - a fixture

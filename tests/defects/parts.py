@@ -1,8 +1,7 @@
-"""One session in virtual time on simulated endpoints, its record, and endpoints that a test makes itself."""
+"""One session in virtual time on simulated endpoints, and a device that does what a test says."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import anyio
@@ -13,16 +12,13 @@ from disco.cost import Rates
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.events import Delta, Ended, Usage
-from disco.plan import Candidate, Migration, Plan, Start
+from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
 from disco.request import Prefix, Request, Timeouts
 from disco.session.machine import Session, SessionConfig
-from disco.session.records.billing import settle_accounts
-from disco.session.records.record_writer import make_record
-from disco.session.records.route_record import RouteRecord
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["Migration", "Pace", "Plan", "Run", "ScriptedDevice", "Start", "play", "record_of"]
+__all__ = ["ScriptedDevice", "play"]
 
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 
@@ -36,16 +32,16 @@ def play(
     streams: bool = True,
     timeouts: Timeouts | None = None,
     max_retries: int = 2,
-    cancel_at: float = math.inf,
     cancel_takes_s: float = 0.0,
     seed: int = 0,
 ) -> Run:
     """One session, played to its end in virtual time. `costs`: USD per generated token; by default all the same."""
+    prices = {name: (costs or {}).get(name, 1e-6) for name in profiles}
     candidates = {
         name: Candidate(
             name=name,
             reach="any",
-            rates=Rates((costs or {}).get(name, 1e-6) / 10, (costs or {}).get(name, 1e-6)),
+            rates=Rates(prices[name] / 10, prices[name]),
             prefill_tps=profile.prefill_tps,
             overhead_s=profile.overhead_s + (profile.ttft_s if isinstance(profile.ttft_s, float) else 0.3),
             decode_tps=profile.decode_tps,
@@ -61,32 +57,19 @@ def play(
         max_retries=max_retries,
     )
     session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
-    rng = np.random.default_rng(seed)
-    return run_session(session, profiles, REQUEST, rng, cancel_at=cancel_at, cancel_takes_s=cancel_takes_s)
-
-
-def record_of(run: Run, _costs: object = None) -> RouteRecord:
-    """The route record of a finished session, with its ledger."""
-    return make_record(run.session, settle_accounts(run.session), preset="test")
+    return run_session(session, profiles, REQUEST, np.random.default_rng(seed), cancel_takes_s=cancel_takes_s)
 
 
 Step = float | list[Delta] | Ended | Exception | Callable[[], Awaitable[list[Delta] | Ended]]
 
 
 class ScriptedDevice(Endpoint):
-    """A device that does for each attempt what a test says, and then stops without a word.
+    """A device that does for each attempt what `script` makes of its prefix, and then stops without a word.
 
-    Args:
-        script: makes the steps of an attempt from its prefix: seconds, events, what it raises, or what to wait for.
-        parks: a loser may finish its prefill.
-        prompt_tokens: what an attempt says it has read.
-        closing_s: how long an attempt takes to close.
-
-    Mutable: `closed`, how many attempts were closed to the end.
+    Steps are seconds, events, what it raises, or what to wait for. Mutable: `closed`, how many attempts were.
     """
 
-    place = "device"
-    name = "device"
+    place = name = "device"
 
     def __init__(
         self,
@@ -107,8 +90,6 @@ class ScriptedDevice(Endpoint):
 
 
 class ScriptedAttempt(Attempt):
-    """Mutable: `steps`, `written`."""
-
     def __init__(self, device: ScriptedDevice, steps: Iterator[Step]) -> None:
         self.device, self.steps = device, steps
         self.written = 0

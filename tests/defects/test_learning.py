@@ -1,15 +1,11 @@
-"""What a client learns from its answers is true.
-
-What it believes is seen in its route records: how long a move was expected to take until the target's first token
-(`Transfer.expected_s`), and whether it moved at all.
-"""
+"""What a client learns from its answers is true; what it believes is seen in the moves of its route records."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
-from defects.asking import MemoryServer, Reply, ask, client, device, preset, prose, question, spoken, whole
-from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
+from defects.asking import ask, client, create, device, preset, prose, question, tried
+from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa: F401 - a fixture
 from scripted_server import chunk, sse
 
 from disco import Timeouts
@@ -19,30 +15,29 @@ pytestmark = pytest.mark.anyio
 
 SERVER_FIRST = preset("server_only", order="break_before_make")
 WRITES = spoken(prose(60), first_s=0.2, gap_s=0.02)
+HERE = {"local_only": True}
 
 
 async def believed_s(one, words: int) -> tuple[float, int]:
     """How soon the device is believed to write after so many tokens (the second figure) when an answer moves there."""
-    route = (await whole(one, question(words, f"probe-{words}"))).route
+    route = (await create(one, question(words, f"probe-{words}"))).route
     (move,) = route.migrations
     assert move.target == "device"
     return move.expected_s, route.prompt_tokens + move.cut_tokens
 
 
 async def at_once(one, prompts, **disco) -> list:
-    """Route records of streams that are all asked for at the same moment."""
-    routes = []
+    """Streams that are all asked for at the same moment."""
+    answers = []
 
     async def read(prompt):
-        routes.append((await ask(one, prompt, **disco)).route)
+        answers.append(await ask(one, prompt, **disco))
 
     async with anyio.create_task_group() as group:
         for prompt in prompts:
             group.start_soon(read, prompt)
-    return routes
+    return answers
 
-
-# ---------------------------------------------------------------------- the device's line
 
 LENGTHS = [60, 900, 300, 1500, 120, 2000, 600, 1200]
 
@@ -51,8 +46,8 @@ async def test_the_fixed_overhead_of_a_device_is_learnt():
     """The learnt line predicts TTFT within 10 %, for short and long prompts, and its rate is that of the device."""
     local = device(overhead_s=0.4, prefill_tps=1000.0, decode_tps=200.0, answer_tokens=20)
     async with client(MemoryServer(WRITES), local=local, policy=SERVER_FIRST) as one:
-        for i in range(160):
-            await whole(one, question(LENGTHS[i % 8] + i, f"number-{i}"), local_only=True)
+        for i in range(80):
+            await create(one, question(LENGTHS[i % 8] + i, f"number-{i}"), disco=HERE)
         lines = [await believed_s(one, words) for words in (100, 500, 2000)]
     for believed, tokens in lines:
         assert believed == pytest.approx(0.4 + tokens / 1000.0, rel=0.1)
@@ -66,9 +61,8 @@ async def test_waiting_for_a_device_is_no_part_of_its_prefill():
     clocks = Timeouts(first_content_s=None)  # that queueing is no silence is the next test's
     async with client(MemoryServer(WRITES), local=local, policy=SERVER_FIRST, timeouts=clocks) as one:
         for turn in range(4):
-            prompts = [question(n, f"turn-{turn}-{n}") for n in LENGTHS]
-            routes = await at_once(one, prompts, local_only=True)
-            assert [t.failure for route in routes for t in route.attempts] == [None] * 8
+            answers = await at_once(one, [question(n, f"turn-{turn}-{n}") for n in LENGTHS], **HERE)
+            assert [tried(answer) for answer in answers] == [[("device", None)]] * 8
         for words in (500, 2000):
             believed, tokens = await believed_s(one, words)
             assert believed == pytest.approx(0.05 + tokens / 1000.0, rel=0.2)
@@ -80,14 +74,11 @@ async def test_waiting_for_a_device_is_no_silence_of_it():
     clocks = Timeouts(first_content_s=10.0, gap_s=10.0, total_s=None)
     policy = preset("device_only")
     async with client(MemoryServer(WRITES), local=local, policy=policy, timeouts=clocks) as one:
-        routes = await at_once(one, [question(10, f"number-{i}") for i in range(8)])
-        last = (await whole(one)).route
-    tries = [(t.endpoint, t.failure) for route in routes for t in route.attempts]
-    rested = [r.endpoint for r in last.deprioritised]  # the device where its breaker is open
-    assert (tries, rested, last.winner) == ([("device", None)] * 8, [], "device")
+        answers = await at_once(one, [question(10, f"number-{i}") for i in range(8)])
+        last = (await create(one)).route
+    assert [tried(answer) for answer in answers] == [[("device", None)]] * 8
+    assert (last.deprioritised, last.winner) == ((), "device")
 
-
-# ---------------------------------------------------------------------- answer lengths
 
 # A move costs the device's prefill, so it pays only where enough of the answer is to be expected.
 PRICED = DeviceProfile(
@@ -102,22 +93,22 @@ PAYS_FOR_LONG = preset("server_only", order="break_before_make", rate=1e-10)
 
 async def expects_much(one) -> bool:
     """Whether an answer of the server is moved once it has ten tokens: some thirty more must be expected for that."""
-    return bool((await whole(one, question(300, "probe"))).route.migrations)
+    return bool((await create(one, question(300, "probe"))).route.migrations)
 
 
-async def test_answer_lengths_are_learnt_after_a_thousand_answers_too():
+async def test_answer_lengths_are_learnt_once_there_are_as_many_as_are_kept(monkeypatch):
+    monkeypatch.setattr("disco.client.endpoint_catalog.statistics.MOST_ANSWERS", 100)
+
     def length(request) -> str:
         return "".join(prose(400 if "long" in request.messages[0]["content"] else 6))
 
     local = device(ttft_s=0.01, gap_s=0.0, packet_tokens=400, answer=length)
     async with client(MemoryServer(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
         assert await expects_much(one)  # so says the profile that it starts with
-        for _ in range(1000):
-            await whole(one, question(5, "short"), local_only=True)
-        assert not await expects_much(one)
-        for _ in range(300):
-            await whole(one, question(5, "long"), local_only=True)
-        assert await expects_much(one)
+        for about, answers, much in (("short", 100, False), ("long", 48, True)):
+            for _ in range(answers):
+                await create(one, question(5, about), disco=HERE)
+            assert await expects_much(one) is much
 
 
 def calling(**what):
@@ -131,48 +122,27 @@ CALLS = Reply(
         sse(chunk(finish="tool_calls")),
     ]
 )
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("local", [None, "device"])
-async def test_the_route_of_a_tool_call_names_its_winner(stream, local):
-    here = device(ttft_s=0.1, answer="It is wide.") if local else None
-    async with client(MemoryServer(CALLS), local=here, policy=preset("server_only")) as one:
-        got = await one.chat.completions.create(
-            model="gpt-4o-mini", messages=question(), tools=[TOOL], stream=stream
-        )
-        if stream:
-            called = [c.choices[0].delta.tool_calls async for c in got if c.choices]
-            assert any(called)
-        else:
-            assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
-    assert got.route.finish_reason == "tool_calls"
-    assert got.route.winner == "server"
-
-
-async def test_a_tool_call_is_a_whole_answer_where_lengths_are_learnt():
-    local = device(answer_tokens=20)
-    async with client(MemoryServer(WRITES), local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
-        assert await expects_much(one)  # so says the profile that it starts with
-    server = MemoryServer(*[CALLS] * 200, WRITES)
-    async with client(server, local=local, policy=PAYS_FOR_LONG, device_profile=PRICED) as one:
-        for _ in range(200):
-            await one.chat.completions.create(model="gpt-4o-mini", messages=question(), tools=[TOOL])
+async def test_a_tool_call_is_a_whole_answer_with_a_winner_and_counts_where_lengths_are_learnt():
+    settings = {"local": device(answer_tokens=20), "policy": PAYS_FOR_LONG, "device_profile": PRICED}
+    async with client(MemoryServer(*[CALLS] * 48, WRITES), **settings) as one:
+        for _ in range(48):
+            got = await create(one, tools=TOOLS)
         assert not await expects_much(one)
+    assert got.choices[0].message.tool_calls[0].function.arguments == '{"a": 1}'
+    async with client(MemoryServer(CALLS), policy=preset("server_only")) as one:
+        stream = await create(one, tools=TOOLS, stream=True)
+        assert any([c.choices[0].delta.tool_calls async for c in stream if c.choices])
+    assert [(g.route.finish_reason, g.route.winner) for g in (got, stream)] == [("tool_calls", "server")] * 2
 
-
-# ---------------------------------------------------------------------- two servers
 
 DEVICE_FIRST = """
-[dispatch]
-policy = "device_only"
-[cost]
-exchange_rate = 1e-8
-[migration]
-order = "break_before_make"
-[playback]
-pace_tps = "off"
+dispatch.policy = "device_only"
+cost.exchange_rate = 1e-8
+migration.order = "break_before_make"
+playback.pace_tps = "off"
 """
 
 
@@ -181,17 +151,16 @@ async def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
     device_first = tmp_path / "device-first.toml"
     device_first.write_text(DEVICE_FIRST)
     quick, slow = (spoken(prose(3), first_s=s, gap_s=0.01) for s in (0.2, 6.0))
-    server = MemoryServer(quick)
+    server, believed = MemoryServer(quick), []
     other = server.also(slow)
     local = device(ttft_s=0.1, decode_tps=20.0, answer_tokens=100)
     async with client(server, local=local, policy=preset("server_only")) as first:
-        second = first.with_options(base_url=other)
-        believed = []
-        for asker in (first, second):
+        both = (first, first.with_options(base_url=other))
+        for asker in both:
             for _ in range(100):
-                await whole(asker)
-        for asker in (first, second):
-            (move,) = (await whole(asker, policy=str(device_first))).route.migrations
+                await create(asker)
+        for asker in both:
+            (move,) = (await create(asker, disco={"policy": str(device_first)})).route.migrations
             assert move.target == "server"
             believed.append(move.expected_s)
     quick_s, slow_s = believed  # something of the profile that both began with is left

@@ -8,15 +8,12 @@ from disco.session.records.route_record import RouteRecord
 
 
 def rename(route: RouteRecord) -> None:
-    """Records, requests and settings do not change."""
     route.preset = "x"  # wrong
     Timeouts().gap_s = 3.0  # wrong
 
 
-def constructions() -> None:
-    """Misspelt or mistyped arguments."""
-    Timeouts(gap="3")  # wrong
-    Continuation(method="flag")  # wrong
-    AsyncDisco(price=0.5)  # wrong
-    AsyncDisco(timeouts=3.0)  # wrong
-    AsyncDisco("smollm2-135m")  # wrong
+Timeouts(gap="3")  # wrong
+Continuation(method="flag")  # wrong
+AsyncDisco(price=0.5)  # wrong
+AsyncDisco(timeouts=3.0)  # wrong
+AsyncDisco("smollm2-135m")  # wrong
