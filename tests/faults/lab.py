@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,10 +11,10 @@ import anyio
 import httpx2
 import moved_clock
 import openai
+from counted import Asked, CountingTransport
 from faults.in_memory import MemoryServer
 from faults.proxy_server.origin import TEXT
 from faults.proxy_server.proxy import FaultProxy
-from faults.proxy_server.transport import WatchedTransport
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -29,18 +30,12 @@ MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
 # In virtual time: shorter than a throttled event takes.
 VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
-_transports: WeakKeyDictionary[AsyncDisco, WatchedTransport] = WeakKeyDictionary()
+_is_silent: WeakKeyDictionary[AsyncDisco, Callable[[], bool]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the application got.
-
-    Attributes:
-        text: all deltas, joined; on an error those that came before it.
-        route: the record.
-        error: what was raised.
-    """
+    """What the application got: all deltas (on an error those before it), the record, and what was raised."""
 
     text: str
     route: RouteRecord
@@ -62,40 +57,44 @@ def preset(policy: str, **more: Any) -> Preset:
 
 def device(text: str = TEXT, **profile: Any) -> SimulatedEndpoint:
     """A fast model on this machine that writes the same text as the server, token for token."""
-    return SimulatedEndpoint(
-        "device", SimulatedProfile(**{"answer": text, "decode_tps": 5000.0, **profile}), place="device"
-    )
+    settings = {"answer": text, "decode_tps": 5000.0, **profile}
+    return SimulatedEndpoint("device", SimulatedProfile(**settings), place="device")
 
 
 def asking(
-    server: FaultProxy | MemoryServer | Any,
-    local: Any = None,
-    *,
-    policy: Preset | str = "server_only",
-    **more: Any,
+    server: FaultProxy | MemoryServer, local: Any = None, *, policy: str = "server_only", **more: Any
 ) -> AsyncDisco:
-    """A client of a proxy or another server on a socket, or of a server in memory, in virtual time."""
+    """A client of a proxy, or of a server in memory, in virtual time."""
     in_memory = isinstance(server, MemoryServer)
-    transport = server if in_memory else WatchedTransport(server)
+    transport = server if in_memory else CountingTransport()
     settings = {
         "max_retries": 0,
-        "policy": preset(policy) if isinstance(policy, str) else policy,
+        "policy": preset(policy),
         "continuation": "trailing",
         "timeouts": VIRTUAL if in_memory else PATIENT,
         "http_client": httpx2.AsyncClient(transport=transport),
         **more,
     }
     client = AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
+
+    def is_silent(asked: Asked) -> bool:
+        """Nothing can come any more, and all that was sent before has been read."""
+        if asked.number >= len(server.passages):
+            return server.is_hole
+        passage = server.passages[asked.number]
+        return passage.silent and passage.sent_bytes == asked.read_bytes
+
     if not in_memory:
-        _transports[client] = transport
+        _is_silent[client] = lambda: bool(transport.open) and all(map(is_silent, transport.open))
     return client
 
 
 async def get(client: AsyncDisco, *, stream: bool = True, **params: Any) -> Answer:
     """Ask, and read to the end, whatever end that is. Silence passes quickly where the clock is a moved one."""
     async with anyio.create_task_group() as group:
-        if client in _transports and moved_clock.is_running():
-            group.start_soon(_pass_silence, client)
+        if client in _is_silent and moved_clock.is_running():
+            # By less than what the driver takes for a process that stood still, whose silence then counts anew.
+            group.start_soon(moved_clock.pass_silence, _is_silent[client], 0.2)
         answer = await _get(client, stream=stream, **params)
         group.cancel_scope.cancel()
     return answer
@@ -119,25 +118,13 @@ async def _get(client: AsyncDisco, *, stream: bool, **params: Any) -> Answer:
     return failed
 
 
-async def _pass_silence(client: AsyncDisco) -> None:
-    """Move the clock on while nothing but the clock can bring anything."""
-    transport, local = _transports[client], client.router.local
-
-    def is_silent() -> bool:
-        simulated = isinstance(local, SimulatedEndpoint) and local.busy > 0
-        return transport.is_silent if transport.open else simulated
-
-    # By less than what the driver takes for a process that stood still, whose silence then counts anew.
-    await moved_clock.pass_silence(is_silent, step_s=0.2)
-
-
-def calm(answer: Answer, text: str = TEXT) -> None:
+def calm(answer: Answer) -> None:
     """What holds of every whole answer: it is the text, each piece of it what its writer wrote, and all is charged."""
     route = answer.route
     assert answer.error is None
-    assert answer.text == text
+    assert answer.text == TEXT
     assert route.seamless
     assert route.finish_reason == "stop"
     assert [p.start_char for p in route.segments] == [0, *(p.end_char for p in route.segments[:-1])]
-    assert route.segments[-1].end_char == len(text)
+    assert route.segments[-1].end_char == len(TEXT)
     assert all(t.ended_s is not None for t in route.attempts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -10,13 +11,13 @@ import httpx2
 __all__ = ["Asked", "CountingTransport"]
 
 
+@dataclass
 class Asked:
-    """A request for an answer. Mutable: `read_bytes` of the response's body, `is_over`."""
+    """A request for an answer: its number, the bytes read of its response's body, and whether it is over."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.read_bytes = 0
-        self.is_over = False
+    number: int
+    read_bytes: int = 0
+    is_over: bool = False
 
 
 class CountingTransport(httpx2.AsyncHTTPTransport):
@@ -34,7 +35,7 @@ class CountingTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
             return await super().handle_async_request(request)
-        asked = self.begin()
+        asked = Asked(len(self.asked))
         self.asked.append(asked)
         try:
             response = await super().handle_async_request(request)
@@ -44,14 +45,10 @@ class CountingTransport(httpx2.AsyncHTTPTransport):
         response.stream = _Body(response.stream, asked)
         return response
 
-    def begin(self) -> Asked:
-        return Asked(len(self.asked))
-
 
 class _Body(httpx2.AsyncByteStream):
     def __init__(self, stream: Any, asked: Asked) -> None:
-        self._stream = stream
-        self._asked = asked
+        self._stream, self._asked = stream, asked
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
