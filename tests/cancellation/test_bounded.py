@@ -138,7 +138,7 @@ async def grows(requests: int, warm_up: int) -> float:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("requests", "warm_up", "blocks"),
-    [(240, 120, 6.0), pytest.param(9_000, 1_000, 0.3, marks=pytest.mark.slow)],
+    [(160, 80, 6.0), pytest.param(9_000, 1_000, 0.3, marks=pytest.mark.slow)],
 )
 async def test_requests_leave_nothing_behind(requests, warm_up, blocks):
     """But the lengths of the last 1,000 answers, which are remembered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +10,6 @@ import anyio
 import httpx2
 import moved_clock
 import openai
-from counted import Asked, CountingTransport
 from faults.in_memory import MemoryServer
 from faults.proxy_server.origin import TEXT
 from faults.proxy_server.proxy import FaultProxy
@@ -30,7 +28,7 @@ MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
 # In virtual time: shorter than a throttled event takes.
 VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
-_is_silent: WeakKeyDictionary[AsyncDisco, Callable[[], bool]] = WeakKeyDictionary()
+_proxies: WeakKeyDictionary[AsyncDisco, FaultProxy] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -66,35 +64,29 @@ def asking(
 ) -> AsyncDisco:
     """A client of a proxy, or of a server in memory, in virtual time."""
     in_memory = isinstance(server, MemoryServer)
-    transport = server if in_memory else CountingTransport()
     settings = {
         "max_retries": 0,
         "policy": preset(policy),
         "continuation": "trailing",
         "timeouts": VIRTUAL if in_memory else PATIENT,
-        "http_client": httpx2.AsyncClient(transport=transport),
+        "http_client": httpx2.AsyncClient(transport=server)
+        if in_memory
+        else httpx2.AsyncClient(verify=False),
         **more,
     }
     client = AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
-
-    def is_silent(asked: Asked) -> bool:
-        """Nothing can come any more, and all that was sent before has been read."""
-        if asked.number >= len(server.passages):
-            return server.is_hole
-        passage = server.passages[asked.number]
-        return passage.silent and passage.sent_bytes == asked.read_bytes
-
     if not in_memory:
-        _is_silent[client] = lambda: bool(transport.open) and all(map(is_silent, transport.open))
+        _proxies[client] = server
     return client
 
 
 async def get(client: AsyncDisco, *, stream: bool = True, **params: Any) -> Answer:
     """Ask, and read to the end, whatever end that is. Silence passes quickly where the clock is a moved one."""
     async with anyio.create_task_group() as group:
-        if client in _is_silent and moved_clock.is_running():
-            # By less than what the driver takes for a process that stood still, whose silence then counts anew.
-            group.start_soon(moved_clock.pass_silence, _is_silent[client], 0.2)
+        if client in _proxies and moved_clock.is_running():
+            # By less than what the driver takes for a process that stood still, whose silence then counts anew; and
+            # so many steps that what came before the silence has been read long before a clock runs out.
+            group.start_soon(moved_clock.pass_silence, _proxies[client].is_silent, 0.1)
         answer = await _get(client, stream=stream, **params)
         group.cancel_scope.cancel()
     return answer

@@ -58,7 +58,6 @@ class Passage:
         path: of the request.
         tokens: chunks with content passed on to the client.
         reused: the request came on a connection that had carried one before.
-        sent_bytes: of the response's body, without its framing.
         silent: nothing of it comes any more before the client goes.
         over: nothing of it is left.
     """
@@ -68,7 +67,6 @@ class Passage:
     path: str = ""
     tokens: int = 0
     reused: bool = False
-    sent_bytes: int = 0
     silent: bool = False
     over: bool = False
 
@@ -206,4 +204,3 @@ class Exchange:
     async def _piece(self, data: bytes) -> None:
         """A piece of the response's body."""
         await self._send(chunked(data))
-        self.passage.sent_bytes += len(data)

@@ -73,10 +73,9 @@ class FaultProxy:
             if not self._changed.wait_for(what, within_s):
                 raise TimeoutError(f"{self._open} connections are open; passages: {self.passages}")
 
-    @property
-    def is_hole(self) -> bool:
-        """Whoever knocks now is not heard."""
-        return bool(self._hole)
+    def is_silent(self) -> bool:
+        """Whoever knocks now is not heard, or whoever came last is not answered any more."""
+        return bool(self._hole) or any(p.silent and not p.over for p in self.passages[-1:])
 
     def drop_idle(self) -> None:
         """Close every connection to a client without a word, as servers do with those they find idle."""
