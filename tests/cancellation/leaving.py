@@ -1,8 +1,6 @@
 """Leaving an answer: in every way, at every moment; and how long it takes until nothing of it runs.
 
-A scene is a moment: in virtual time, on a simulated model and a server in memory, or for real, on a model and a server
-on a socket. A real server plays in a loop of its own, so that all tasks of the application's loop are the
-application's or disco's.
+A scene is a moment: in virtual time, or for real, on a model and a server on a socket.
 """
 
 from __future__ import annotations
@@ -35,28 +33,22 @@ from disco.profiles import DeviceProfile
 
 # The clock is moved there when the moment has come; shorter than any other clock of an answer.
 DEADLINE_S = 10.0
-CONTEXT_TOKENS = 2048
 # A prompt that takes this model seconds to read, on any machine.
 LONG = "river " * 1100
-SPEEDY = DeviceProfile(
-    name="speedy", source="a claim, so that moves are begun", prefill_tps=1e5, decode_tps=1e3
-)
+SPEEDY = DeviceProfile(name="speedy", source="a claim, for moves", prefill_tps=1e5, decode_tps=1e3)
 
 _ROLE = sse(chunk(role="assistant"), done=False)
 _WORDS = [sse(chunk(f" word{n},"), done=False) for n in range(60)]
 _FINISH = sse(chunk(finish="stop"), done=False)
-_SLOWLY = [step for word in _WORDS for step in (word, 0.02)]
-_HEAD = Reply(before=[math.inf])
-_BUSY = Reply([b"{}"], 503, {"content-type": "application/json", "retry-after-ms": "5000"})
 # What the server says by the moment; then it is silent.
 SAID: dict[str, Reply] = {
-    "before headers": _HEAD,
+    "before headers": Reply(before=[math.inf]),
     "before the first token": Reply([_ROLE, math.inf]),
-    "race": _HEAD,
+    "race": Reply(before=[math.inf]),
     "takeover at once": Reply([b"{}"], 500, {"content-type": "application/json"}),
-    "back-off": _BUSY,
+    "back-off": Reply([b"{}"], 503, {"content-type": "application/json", "retry-after-ms": "5000"}),
     "server writes": Reply([*_WORDS[:3], math.inf]),
-    "move": Reply([*_SLOWLY, math.inf]),
+    "move": Reply([*(step for word in _WORDS for step in (word, 0.02)), math.inf]),
     "takeover": Reply([*_WORDS[:3], 0.1, RESET]),
     "held for its pace": Reply([*_WORDS, math.inf]),
     "last token came": Reply([*_WORDS[:3], _FINISH, math.inf]),
@@ -80,7 +72,8 @@ def script(moment: str) -> list[Any]:
 
 
 def device() -> LlamaCppEndpoint:
-    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=CONTEXT_TOKENS, threads=1)
+    """As the shared model is."""
+    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
 
 
 def generates(device: LlamaCppEndpoint) -> bool:

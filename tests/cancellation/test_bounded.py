@@ -147,7 +147,7 @@ async def test_requests_leave_nothing_behind(requests, warm_up, blocks):
 
 async def test_made_up_models_are_forgotten():
     device = SimulatedEndpoint("device", SimulatedProfile(answer_tokens=1, decode_tps=1e5), place="device")
-    async with AsyncDisco(local=device, policy=HERE, api_key="x") as client:
+    async with AsyncDisco(local=device, policy=HERE, base_url=MemoryServer.base_url, api_key="x") as client:
         for number in range(260):
             await client.chat.completions.create(**{**ASKED, "stream": False, "model": f"made-up-{number}"})
         assert len(client.router._dispatchers) <= 257

@@ -23,22 +23,16 @@ from faults.proxy_server.http_parts import Event
 from faults.proxy_server.origin import TEXT, answer_events, begun_by
 from scripted_server import chunk, sse
 
-__all__ = [
-    "RESET",
-    "SILENCE",
-    "MemoryServer",
-    "Reply",
-    "anyio_backend",
-    "befallen",
-    "continuing",
-    "no_thread",
-    "spoken",
-]
-
 SILENCE = math.inf
 RESET = httpx2.ReadError("reset")
 DROPPED = httpx2.RemoteProtocolError("dropped")  # closed, or not HTTP
 HOLE = "black hole"  # no answer to the attempt to connect
+NO_ANSWER = {
+    Kind.REFUSE: [httpx2.ConnectError("refused")],
+    Kind.BLACK_HOLE: [HOLE, httpx2.ConnectTimeout("no answer")],
+    Kind.RESET: [RESET],
+    **{kind: [DROPPED] for kind in (Kind.CLOSE, Kind.HALF_CLOSE, Kind.GARBAGE)},
+}
 EMPTY = b': ping\n\ndata: {"choices": []}\n\ndata: {"choices": [{"index": 0, "delta": {}}]}\n\n'
 Step = bytes | float | str | Exception
 HEAD_BYTES = 100.0  # of a response, about
@@ -103,7 +97,6 @@ class MemoryServer(httpx2.AsyncBaseTransport):
             reply = reply(self.requests[-1])
         connect_s = request.extensions.get("timeout", {}).get("connect")
         body = _Body(self, reply.steps)
-        body.is_open = True
         self.open += 1
         try:
             async for _ in _Body(self, [connect_s if step == HOLE else step for step in reply.before]):
@@ -116,8 +109,7 @@ class MemoryServer(httpx2.AsyncBaseTransport):
 
 class _Body(httpx2.AsyncByteStream):
     def __init__(self, server: MemoryServer, steps: Sequence[Step]) -> None:
-        self.server, self.steps = server, steps
-        self.is_open = False
+        self.server, self.steps, self.is_open = server, steps, True
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in self.steps:
@@ -173,14 +165,6 @@ def _before(fault: Fault, answer: Sequence[bytes]) -> Reply:
     """There is no response yet."""
     document = {"content-type": "application/json", **dict(fault.headers)}
     match fault.kind:
-        case Kind.REFUSE:
-            return Reply(before=[httpx2.ConnectError("refused")])
-        case Kind.BLACK_HOLE:
-            return Reply(before=[HOLE, httpx2.ConnectTimeout("no answer")])
-        case Kind.RESET:
-            return Reply(before=[RESET])
-        case Kind.CLOSE | Kind.HALF_CLOSE | Kind.GARBAGE:
-            return Reply(before=[DROPPED])
         case Kind.STALL | Kind.DELAY:
             return Reply(answer, before=[fault.seconds])
         case Kind.THROTTLE:
@@ -190,7 +174,7 @@ def _before(fault: Fault, answer: Sequence[bytes]) -> Reply:
             return Reply([fault.body], fault.status, document)
         case Kind.PAGE:
             return Reply([PAGE], 200, {"content-type": "text/html"})
-    raise AssertionError(f"{fault} is not known here")
+    return Reply(before=NO_ANSWER[fault.kind])
 
 
 def _within(fault: Fault, rest: Sequence[Event]) -> Iterator[Step]:

@@ -21,8 +21,6 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.request import Timeouts
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Answer", "asking", "calm", "device", "get", "preset"]
-
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 # So long that no busy machine uses them up; `get` moves the clock once a silence has begun for certain.
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)

@@ -10,17 +10,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from faults.proxy_server import http_parts as http
 from faults.proxy_server.fault import PAGE, Fault, Kind, Moment, first_part, strikes_before
-from faults.proxy_server.http_parts import (
-    CHUNKED_HEAD,
-    LAST_CHUNK,
-    Event,
-    Head,
-    chunked,
-    events,
-    read_body,
-    read_head,
-)
+from faults.proxy_server.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked
 
 __all__ = ["Client", "Exchange", "Gone", "Passage"]
 
@@ -50,24 +42,14 @@ class Client(asyncio.StreamReaderProtocol):
 
 @dataclass(slots=True)
 class Passage:
-    """One request through the proxy. Mutable while it lasts.
-
-    Attributes:
-        fault: what befell it.
-        struck: the fault's moment came.
-        path: of the request.
-        tokens: chunks with content passed on to the client.
-        reused: the request came on a connection that had carried one before.
-        silent: nothing of it comes any more before the client goes.
-        over: nothing of it is left.
-    """
+    """One request through the proxy. Mutable while it lasts."""
 
     fault: Fault | None
-    struck: bool = False
+    struck: bool = False  # its moment came
     path: str = ""
-    tokens: int = 0
-    reused: bool = False
-    silent: bool = False
+    tokens: int = 0  # chunks with content passed on to the client
+    reused: bool = False  # it came on a connection that had carried a request before
+    silent: bool = False  # nothing of it comes any more before the client goes
     over: bool = False
 
 
@@ -84,6 +66,7 @@ class Exchange:
         keep_alive: bool,
     ) -> None:
         self.passage, self.fault = passage, passage.fault
+        self.moment = passage.fault and passage.fault.moment
         self.reader, self.writer = reader, writer
         self.tell, self.keep_alive = tell, keep_alive
         self.client: Client = writer.transport.get_protocol()  # type: ignore[assignment]
@@ -106,9 +89,9 @@ class Exchange:
         up_reader, up_writer = await asyncio.open_connection(host, port, limit=2**20)
         try:
             await self._forward(head, up_writer)
-            if self._now(Moment.HEAD):
+            if self.moment is Moment.HEAD:
                 await self.strike()
-            response = await read_head(up_reader)
+            response = await http.read_head(up_reader)
             if response is None:
                 raise Gone
             await self._respond(response, up_reader)
@@ -117,14 +100,11 @@ class Exchange:
                 up_writer.close()
                 await up_writer.wait_closed()
 
-    def _now(self, moment: Moment) -> bool:
-        return self.fault is not None and self.fault.moment is moment
-
     async def _forward(self, head: Head, up: asyncio.StreamWriter) -> None:
         """The request, upstream."""
         fields = {**head.fields, "connection": "close"}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        if self._now(Moment.REQUEST):
+        if self.moment is Moment.REQUEST:
             await self.reader.readexactly(self.fault.after_bytes)
             await self.strike()
         up.write(f"{head.line}\r\n{lines}\r\n".encode("latin-1"))
@@ -138,7 +118,7 @@ class Exchange:
         close = "" if self.keep_alive else "Connection: close\r\n"
         await self._send(f"{head.line}\r\n{fields}{close}".encode("latin-1") + CHUNKED_HEAD + b"\r\n")
         passed = 0
-        async for event in events(read_body(up, head)):
+        async for event in http.events(http.read_body(up, head)):
             fault = None if self.passage.struck else self.fault
             if fault is not None and strikes_before(fault, event, self.passage.tokens, passed):
                 await self._piece(first_part(event.data, fault, passed))

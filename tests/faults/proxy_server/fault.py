@@ -13,8 +13,6 @@ from enum import StrEnum
 
 from faults.proxy_server.http_parts import Event
 
-__all__ = ["PAGE", "Cut", "Fault", "Kind", "Moment", "Schedule", "first_part", "refusal", "strikes_before"]
-
 PAGE = b"<!doctype html><title>Sign in</title><p>Please sign in to the network.</p>"
 
 
@@ -60,28 +58,19 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong; fields that its kind does not use are ignored.
-
-    Attributes:
-        kind, moment, cut: see there.
-        tokens: chunks with content that pass before a fault in the MIDDLE.
-        after_bytes: of the response's body, for MIDDLE, instead of `tokens`; of the request's body, for REQUEST.
-        seconds: of silence, for DELAY and STALL; `inf` until the client goes.
-        framed: garbage in mid-stream is a proper piece of the body; False breaks the body's framing as well.
-        status, headers, body: of a response, an error object (`body` alone) or garbage (`body` alone).
-    """
+    """One thing that goes wrong; fields that its kind does not use are ignored."""
 
     kind: Kind
     moment: Moment = Moment.HEAD
-    tokens: int = 3
-    after_bytes: int | None = None
+    tokens: int = 3  # chunks with content that pass before a fault in the MIDDLE
+    after_bytes: int | None = None  # of the response's body, instead of `tokens`; of the request's body
     cut: Cut = Cut.CLEAN
-    seconds: float = math.inf
+    seconds: float = math.inf  # of silence; `inf` until the client goes
     bytes_per_s: float = 50.0
-    framed: bool = True
+    framed: bool = True  # False: garbage in mid-stream is no proper piece of the body
     status: int = 500
     headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
+    body: bytes = b""  # of a response, an error object or garbage
 
     def __str__(self) -> str:
         kind = self.kind.value if self.kind is not Kind.STATUS else str(self.status)

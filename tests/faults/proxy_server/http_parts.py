@@ -7,8 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-__all__ = ["CHUNKED_HEAD", "LAST_CHUNK", "Event", "Head", "chunked", "events", "read_body", "read_head"]
-
 CHUNKED_HEAD = b"Transfer-Encoding: chunked\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -74,12 +72,12 @@ async def events(body: AsyncIterator[bytes]) -> AsyncIterator[Event]:
         rest = (rest + data).replace(b"\r\n", b"\n")
         while b"\n\n" in rest:
             block, _, rest = rest.partition(b"\n\n")
-            yield _event(block + b"\n\n")
+            yield event_of(block + b"\n\n")
     if rest:
-        yield _event(rest)
+        yield event_of(rest)
 
 
-def _event(block: bytes) -> Event:
+def event_of(block: bytes) -> Event:
     data = b"\n".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
     if data == b"[DONE]":
         return Event(block, done=True)

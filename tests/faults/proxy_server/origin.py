@@ -8,13 +8,19 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from faults.proxy_server.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, chunked, read_body, read_head
+from faults.proxy_server.http_parts import (
+    CHUNKED_HEAD,
+    LAST_CHUNK,
+    Event,
+    chunked,
+    event_of,
+    read_body,
+    read_head,
+)
 from scripted_server import chunk
 from stream_server import listening
 
 from disco.endpoints.simulation.simulated_text import tokenise
-
-__all__ = ["TEXT", "answer_events", "begun_by", "origin_server"]
 
 TEXT = (
     "Das Meer 🌊 ist größer als jede Karte — 海は広い and it keeps its own time. "
@@ -49,14 +55,7 @@ def begun_by(body: Any) -> str:
 
 def answer_events(text: str) -> list[Event]:
     """A whole answer, one event a token."""
-    return [
-        _event(chunk("", role="assistant")),
-        *(_event(chunk(piece), content=piece) for piece in tokenise(text)),
-        _event(chunk(finish="stop"), finishes=True),
-        Event(b"data: [DONE]\n\n", done=True),
-    ]
-
-
-def _event(body: Any, **what: Any) -> Event:
+    chunks = [chunk("", role="assistant"), *map(chunk, tokenise(text)), chunk(finish="stop")]
     # Servers that write UTF-8 as it is are the ones whose characters can be cut.
-    return Event(b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n", **what)
+    data = [json.dumps(body, ensure_ascii=False) for body in chunks]
+    return [event_of(f"data: {each}\n\n".encode()) for each in [*data, "[DONE]"]]

@@ -16,6 +16,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -23,25 +24,17 @@ from faults.proxy_server.exchange import Client, Exchange, Gone, Passage
 from faults.proxy_server.fault import Fault, Kind, Moment, Schedule
 from faults.proxy_server.http_parts import read_head
 
-__all__ = ["FaultProxy", "Passage", "fault_proxy"]
-
 
 class FaultProxy:
     """Made by `fault_proxy`. All methods may be called from any thread but the proxy's own.
 
-    Attributes:
-        base_url: for an OpenAI client.
-        passages: the requests for an answer so far, in the order they came.
-        errors: what went wrong with the proxy itself; raised when it is closed.
+    `passages` are the requests for an answer so far; `errors`, what went wrong with the proxy itself.
     """
-
-    # Mutable, in the proxy's loop only: the listener, the schedule, connections. `_changed` is guarded by itself.
 
     def __init__(self, upstream: str, portal: BlockingPortal, *, keep_alive: bool) -> None:
         parts = urlsplit(upstream)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._portal = portal
-        self._keep_alive = keep_alive
+        self._upstream = parts.hostname, parts.port
+        self._portal, self._keep_alive = portal, keep_alive
         self._listener: asyncio.Server | None = None
         self._hole: list[socket.socket] = []
         self._schedule: Iterator[Fault | None] = iter(())
@@ -138,24 +131,24 @@ class FaultProxy:
             self._open += connections
             self._changed.notify_all()
 
+    def _exchange(self, *passing: Any) -> Exchange:
+        return Exchange(*passing, tell=self._tell, keep_alive=self._keep_alive)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client."""
         passage = Passage(None)
 
-        def exchange() -> Exchange:
-            return Exchange(passage, reader, writer, tell=self._tell, keep_alive=self._keep_alive)
-
         try:
             if self._next is not None and self._next.moment is Moment.CONNECT:
                 passage = self._take()
-                await exchange().strike()
+                await self._exchange(passage, reader, writer).strike()
             for count in itertools.count():
                 head = await read_head(reader)
                 if head is None:
                     return
                 passage = self._take() if head.line.startswith("POST") else Passage(None)
                 passage.path, passage.reused = head.line.split(" ")[1], count > 0
-                await exchange().run(head, self._host, self._port)
+                await self._exchange(passage, reader, writer).run(head, *self._upstream)
                 passage.over = True
                 self._tell()
                 if not self._keep_alive:
