@@ -46,7 +46,6 @@ class Passage:
 
     fault: Fault | None
     struck: bool = False  # its moment came
-    path: str = ""
     tokens: int = 0  # chunks with content passed on to the client
     reused: bool = False  # it came on a connection that had carried a request before
     silent: bool = False  # nothing of it comes any more before the client goes

@@ -147,7 +147,7 @@ class FaultProxy:
                 if head is None:
                     return
                 passage = self._take() if head.line.startswith("POST") else Passage(None)
-                passage.path, passage.reused = head.line.split(" ")[1], count > 0
+                passage.reused = count > 0
                 await self._exchange(passage, reader, writer).run(head, *self._upstream)
                 passage.over = True
                 self._tell()
