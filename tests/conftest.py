@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from disco.endpoints.llamacpp import LlamaCppEndpoint
 
-# Reading the world's certificates costs every client 60 ms; servers here speak plain HTTP, or bring a certificate.
+# Reading the world's certificates costs every client 60 ms.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
@@ -47,11 +47,12 @@ _LOAD_A_MODEL = ("child_main", "llama_server_child.py", "llama_cpp.server")
 
 
 def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
-    """In `make test-fast`, fail a test that connects, listens or loads a model: it lacks the mark `real`."""
-    if event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes):
-        raise RuntimeError("this test uses a socket: mark it, or its module, with `pytest.mark.real`")
-    if event == "subprocess.Popen" and any(str(word).endswith(_LOAD_A_MODEL) for word in arguments[1]):
-        raise RuntimeError("this test loads a model: mark it, or its module, with `pytest.mark.real`")
+    """In `make test-fast`, fail a test that connects, listens or loads a model."""
+    connects = event in ("socket.connect", "socket.bind") and not isinstance(arguments[1], str | bytes)
+    if connects or (
+        event == "subprocess.Popen" and any(str(a).endswith(_LOAD_A_MODEL) for a in arguments[1])
+    ):
+        raise RuntimeError(f"{event}: mark this test, or its module, with `pytest.mark.real`")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -1,8 +1,6 @@
 """Leaving an answer: in every way, at every moment; and how long it takes until nothing of it runs.
 
-A scene is a moment: in virtual time, on a simulated model and a server in memory, or for real, on a model and a server
-on a socket. A real server plays in a loop of its own, so that all tasks of the application's loop are the
-application's or disco's.
+A scene is a moment: in virtual time, or for real, on a model and a server on a socket.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import gc
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -33,31 +31,24 @@ from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.profiles import DeviceProfile
 
-# 200 ms is the aim; bench_cancel.py prints what it really is.
 # The clock is moved there when the moment has come; shorter than any other clock of an answer.
 DEADLINE_S = 10.0
-CONTEXT_TOKENS = 2048
 # A prompt that takes this model seconds to read, on any machine.
 LONG = "river " * 1100
-SPEEDY = DeviceProfile(
-    name="speedy", source="a claim, so that moves are begun", prefill_tps=1e5, decode_tps=1e3
-)
+SPEEDY = DeviceProfile(name="speedy", source="a claim, for moves", prefill_tps=1e5, decode_tps=1e3)
 
 _ROLE = sse(chunk(role="assistant"), done=False)
 _WORDS = [sse(chunk(f" word{n},"), done=False) for n in range(60)]
 _FINISH = sse(chunk(finish="stop"), done=False)
-_SLOWLY = [step for word in _WORDS for step in (word, 0.02)]
-_HEAD = Reply(before=[math.inf])
-_BUSY = Reply([b"{}"], 503, {"content-type": "application/json", "retry-after-ms": "5000"})
 # What the server says by the moment; then it is silent.
 SAID: dict[str, Reply] = {
-    "before headers": _HEAD,
+    "before headers": Reply(before=[math.inf]),
     "before the first token": Reply([_ROLE, math.inf]),
-    "race": _HEAD,
+    "race": Reply(before=[math.inf]),
     "takeover at once": Reply([b"{}"], 500, {"content-type": "application/json"}),
-    "back-off": _BUSY,
+    "back-off": Reply([b"{}"], 503, {"content-type": "application/json", "retry-after-ms": "5000"}),
     "server writes": Reply([*_WORDS[:3], math.inf]),
-    "move": Reply([*_SLOWLY, math.inf]),
+    "move": Reply([*(step for word in _WORDS for step in (word, 0.02)), math.inf]),
     "takeover": Reply([*_WORDS[:3], 0.1, RESET]),
     "held for its pace": Reply([*_WORDS, math.inf]),
     "last token came": Reply([*_WORDS[:3], _FINISH, math.inf]),
@@ -76,17 +67,13 @@ LEFT = ("async with", "close", "drop")
 def script(moment: str) -> list[Any]:
     """What the server says, for one on a socket."""
     reply = SAID[moment]
-    if reply.before:
-        return [WAIT_FOR_CLOSE]
-    return [
-        STREAM_HEAD,
-        *(piece(step) if isinstance(step, bytes) else step for step in reply.steps[:-1]),
-        WAIT_FOR_CLOSE,
-    ]
+    steps = [piece(step) if isinstance(step, bytes) else step for step in reply.steps[:-1]]
+    return [*([] if reply.before else [STREAM_HEAD]), *steps, WAIT_FOR_CLOSE]
 
 
 def device() -> LlamaCppEndpoint:
-    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=CONTEXT_TOKENS, threads=1)
+    """As the shared model is."""
+    return LlamaCppEndpoint(model="smollm2-135m", name="device", context_tokens=2048, threads=1)
 
 
 def generates(device: LlamaCppEndpoint) -> bool:
@@ -97,20 +84,12 @@ def generates(device: LlamaCppEndpoint) -> bool:
 
 @dataclass
 class Scene:
-    """One moment: who answers, and how one knows that it has come.
-
-    Attributes:
-        moment: see `WAITING` and `READING`.
-        local: the model, where it takes part.
-        server: where it takes part.
-        texts: chunks with text so far.
-    """
+    """One moment: the model and the server, where they take part, and how many chunks with text have come."""
 
     moment: str
     local: Any
     server: Any
     texts: int = 0
-    _number: int = field(default_factory=time.monotonic_ns)
 
     def client(self, **more: Any) -> AsyncDisco:
         server = {} if self.server is None else {"base_url": self.server.base_url, "api_key": "x"}
@@ -125,18 +104,16 @@ class Scene:
         settings = {"max_retries": 0, "device_profile": SPEEDY, **server, **more}
         return AsyncDisco(local=self.local, policy=preset, **settings)
 
-    def asked(self, *, stream: bool = True, deadline_s: float | None = None) -> dict[str, Any]:
+    def asked(self, way: str, *, stream: bool = True) -> dict[str, Any]:
+        text = LONG if self.moment in ("prefill", "move") else "Tell me about the sea."
         # Begins differently each time, so that no prefill is in the cache.
-        content = (
-            f"{self._number}: {LONG if self.moment in ('prefill', 'move') else 'Tell me about the sea.'}"
-        )
         return {
             "model": "m",
-            "messages": [{"role": "user", "content": content}],
+            "messages": [{"role": "user", "content": f"{time.monotonic_ns()}: {text}"}],
             "stream": stream,
             "max_tokens": 1000 if self.moment == "device writes" else 100,
             "logit_bias": {"0": -100, "2": -100},  # it never ends by itself
-            "extra_body": {"disco": {"deadline_s": deadline_s}} if deadline_s else None,
+            "extra_body": {"disco": {"deadline_s": DEADLINE_S}} if way == "deadline" else None,
         }
 
     def generates(self) -> bool:
@@ -157,17 +134,12 @@ class Scene:
 
     def still_runs(self) -> list[str]:
         """What of it, outside the application's own loop, still runs."""
-        left = []
-        if self.moment != "model loads" and self.generates():
-            left.append("a generation")
-        if self.moment == "model loads" and self.local._worker._queue:
-            left.append("a request for the model")  # loading itself goes on: the next answer needs it
-        if self.server is not None and self.server.open:
-            left.append("a connection to the server")
-        return left
+        loads = self.moment == "model loads"  # which goes on: the next answer needs it
+        works = bool(self.local._worker._queue) if loads else self.generates()
+        connected = self.server is not None and self.server.open > 0
+        return ["the model works"] * works + ["a connection to the server"] * connected
 
     def since(self) -> Since:
-        """A stopwatch, from now."""
         return Since()
 
 
@@ -269,48 +241,54 @@ async def quiet_s(scene: Scene, before: set[Any], left: Since, *, hosts: int) ->
     return left.elapsed_s
 
 
-def deadline_of(way: str) -> float | None:
-    return DEADLINE_S if way == "deadline" else None
+async def _broken_off(
+    scene: Scene, way: str, client: AsyncDisco, going: Callable[[], Any], reached: Callable[[], bool]
+) -> Since:
+    """Do what is `going` on and leave it, once the moment has come."""
+
+    async def go() -> None:
+        try:
+            with anyio.fail_after(DEADLINE_S if way == "fail_after" else math.inf):
+                await going()
+        except TimeoutError:
+            assert way == "fail_after"
+        except (openai.APIConnectionError, openai.InternalServerError):  # or what nothing has made up for
+            assert way == "deadline"
+        except DiscoError as error:
+            if way != "client" or "closed" not in str(error):
+                raise
+
+    if way == "task":  # as an asyncio application does it
+        task = asyncio.create_task(go())
+        await until(reached)
+        left = scene.since()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return left
+    async with anyio.create_task_group() as group:
+        group.start_soon(go)
+        await until(reached)
+        if way in ("fail_after", "deadline"):
+            moved_clock.skip(DEADLINE_S)
+        left = scene.since()
+        if way == "scope":
+            group.cancel_scope.cancel()
+        elif way == "client":
+            await client.close()
+    return left
 
 
 async def break_off(scene: Scene, way: str, *, stream: bool = True) -> float:
     """Leave a `create` that waits; how long it took until nothing ran."""
     before = tasks()
     async with scene.client() as client:
-        asked = scene.asked(stream=stream, deadline_s=deadline_of(way))
 
         async def create() -> None:
-            try:
-                with anyio.fail_after(DEADLINE_S if way == "fail_after" else math.inf):
-                    await client.chat.completions.create(**asked)
-            except TimeoutError:
-                assert way == "fail_after"
-            except (openai.APITimeoutError, openai.InternalServerError):  # or what nothing has made up for
-                assert way == "deadline"
-            except DiscoError as error:
-                if way != "client" or "closed" not in str(error):
-                    raise
-            else:
-                raise AssertionError("it was answered")
+            await client.chat.completions.create(**scene.asked(way, stream=stream))
+            raise AssertionError("it was answered")
 
-        if way == "task":  # as an asyncio application does it
-            task = asyncio.create_task(create())
-            await until(scene.reached)
-            left = scene.since()
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        else:
-            async with anyio.create_task_group() as group:
-                group.start_soon(create)
-                await until(scene.reached)
-                if way in ("fail_after", "deadline"):
-                    moved_clock.skip(DEADLINE_S)
-                left = scene.since()
-                if way == "scope":
-                    group.cancel_scope.cancel()
-                elif way == "client":
-                    await client.close()
+        left = await _broken_off(scene, way, client, create, scene.reached)
         return await quiet_s(scene, before, left, hosts=way != "client")
 
 
@@ -318,63 +296,40 @@ async def leave(scene: Scene, way: str) -> float:
     """Leave a stream that is being read; how long it took until nothing ran."""
     before = tasks()
     client = scene.client()
-    stream = await client.chat.completions.create(**scene.asked(deadline_s=deadline_of(way)))
-
-    async def read() -> None:
-        """To the moment; a read that is broken off at it goes on for ever."""
-        async for part in stream:
-            scene.texts += bool(part.choices and part.choices[0].delta.content)
-            if scene.reached(stream):
-                return
+    stream = await client.chat.completions.create(**scene.asked(way))
+    async for part in stream:
+        scene.texts += bool(part.choices and part.choices[0].delta.content)
+        if scene.reached(stream):
+            break
+    else:
         raise AssertionError(f"the moment never came: {scene.texts} pieces of text, then the end")
+    if scene.moment == "takeover":  # nothing more comes to read then
+        await until(scene.generates)
+    reading = False
 
     async def read_on() -> None:
+        nonlocal reading
+        reading = True
         async for _ in stream:
             pass
 
-    await read()
-    if scene.moment == "takeover":  # nothing more comes to read then
-        await until(scene.generates)
-    if way in ("fail_after", "deadline"):
-        with contextlib.suppress(TimeoutError, openai.APIConnectionError):
-            with anyio.fail_after(DEADLINE_S if way == "fail_after" else math.inf):
-                moved_clock.skip(DEADLINE_S)
-                left = scene.since()
-                await read_on()
-    elif way == "task":
-        task = asyncio.create_task(read_on())
-        await asyncio.sleep(0.01)
-        left = scene.since()
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    else:
-        left = scene.since()
-        if way == "async with":
+    with contextlib.ExitStack() as stack:
+        if way in BROKEN_OFF:
+            left = await _broken_off(scene, way, client, read_on, lambda: reading)
+        else:
+            left = scene.since()
+        if way == "client":
+            outcomes = {one.outcome for one in stream.route.attempts}
+            assert outcomes <= {"cancelled", "handed_over", "lost", "failed"}
+        elif way == "async with":
             async with stream:
                 pass
         elif way == "close":
             await stream.close()
-        elif way == "scope":
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await read_on()
-        elif way == "client":
-            await client.close()
-            assert {one.outcome for one in stream.route.attempts} <= {
-                "cancelled",
-                "handed_over",
-                "lost",
-                "failed",
-            }
-    if way == "drop":
-        gc.disable()  # what lies in a circle would only be found by the collector
-        try:
-            del stream, read, read_on
-            return await quiet_s(scene, before, left, hosts=1)
-        finally:
-            gc.enable()
-            await client.close()
-    took_s = await quiet_s(scene, before, left, hosts=way != "client")
+        elif way == "drop":
+            gc.disable()  # what lies in a circle would only be found by the collector
+            stack.callback(gc.enable)
+            del stream
+        took_s = await quiet_s(scene, before, left, hosts=way != "client")
     await client.close()
     return took_s

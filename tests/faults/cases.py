@@ -1,173 +1,129 @@
-"""The matrix: every kind of fault at every moment where it can happen, and what it must be recognised as.
-
-Kinds and moments that are not paired have no meaning (a status code in mid-answer) or are another pair by another name.
-"""
+"""The matrix: every kind of fault at every moment where it means something else, and what it must be recognised as."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults.proxy_server.fault import Cut, Direction, Fault, Kind, Moment, refusal
+from faults.proxy_server.fault import Cut, Fault, Kind, Moment, refusal
 
+from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.errors import FailureKind
 
-__all__ = [
-    "CASES",
-    "FAILING",
-    "FINE",
-    "OF_THE_CALLER",
-    "REPRESENTATIVES",
-    "RETRIED",
-    "Case",
-    "each",
-    "name_of",
-]
+__all__ = ["CASES", "FAILING", "FINE", "OF_THE_CALLER", "ON_SOCKETS", "RETRIED", "Case", "each", "simulated"]
 
-K, M = Kind, Moment
-UP = Direction.UP
+K, M, F = Kind, Moment, FailureKind
 _ERROR = json.dumps({"error": {"message": "Boom.", "type": "server_error", "code": "boom"}}).encode()
 _BUSY = json.dumps({"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}).encode()
 _OOPS = b"data: {oops\n\n"
 _IN_3_S = (("Retry-After", "3"),)
+_IN_AN_ANSWER = (M.FIRST, M.MIDDLE, M.LAST)
+EVENT_BYTES = 200  # of a chunk with one token, about
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault and what it is to the client.
-
-    Attributes:
-        fault: see there.
-        failure: the attempt's kind of failure; None: it is none, and nobody else is asked.
-        silent: nothing but a clock can notice it.
-    """
+    """A fault, and the attempt's kind of failure; None: it is none, and nobody else is asked."""
 
     fault: Fault
     failure: FailureKind | None
-    silent: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """Nothing but a clock can notice it."""
+        return self.fault.kind in (K.STALL, K.THROTTLE)
+
+    def __str__(self) -> str:
+        passed, tokens = self.fault.after_bytes, self.fault.tokens
+        detail = f" {passed} bytes" if passed else f" {tokens}" * (tokens != 3)
+        return f"{self.fault}{detail}{'' if self.fault.framed else ' raw'}"
 
 
-def _cases() -> list[Case]:
-    cases: list[Case] = []
-
-    def add(fault: Fault, failure: FailureKind | None, *, silent: bool = False) -> None:
-        cases.append(Case(fault, failure, silent))
-
-    # The connection ends, in all the ways a connection ends.
-    add(Fault(K.REFUSE, M.CONNECT), FailureKind.CONNECTION)
-    add(Fault(K.BLACK_HOLE, M.CONNECT), FailureKind.TIMEOUT)
-    for kind in (K.CLOSE, K.RESET, K.HALF_CLOSE):
-        for moment in (M.CONNECT, M.HEAD, M.FIRST, M.MIDDLE, M.LAST):
-            add(Fault(kind, moment), FailureKind.CONNECTION)
-        add(Fault(kind, M.MIDDLE, tokens=12), FailureKind.CONNECTION)
-        add(Fault(kind, M.MIDDLE, tokens=2, cut=Cut.CHARACTER), FailureKind.CONNECTION)
-        add(Fault(kind, M.MIDDLE, cut=Cut.LINE), FailureKind.CONNECTION)
-        add(Fault(kind, M.LAST, cut=Cut.LINE), FailureKind.CONNECTION)
-        add(Fault(kind, M.TAIL), None)
-    for bytes_passed in (1, 300, 2002, 3003, 5005):
-        add(Fault(K.CLOSE, M.MIDDLE, after_bytes=bytes_passed), FailureKind.CONNECTION)
-    # It stays, and nothing comes.
-    for moment in (M.CONNECT, M.HEAD, M.FIRST):
-        add(Fault(K.STALL, moment), FailureKind.TIMEOUT, silent=True)
-    for moment in (M.MIDDLE, M.LAST):
-        add(Fault(K.STALL, moment), FailureKind.STALLED, silent=True)
-    add(Fault(K.STALL, M.MIDDLE, tokens=2, cut=Cut.CHARACTER), FailureKind.STALLED, silent=True)
-    add(Fault(K.STALL, M.TAIL), None)
-    # It is slow: too slow, or not.
-    add(Fault(K.THROTTLE, M.HEAD, bytes_per_s=50), FailureKind.TIMEOUT, silent=True)
-    add(Fault(K.THROTTLE, M.FIRST, bytes_per_s=50), FailureKind.TIMEOUT, silent=True)
-    add(Fault(K.THROTTLE, M.MIDDLE, bytes_per_s=50), FailureKind.STALLED, silent=True)
-    add(Fault(K.THROTTLE, M.LAST, bytes_per_s=50), FailureKind.STALLED, silent=True)
-    for moment in (M.CONNECT, M.HEAD, M.FIRST, M.MIDDLE, M.LAST, M.TAIL):
-        add(Fault(K.DELAY, moment, seconds=0.02), None)
-    add(Fault(K.THROTTLE, M.HEAD, bytes_per_s=200_000), None)
-    # It is not the protocol.
-    add(Fault(K.GARBAGE, M.CONNECT, body=b"SSH-2.0-nonsense\r\n"), FailureKind.CONNECTION)
-    add(Fault(K.GARBAGE, M.HEAD, body=b"\x00\xff\xfenonsense\r\n\r\n"), FailureKind.CONNECTION)
-    for moment in (M.FIRST, M.MIDDLE, M.LAST):
-        add(Fault(K.GARBAGE, moment, body=_OOPS), FailureKind.GARBAGE)
-        add(Fault(K.GARBAGE, moment, body=b"zzz\r\n", framed=False), FailureKind.CONNECTION)
-    add(Fault(K.GARBAGE, M.TAIL, body=_OOPS), None)
-    add(Fault(K.GARBAGE, M.TAIL, body=b"zzz\r\n", framed=False), None)
-    add(Fault(K.PAGE), FailureKind.GARBAGE)
-    # The server says so.
-    for moment in (M.FIRST, M.MIDDLE, M.LAST):
-        add(Fault(K.ERROR, moment, body=_ERROR), FailureKind.SERVER)
-        add(Fault(K.ERROR, moment, body=_BUSY), FailureKind.RATE_LIMIT)
-    add(Fault(K.ERROR, M.TAIL, body=_ERROR), None)
-    for status in (408, 409, 500, 502, 503, 504):
-        add(refusal(status), FailureKind.SERVER)
-    add(refusal(429), FailureKind.RATE_LIMIT)
-    add(refusal(429, headers=_IN_3_S), FailureKind.RATE_LIMIT)
-    add(refusal(413), FailureKind.CONTEXT_LENGTH)
-    add(refusal(400, "context_length_exceeded"), FailureKind.CONTEXT_LENGTH)
-    add(refusal(400), FailureKind.BAD_REQUEST)
-    add(refusal(400, "content_filter"), FailureKind.CONTENT_FILTER)
-    add(refusal(401, "invalid_api_key"), FailureKind.AUTHENTICATION)
-    add(refusal(403), FailureKind.AUTHENTICATION)
-    add(refusal(404, "model_not_found"), FailureKind.BAD_REQUEST)
-    add(refusal(422), FailureKind.BAD_REQUEST)
-    # The answer ends, and is none.
-    for moment in (M.FIRST, M.MIDDLE, M.LAST):
-        add(Fault(K.END, moment), FailureKind.INCOMPLETE)
-    add(Fault(K.END, M.MIDDLE, cut=Cut.LINE), FailureKind.INCOMPLETE)
-    add(Fault(K.END, M.MIDDLE, tokens=2, cut=Cut.CHARACTER), FailureKind.INCOMPLETE)
-    add(Fault(K.END, M.TAIL), None)
-    # Oddities.
-    for moment in (M.FIRST, M.TAIL):
-        add(Fault(K.REPEAT, moment), None)
-    for moment in (M.FIRST, M.MIDDLE, M.LAST, M.TAIL):
-        add(Fault(K.EMPTY, moment), None)
-    # The request does not get through. What the server makes of half of one is its answer's business.
-    for kind in (K.CLOSE, K.RESET, K.HALF_CLOSE):
-        add(Fault(kind, M.REQUEST, after_bytes=40), FailureKind.CONNECTION)
-        add(Fault(kind, M.REQUEST, UP, after_bytes=40), FailureKind.CONNECTION)
-    add(Fault(K.STALL, M.REQUEST, UP, after_bytes=40), FailureKind.TIMEOUT, silent=True)
-    add(Fault(K.THROTTLE, M.REQUEST, UP, after_bytes=40, bytes_per_s=50), FailureKind.TIMEOUT, silent=True)
-    add(Fault(K.DELAY, M.REQUEST, UP, after_bytes=40, seconds=0.02), None)
-    add(Fault(K.GARBAGE, M.REQUEST, UP, after_bytes=40, body=b"\xff"), FailureKind.BAD_REQUEST)
-    # The way there breaks while the answer comes back: who closes their side is taken to have left.
-    for moment in (M.FIRST, M.MIDDLE, M.LAST):
-        add(Fault(K.RESET, moment, UP), FailureKind.CONNECTION)
-        if moment is not M.LAST:
-            add(Fault(K.HALF_CLOSE, moment, UP), FailureKind.CONNECTION)
-    return cases
+def _cases() -> Iterator[tuple[FailureKind | None, list[Fault]]]:
+    in_a_character = {"tokens": 2, "cut": Cut.CHARACTER}
+    # The connection ends. It stays, and nothing comes, or too slowly.
+    yield F.CONNECTION, [Fault(K.REFUSE, M.CONNECT), *(Fault(K.CLOSE, m) for m in (M.HEAD, *_IN_AN_ANSWER))]
+    yield F.CONNECTION, [Fault(K.RESET, m) for m in (M.HEAD, M.MIDDLE, M.LAST)]
+    yield F.CONNECTION, [Fault(K.CLOSE, m, cut=Cut.LINE) for m in (M.MIDDLE, M.LAST)]
+    yield F.CONNECTION, [Fault(K.CLOSE, M.MIDDLE, tokens=12), Fault(K.CLOSE, M.MIDDLE, **in_a_character)]
+    yield F.CONNECTION, [Fault(K.CLOSE, M.MIDDLE, after_bytes=n) for n in (1, 300, 2002, 3003, 5005)]
+    yield F.TIMEOUT, [Fault(K.BLACK_HOLE, M.CONNECT), Fault(K.THROTTLE, M.HEAD), Fault(K.THROTTLE, M.FIRST)]
+    yield F.TIMEOUT, [Fault(K.STALL, M.HEAD), Fault(K.STALL, M.FIRST)]
+    yield F.STALLED, [Fault(kind, moment) for kind in (K.STALL, K.THROTTLE) for moment in (M.MIDDLE, M.LAST)]
+    yield F.STALLED, [Fault(K.STALL, M.MIDDLE, **in_a_character)]
+    # It is not the protocol. The server says so. The answer ends, and is none.
+    yield F.GARBAGE, [*(Fault(K.GARBAGE, moment, body=_OOPS) for moment in _IN_AN_ANSWER), Fault(K.PAGE)]
+    yield F.SERVER, [Fault(K.ERROR, moment, body=_ERROR) for moment in _IN_AN_ANSWER]
+    yield F.SERVER, [refusal(status) for status in (408, 409, 500, 503)]
+    yield F.RATE_LIMIT, [Fault(K.ERROR, M.MIDDLE, body=_BUSY), refusal(429), refusal(429, headers=_IN_3_S)]
+    yield F.CONTEXT_LENGTH, [refusal(413), refusal(400, "context_length_exceeded")]
+    yield F.AUTHENTICATION, [refusal(401, "invalid_api_key"), refusal(403)]
+    yield F.BAD_REQUEST, [refusal(400), refusal(404, "model_not_found"), refusal(422)]
+    yield F.CONTENT_FILTER, [refusal(400, "content_filter")]
+    yield F.INCOMPLETE, [Fault(K.END, moment) for moment in _IN_AN_ANSWER]
+    yield F.INCOMPLETE, [Fault(K.END, M.MIDDLE, cut=Cut.LINE), Fault(K.END, M.MIDDLE, **in_a_character)]
+    # All of it is there. Oddities.
+    yield None, [Fault(kind, M.TAIL) for kind in (K.CLOSE, K.RESET, K.STALL, K.END)]
+    yield None, [Fault(K.GARBAGE, M.TAIL, body=_OOPS), Fault(K.ERROR, M.TAIL, body=_ERROR)]
+    yield None, [Fault(K.DELAY, moment, seconds=0.02) for moment in (M.HEAD, *_IN_AN_ANSWER, M.TAIL)]
+    yield (
+        None,
+        [Fault(K.THROTTLE, M.HEAD, bytes_per_s=200_000), Fault(K.REPEAT, M.FIRST), Fault(K.REPEAT, M.TAIL)],
+    )
+    yield None, [Fault(K.EMPTY, moment) for moment in (*_IN_AN_ANSWER, M.TAIL)]
 
 
-CASES = _cases()
+CASES = [Case(fault, failure) for failure, faults in _cases() for fault in faults]
 FINE = [case for case in CASES if case.failure is None]
-OF_THE_CALLER = [
-    case for case in CASES if case.failure in (FailureKind.BAD_REQUEST, FailureKind.CONTENT_FILTER)
-]
+OF_THE_CALLER = [case for case in CASES if case.failure in (F.BAD_REQUEST, F.CONTENT_FILTER)]
 FAILING = [case for case in CASES if case not in FINE and case not in OF_THE_CALLER]
 # What would be the same again is not asked again.
-_FINAL = (FailureKind.AUTHENTICATION, FailureKind.CONTEXT_LENGTH, FailureKind.GARBAGE)
-RETRIED = [case for case in FAILING if case.failure not in _FINAL]
-
-
-def _representatives() -> list[Case]:
-    """One of each kind, direction and outcome: what a socket must show that memory could get wrong."""
-    alike: dict[object, list[Case]] = {}
-    for case in CASES:
-        fault = case.fault
-        failure = None if fault.kind is Kind.STATUS else case.failure
-        if case.failure is not None or fault.kind in (K.DELAY, K.REPEAT, K.EMPTY, K.RESET):
-            alike.setdefault((fault.kind, fault.direction, fault.framed, failure), []).append(case)
-    return [cases[len(cases) // 2] for cases in alike.values()]
-
-
-REPRESENTATIVES = _representatives()
-
-
-def name_of(case: Case) -> str:
-    """As a test's id."""
-    fault = case.fault
-    detail = f" {fault.after_bytes} bytes" if fault.after_bytes else f" {fault.tokens}" * (fault.tokens != 3)
-    return f"{fault}{detail}{'' if fault.framed else ' raw'}{' slowly' if fault.bytes_per_s < 200 else ''}"
+RETRIED = [c for c in FAILING if c.failure not in (F.AUTHENTICATION, F.CONTEXT_LENGTH, F.GARBAGE)]
+# What a socket must show that memory could get wrong.
+ON_SOCKETS = [
+    Case(Fault(K.REFUSE, M.CONNECT), F.CONNECTION),
+    Case(Fault(K.BLACK_HOLE, M.CONNECT), F.TIMEOUT),
+    Case(Fault(K.CLOSE, M.CONNECT), F.CONNECTION),
+    Case(Fault(K.CLOSE, M.MIDDLE, cut=Cut.LINE), F.CONNECTION),
+    Case(Fault(K.RESET, M.REQUEST, after_bytes=40), F.CONNECTION),
+    Case(Fault(K.RESET, M.MIDDLE, tokens=12), F.CONNECTION),
+    Case(Fault(K.RESET, M.TAIL), None),
+    Case(Fault(K.HALF_CLOSE, M.MIDDLE), F.CONNECTION),
+    Case(Fault(K.STALL, M.HEAD), F.TIMEOUT),
+    Case(Fault(K.STALL, M.LAST), F.STALLED),
+    Case(Fault(K.DELAY, M.MIDDLE, seconds=0.02), None),
+    Case(Fault(K.GARBAGE, M.HEAD, body=b"\x00\xff\xfenonsense\r\n\r\n"), F.CONNECTION),
+    Case(Fault(K.GARBAGE, M.MIDDLE, body=_OOPS), F.GARBAGE),
+    Case(Fault(K.GARBAGE, M.MIDDLE, body=b"zzz\r\n", framed=False), F.CONNECTION),
+    Case(Fault(K.PAGE), F.GARBAGE),
+    Case(Fault(K.ERROR, M.MIDDLE, body=_ERROR), F.SERVER),
+    Case(refusal(413), F.CONTEXT_LENGTH),
+    Case(Fault(K.END, M.LAST), F.INCOMPLETE),
+]
 
 
 def each(cases: list[Case]) -> Any:
     """Parametrises a test with `case`."""
-    return pytest.mark.parametrize("case", cases, ids=name_of)
+    return pytest.mark.parametrize("case", cases, ids=str)
+
+
+def simulated(case: Case) -> Simulated | None:
+    """The event simulator's counterpart; None where the answer is complete or nothing is lost."""
+    fault = case.fault
+    if fault.moment is M.TAIL or fault.kind in (K.REPEAT, K.EMPTY):
+        return None
+    after = {M.MIDDLE: fault.tokens, M.LAST: None}.get(fault.moment, 0)
+    if fault.after_bytes is not None:
+        after = fault.after_bytes // EVENT_BYTES
+    at_once = after == 0 and fault.moment is not M.FIRST
+    match fault.kind:
+        case K.STALL | K.DELAY | K.BLACK_HOLE:
+            return Simulated(after, silence_s=fault.seconds, kind=None, at_once=at_once)
+        case K.THROTTLE:
+            gap_s = EVENT_BYTES / fault.bytes_per_s
+            return Simulated(after, silence_s=gap_s, kind=None, gap_s=gap_s)
+    wait_s = 3.0 if fault.headers else None
+    return Simulated(after, kind=case.failure, at_once=at_once, retry_after_s=wait_s)

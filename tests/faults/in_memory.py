@@ -18,28 +18,22 @@ import httpx2
 import moved_clock
 import openai._base_client
 import pytest
-from faults.proxy_server.exchange import EMPTY_EVENTS, PAGE, first_part, strikes_before
-from faults.proxy_server.fault import Direction, Fault, Kind, Moment
+from faults.proxy_server.fault import PAGE, Fault, Kind, Moment, first_part, strikes_before
 from faults.proxy_server.http_parts import Event
 from faults.proxy_server.origin import TEXT, answer_events, begun_by
 from scripted_server import chunk, sse
-
-__all__ = [
-    "RESET",
-    "SILENCE",
-    "MemoryServer",
-    "Reply",
-    "anyio_backend",
-    "befallen",
-    "continuing",
-    "no_thread",
-    "spoken",
-]
 
 SILENCE = math.inf
 RESET = httpx2.ReadError("reset")
 DROPPED = httpx2.RemoteProtocolError("dropped")  # closed, or not HTTP
 HOLE = "black hole"  # no answer to the attempt to connect
+NO_ANSWER = {
+    Kind.REFUSE: [httpx2.ConnectError("refused")],
+    Kind.BLACK_HOLE: [HOLE, httpx2.ConnectTimeout("no answer")],
+    Kind.RESET: [RESET],
+    **{kind: [DROPPED] for kind in (Kind.CLOSE, Kind.HALF_CLOSE, Kind.GARBAGE)},
+}
+EMPTY = b': ping\n\ndata: {"choices": []}\n\ndata: {"choices": [{"index": 0, "delta": {}}]}\n\n'
 Step = bytes | float | str | Exception
 HEAD_BYTES = 100.0  # of a response, about
 
@@ -103,7 +97,6 @@ class MemoryServer(httpx2.AsyncBaseTransport):
             reply = reply(self.requests[-1])
         connect_s = request.extensions.get("timeout", {}).get("connect")
         body = _Body(self, reply.steps)
-        body.is_open = True
         self.open += 1
         try:
             async for _ in _Body(self, [connect_s if step == HOLE else step for step in reply.before]):
@@ -116,8 +109,7 @@ class MemoryServer(httpx2.AsyncBaseTransport):
 
 class _Body(httpx2.AsyncByteStream):
     def __init__(self, server: MemoryServer, steps: Sequence[Step]) -> None:
-        self.server, self.steps = server, steps
-        self.is_open = False
+        self.server, self.steps, self.is_open = server, steps, True
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in self.steps:
@@ -157,48 +149,32 @@ def befallen(fault: Fault | None) -> Callable[[Any], Reply]:
     """What comes of `TEXT` where `fault` befalls the request or its response."""
 
     def reply(body: Any) -> Reply:
-        rest = answer_events(TEXT[len(begun_by(body)) :])
+        begun = begun_by(body)
+        assert TEXT.startswith(begun)
+        rest = answer_events(TEXT[len(begun) :])
         if fault is None:
             return Reply([event.data for event in rest])
         if fault.moment in (Moment.CONNECT, Moment.REQUEST, Moment.HEAD):
-            return _before(fault, rest, json.dumps(body).encode())
+            return _before(fault, [event.data for event in rest])
         return Reply(list(_within(fault, rest)))
 
     return reply
 
 
-def _before(fault: Fault, rest: Sequence[Event], request: bytes) -> Reply:
+def _before(fault: Fault, answer: Sequence[bytes]) -> Reply:
     """There is no response yet."""
-    answer = [event.data for event in rest]
+    document = {"content-type": "application/json", **dict(fault.headers)}
     match fault.kind:
-        case Kind.REFUSE:
-            return Reply(before=[httpx2.ConnectError("refused")])
-        case Kind.BLACK_HOLE:
-            return Reply(before=[HOLE, httpx2.ConnectTimeout("no answer")])
-        case Kind.RESET if fault.direction is Direction.DOWN:
-            return Reply(before=[RESET])
-        case Kind.CLOSE | Kind.RESET | Kind.HALF_CLOSE:
-            return Reply(before=[DROPPED])
-        case Kind.GARBAGE if fault.direction is Direction.UP:
-            return _document(400, b'{"error": {"message": "This is no JSON."}}')
-        case Kind.GARBAGE:
-            return Reply(before=[DROPPED])
         case Kind.STALL | Kind.DELAY:
             return Reply(answer, before=[fault.seconds])
-        case Kind.THROTTLE if fault.direction is Direction.UP:
-            return Reply(answer, before=[len(request) / fault.bytes_per_s])
         case Kind.THROTTLE:
             slow = [step for data in answer for step in (len(data) / fault.bytes_per_s, data)]
             return Reply(slow, before=[HEAD_BYTES / fault.bytes_per_s])
         case Kind.STATUS:
-            return _document(fault.status, fault.body, dict(fault.headers))
+            return Reply([fault.body], fault.status, document)
         case Kind.PAGE:
-            return _document(200, PAGE, {"content-type": "text/html"})
-    raise AssertionError(f"{fault} is not known here")
-
-
-def _document(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
-    return Reply([body], status, {"content-type": "application/json", **(headers or {})})
+            return Reply([PAGE], 200, {"content-type": "text/html"})
+    return Reply(before=NO_ANSWER[fault.kind])
 
 
 def _within(fault: Fault, rest: Sequence[Event]) -> Iterator[Step]:
@@ -209,28 +185,22 @@ def _within(fault: Fault, rest: Sequence[Event]) -> Iterator[Step]:
             struck = True
             yield first_part(event.data, fault, passed)
             match fault.kind:
-                case Kind.RESET if fault.direction is Direction.DOWN:
+                case Kind.RESET:
                     yield RESET
-                case Kind.CLOSE | Kind.HALF_CLOSE | Kind.RESET:
-                    yield DROPPED
                 case Kind.STALL | Kind.DELAY:
                     yield fault.seconds
                 case Kind.THROTTLE:
                     seconds_per_byte = 1.0 / fault.bytes_per_s
-                case Kind.GARBAGE if not fault.framed:
-                    yield DROPPED
-                case Kind.GARBAGE:
+                case Kind.GARBAGE if fault.framed:
                     yield fault.body
+                case Kind.CLOSE | Kind.HALF_CLOSE | Kind.GARBAGE:
+                    yield DROPPED
                 case Kind.ERROR:
                     yield b"data: " + fault.body + b"\n\n"
                 case Kind.REPEAT:
                     yield last
                 case Kind.EMPTY:
-                    yield EMPTY_EVENTS
-                case Kind.END:
-                    pass
-                case _:
-                    raise AssertionError(f"{fault} is not known here")
+                    yield EMPTY
             if fault.kind in (Kind.GARBAGE, Kind.ERROR, Kind.END):
                 return
         yield len(event.data) * seconds_per_byte

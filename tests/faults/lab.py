@@ -13,7 +13,6 @@ import openai
 from faults.in_memory import MemoryServer
 from faults.proxy_server.origin import TEXT
 from faults.proxy_server.proxy import FaultProxy
-from faults.proxy_server.transport import WatchedTransport
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -22,25 +21,17 @@ from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.request import Timeouts
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Answer", "asking", "calm", "device", "get", "preset"]
-
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
 # So long that no busy machine uses them up; `get` moves the clock once a silence has begun for certain.
 PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
 # In virtual time: shorter than a throttled event takes.
 VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
-_transports: WeakKeyDictionary[AsyncDisco, WatchedTransport] = WeakKeyDictionary()
+_proxies: WeakKeyDictionary[AsyncDisco, FaultProxy] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the application got.
-
-    Attributes:
-        text: all deltas, joined; on an error those that came before it.
-        route: the record.
-        error: what was raised.
-    """
+    """What the application got: all deltas (on an error those before it), the record, and what was raised."""
 
     text: str
     route: RouteRecord
@@ -62,40 +53,38 @@ def preset(policy: str, **more: Any) -> Preset:
 
 def device(text: str = TEXT, **profile: Any) -> SimulatedEndpoint:
     """A fast model on this machine that writes the same text as the server, token for token."""
-    return SimulatedEndpoint(
-        "device", SimulatedProfile(**{"answer": text, "decode_tps": 5000.0, **profile}), place="device"
-    )
+    settings = {"answer": text, "decode_tps": 5000.0, **profile}
+    return SimulatedEndpoint("device", SimulatedProfile(**settings), place="device")
 
 
 def asking(
-    server: FaultProxy | MemoryServer | Any,
-    local: Any = None,
-    *,
-    policy: Preset | str = "server_only",
-    **more: Any,
+    server: FaultProxy | MemoryServer, local: Any = None, *, policy: str = "server_only", **more: Any
 ) -> AsyncDisco:
-    """A client of a proxy or another server on a socket, or of a server in memory, in virtual time."""
+    """A client of a proxy, or of a server in memory, in virtual time."""
     in_memory = isinstance(server, MemoryServer)
-    transport = server if in_memory else WatchedTransport(server)
     settings = {
         "max_retries": 0,
-        "policy": preset(policy) if isinstance(policy, str) else policy,
+        "policy": preset(policy),
         "continuation": "trailing",
         "timeouts": VIRTUAL if in_memory else PATIENT,
-        "http_client": httpx2.AsyncClient(transport=transport),
+        "http_client": httpx2.AsyncClient(transport=server)
+        if in_memory
+        else httpx2.AsyncClient(verify=False),
         **more,
     }
     client = AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
     if not in_memory:
-        _transports[client] = transport
+        _proxies[client] = server
     return client
 
 
 async def get(client: AsyncDisco, *, stream: bool = True, **params: Any) -> Answer:
     """Ask, and read to the end, whatever end that is. Silence passes quickly where the clock is a moved one."""
     async with anyio.create_task_group() as group:
-        if client in _transports and moved_clock.is_running():
-            group.start_soon(_pass_silence, client)
+        if client in _proxies and moved_clock.is_running():
+            # By less than what the driver takes for a process that stood still, whose silence then counts anew; and
+            # so many steps that what came before the silence has been read long before a clock runs out.
+            group.start_soon(moved_clock.pass_silence, _proxies[client].is_silent, 0.1)
         answer = await _get(client, stream=stream, **params)
         group.cancel_scope.cancel()
     return answer
@@ -119,25 +108,13 @@ async def _get(client: AsyncDisco, *, stream: bool, **params: Any) -> Answer:
     return failed
 
 
-async def _pass_silence(client: AsyncDisco) -> None:
-    """Move the clock on while nothing but the clock can bring anything."""
-    transport, local = _transports[client], client.router.local
-
-    def is_silent() -> bool:
-        simulated = isinstance(local, SimulatedEndpoint) and local.busy > 0
-        return transport.is_silent if transport.open else simulated
-
-    # By less than what the driver takes for a process that stood still, whose silence then counts anew.
-    await moved_clock.pass_silence(is_silent, step_s=0.2)
-
-
-def calm(answer: Answer, text: str = TEXT) -> None:
+def calm(answer: Answer) -> None:
     """What holds of every whole answer: it is the text, each piece of it what its writer wrote, and all is charged."""
     route = answer.route
     assert answer.error is None
-    assert answer.text == text
+    assert answer.text == TEXT
     assert route.seamless
     assert route.finish_reason == "stop"
     assert [p.start_char for p in route.segments] == [0, *(p.end_char for p in route.segments[:-1])]
-    assert route.segments[-1].end_char == len(text)
+    assert route.segments[-1].end_char == len(TEXT)
     assert all(t.ended_s is not None for t in route.attempts)

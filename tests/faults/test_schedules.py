@@ -1,61 +1,195 @@
-"""Drawn schedules of faults, in virtual time: as long as one endpoint is well, every answer is complete and exact."""
+"""Whatever fails, whenever, as often as it likes: as long as one endpoint is well, the answer is complete and exact.
+
+In virtual time. All endpoints would write the same text; so what the reader has must be that text, to the character.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import anyio
 import moved_clock
-from faults.cases import CASES, FAILING, RETRIED
+import pytest
+from defects.parts import play
+from faults.cases import CASES, FAILING, RETRIED, simulated
 from faults.in_memory import MemoryServer, befallen
-from faults.lab import asking, calm, device, get, preset
+from faults.lab import asking, calm, device, get
+from faults.proxy_server.origin import TEXT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from situations import NAMES, situations
 
-from disco.endpoints.simulation.simulated_script import Fault as Simulated
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
+from disco.plan import Migration, Plan, Start
+from disco.playback import Pace
+from disco.request import Timeouts
+from disco.session.attempt.attempt_state import AttemptOutcome, Role
 
-ANY = [case for case in CASES if case.failure is None or case in FAILING]
-AGAIN = [case for case in CASES if case.failure is None or case in RETRIED]
+# ---------------------------------------------------------------------- clients
 
-device_faults = st.none() | st.builds(
-    Simulated,
+device_faults = st.builds(
+    Fault,
     after_tokens=st.integers(0, 60) | st.none(),
     kind=st.sampled_from([FailureKind.CRASHED, FailureKind.INCOMPLETE, FailureKind.SEAM]),
 )
-policies = st.sampled_from(["server_only", "device_only", "race"])
-some = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+ANY, AGAIN = (
+    st.none() | st.sampled_from([case for case in CASES if case.failure is None or case in failing])
+    for failing in (FAILING, RETRIED)
 )
 
 
-def check(cases, policy, count, **client_options) -> None:
-    """Ask `count` times while the faults befall one request after the other."""
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    # The device is well; the server is; the server gets well before the retries are used up.
+    st.tuples(st.lists(ANY, max_size=4), st.none(), st.just(0))
+    | st.tuples(st.just([]), device_faults, st.just(0))
+    | st.tuples(st.lists(AGAIN, max_size=2), device_faults, st.just(4)),
+    st.sampled_from(["server_only", "device_only", "race"]),
+)
+def test_a_client_gets_the_whole_answer_as_long_as_one_endpoint_is_well(what, policy):
+    cases, fault, max_retries = what
 
     async def main():
         server = MemoryServer(*(befallen(case and case.fault) for case in cases), befallen(None))
-        async with asking(server, policy=preset(policy), **client_options) as client:
-            for stream in [True, False, True][:count]:
+        async with asking(server, device(fault=fault), policy=policy, max_retries=max_retries) as client:
+            for stream in [True] if max_retries else [True, False]:
                 calm(await get(client, stream=stream))
 
     name, options = moved_clock.virtual("asyncio")
     anyio.run(main, backend=name, backend_options=options)
 
 
-@some
-@given(cases=st.lists(st.none() | st.sampled_from(ANY), max_size=4), policy=policies)
-def test_the_device_is_well(cases, policy):
-    check(cases, policy, 3, local=device())
+# ---------------------------------------------------------------------- sessions
+
+LONG = TEXT * 3
+FAULTS = [fault for case in FAILING if (fault := simulated(case)) is not None]
+GONE, SILENT = Fault(0, at_once=True), Fault(0, silence_s=math.inf, kind=None)
+SOURCE = SimulatedProfile(answer=LONG, ttft_s=0.1, decode_tps=100.0)
+
+faults = st.sampled_from(FAULTS) | st.builds(
+    Fault,
+    after_tokens=st.integers(0, 200) | st.none(),
+    silence_s=st.sampled_from([0.0, 0.3, 20.0, math.inf]),
+    kind=st.none() | st.sampled_from([k for k in FailureKind if not k.is_callers_fault]),
+)
 
 
-@some
-@given(fault=device_faults, policy=policies)
-def test_the_server_is_well(fault, policy):
-    check([], policy, 3, local=device(fault=fault))
+@st.composite
+def schedules(draw: st.DrawFn, well: int) -> dict[str, object]:
+    """So many endpoints are well, 0 or 1."""
+    drawn = draw(situations())
+    profiles = drawn["profiles"]
+    names = draw(st.permutations(list(profiles)))
+    for number, name in enumerate(names):
+        exact = "exact" if profiles[name].seam == "restarts" else profiles[name].seam
+        profile = replace(profiles[name], answer=LONG, continues=True, seam=exact)
+        if number < well:  # reading an echo of all there is must not take longer than a first token may
+            profiles[name] = replace(profile, decode_tps=max(50.0, profile.decode_tps), fault=None)
+        else:
+            profiles[name] = replace(profile, decode_tps=max(5.0, profile.decode_tps), fault=draw(faults))
+    # Slower than the gap allows is a failure; slower than a deadline is late.
+    more = {"max_retries": draw(st.integers(0, 2)), "timeouts": Timeouts(total_s=None), "cancel_at": math.inf}
+    return {**drawn, **more}
 
 
-# The device takes its share of the retries.
-@some
-@given(cases=st.lists(st.none() | st.sampled_from(AGAIN), max_size=2), fault=device_faults, policy=policies)
-def test_the_server_gets_well_before_its_retries_are_used_up(cases, fault, policy):
-    check(cases, policy, 1, local=device(fault=fault), max_retries=4)
+@st.composite
+def moves_under_way(draw: st.DrawFn) -> dict[str, object]:
+    """A dear source, a cheap target that takes its time, and faults of both about the time of the move."""
+    source, target, third = draw(st.permutations(NAMES))
+    near = st.none() | st.builds(
+        Fault,
+        after_tokens=st.integers(0, 60),
+        silence_s=st.sampled_from([0.0, 0.0, 0.3, math.inf]),
+        kind=st.sampled_from([None, FailureKind.CONNECTION, FailureKind.INCOMPLETE, FailureKind.GARBAGE]),
+    )
+    fast = replace(SOURCE, packet_tokens=draw(st.integers(1, 5)))
+    slow = replace(fast, ttft_s=draw(st.floats(0.1, 1.5)), seam=draw(st.sampled_from(["exact", "echoes"])))
+    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    rest = tuple(draw(st.permutations([target, third])))
+    return {
+        "profiles": {
+            source: replace(fast, fault=draw(near)),
+            target: replace(slow, fault=draw(near)),
+            third: fast,
+        },
+        "plan": Plan((Start(source),), rest, {source: Migration(target)}, order),
+        "costs": {source: 1e-3, target: 1e-9, third: 1e-3},
+        "pace": Pace(tps=draw(st.floats(4.0, 30.0))),
+        "streams": draw(st.booleans()),
+        "max_retries": 0,
+        "timeouts": Timeouts(total_s=None),
+    }
+
+
+@settings(max_examples=120)
+@given(schedules(1) | moves_under_way())
+def test_one_endpoint_that_is_well_is_enough(schedule):
+    run = play(**schedule)
+    assert (run.error, run.finished, run.text, run.running) == (None, "stop", LONG, set())
+    assert all(a.stopped for a in run.session.attempts)
+
+
+@settings(max_examples=60)
+@given(schedules(0))
+def test_with_nobody_well_nothing_is_repeated_and_the_first_error_is_raised(schedule):
+    run = play(**schedule)
+    assert LONG.startswith(run.text)
+    if run.finished is None:
+        assert run.error is run.session.error
+        assert any(a.failure is not None for a in run.session.attempts)
+    else:
+        assert run.text == LONG
+    assert not run.running
+
+
+# What became of the move, whether its source failed, whether its target did: must be among what happens.
+WELL, TWICE = ("switched", True, False), ("target_failed", True, True)
+
+
+@pytest.mark.parametrize(
+    ("target_fault", "among"),
+    [(None, WELL), (SILENT, TWICE), (GONE, TWICE), (Fault(3), ("switched", True, True))],
+    ids=["well", "silent", "gone", "later"],
+)
+def test_wherever_the_source_of_a_move_fails_the_answer_is_whole(target_fault, among):
+    """It is dear where it begins and cheap elsewhere; a third one could take over."""
+    there = {"device": replace(SOURCE, ttft_s=1.0, fault=target_fault), "edge": SOURCE}
+    plan = Plan((Start("server"),), ("device", "edge"), {"server": Migration("device")})
+    settings = {
+        "costs": {"server": 1e-3, "device": 1e-9, "edge": 1e-3},
+        "pace": Pace(tps=10.0),
+        "max_retries": 0,
+    }
+    seen = set()
+    for fault in (None, *map(Fault, range(1, 80, 3))):
+        run = play({"server": replace(SOURCE, fault=fault), **there}, plan, **settings)
+        assert (run.text, run.finished) == (LONG, "stop"), fault
+        failed = {a.number for a in run.session.attempts if a.outcome is AttemptOutcome.FAILED}
+        seen |= {(m.outcome, m.source in failed, m.target in failed) for m in run.session.migrations}
+        if fault is None and target_fault is GONE:  # a target that fails is given up at once
+            assert [a.candidate.name for a in run.session.attempts] == ["server", "device"]
+    assert among in seen
+
+
+def test_a_hedge_does_not_wait_once_one_side_has_failed():
+    faults = {"server": SILENT, "edge": GONE, "device": None}
+    there = {name: SimulatedProfile(answer=TEXT, fault=fault) for name, fault in faults.items()}
+    run = play(there, Plan((Start("server"), Start("edge"), Start("device", 5.0))))
+    assert run.text == TEXT
+    assert run.session.attempts[2].started_at == 0.0
+
+
+def test_a_first_word_that_nobody_has_seen_is_written_anew_by_whoever_is_asked_again():
+    """There is nothing to go on from; whoever is asked again is a starter, and heard as one."""
+    there = {
+        "server": SimulatedProfile(answer=TEXT, fault=Fault(2, kind=FailureKind.GARBAGE)),  # not asked again
+        "edge": SimulatedProfile(answer=TEXT, fault=replace(GONE, probability=0.5)),
+    }
+    plan = Plan((Start("server"),), ("edge",))
+    runs = [play(there, plan, streams=False, max_retries=1, seed=seed) for seed in range(20)]
+    again = [run for run in runs if len(run.session.attempts) == 3]
+    assert {run.session.attempts[2].role for run in again} == {Role.STARTER}
+    assert {run.finished for run in again} == {None, "stop"}
+    assert {run.text for run in again if run.finished} == {TEXT}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import itertools
 import json
 import os
 import select
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,17 +20,9 @@ __all__ = ["Page", "find_chromium", "open_page"]
 
 ANSWER_S = 30.0  # a command takes milliseconds; the start of the browser on a busy machine takes seconds
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--remote-debugging-pipe"),
 )
 
 
@@ -42,15 +32,6 @@ def find_chromium() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-# Chromium reads commands from descriptor 3 and writes answers to 4.
-_START = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.dup2(int(sys.argv[2]), 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
 class Page:
     """One tab. Commands are answered in order of their number; events in between are kept in `events`."""
 
@@ -58,26 +39,23 @@ class Page:
         self._to, self._from = to_browser, from_browser
         self._numbers = itertools.count(1)
         self._unread = b""
-        self._session: str | None = None
+        self._session: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send one command and return its result."""
         number = next(self._numbers)
-        message: dict[str, Any] = {"id": number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
+        message = {"id": number, "method": method, "params": params, **self._session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._read()
-            if answer.get("id") == number:
-                assert "error" not in answer, answer["error"]
-                return answer["result"]
+        while (answer := self._read()).get("id") != number:
             self.events.append(answer)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
@@ -107,18 +85,6 @@ class Page:
             assert time.monotonic() < ends_at, f"never came true: {condition}"
             time.sleep(0.02)
 
-    def resize(self, width: int, height: int, *, scale: float = 1.0, dark: bool = False) -> None:
-        """Set the size of the page in CSS pixels, and the colour scheme the reader prefers."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=scale,
-            mobile=False,
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-
     def screenshot(self, path: Path) -> None:
         """Write what is seen as a PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
@@ -126,60 +92,38 @@ class Page:
     def complaints(self) -> list[str]:
         """Uncaught errors and everything the browser logged as a warning or error, so far."""
         self.evaluate("0")
-        found = []
-        for event in self.events:
-            if event["method"] == "Runtime.exceptionThrown":
-                found.append(json.dumps(event["params"]["exceptionDetails"]))
-            elif event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] != "info":
-                found.append(event["params"]["entry"]["text"])
-        return found
+        said = [(event["method"], event["params"]) for event in self.events]
+        thrown = [json.dumps(p["exceptionDetails"]) for m, p in said if m == "Runtime.exceptionThrown"]
+        logged = [p["entry"] for m, p in said if m == "Log.entryAdded"]
+        return [*thrown, *(entry["text"] for entry in logged if entry["level"] != "info")]
 
     def hosts(self) -> set[str]:
         """Where the page has sent requests to, as `scheme://host:port`."""
-        urls = [
-            e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"
-        ]
+        sent = [e["params"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        urls = [params["request"]["url"] for params in sent]
         return {"/".join(url.split("/")[:3]) for url in urls if not url.startswith("data:")}
-
-
-def _pipe() -> tuple[int, int]:
-    """A pipe whose descriptors are neither 3 nor 4."""
-    low = os.pipe()
-    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
-    for end in low:
-        os.close(end)
-    return high[0], high[1]
 
 
 @contextlib.contextmanager
 def open_page(chromium: str) -> Iterator[Page]:
     """A tab of a browser of its own, with a fresh profile; both are gone afterwards."""
-    (commands, to_browser), (from_browser, answers) = _pipe(), _pipe()
+    (commands, to_browser), (from_browser, answers) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _START,
-                str(commands),
-                str(answers),
-                chromium,
-                *FLAGS,
-                f"--user-data-dir={profile}",
-            ],
-            pass_fds=(commands, answers),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(commands)
-        os.close(answers)
-        try:
-            yield Page(to_browser, from_browser)
-        finally:
-            os.close(to_browser)  # at the end of its commands it ends, too
-            os.close(from_browser)
+        # Chromium reads commands from descriptor 3 and writes answers to 4.
+        command = [
+            *("/bin/bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "-"),
+            *(chromium, *FLAGS, f"--user-data-dir={profile}"),
+        ]
+        silent = subprocess.DEVNULL
+        with subprocess.Popen(command, pass_fds=(commands, answers), stdout=silent, stderr=silent) as process:
+            os.close(commands)
+            os.close(answers)
             try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                yield Page(to_browser, from_browser)
+            finally:
+                os.close(to_browser)  # at the end of its commands it ends, too
+                os.close(from_browser)
+                try:
+                    process.wait(5)
+                except subprocess.TimeoutExpired:
+                    process.kill()

@@ -8,15 +8,7 @@ from typing import Any
 
 import httpx2
 import openai
-from scripted_server import (
-    RESET,
-    STREAM_HEAD,
-    answer,
-    chunk,
-    piece,
-    sse,
-    stream,
-)
+from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, sse, stream
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -27,33 +19,20 @@ SEA = [{"role": "user", "content": "Tell me about the sea."}]
 SERVER_FIRST = Preset(
     dispatch={"policy": "server_only"}, playback={"pace_tps": "off"}, migration={"enabled": False}
 )
-BEGUN, WHOLE = "The sea ", "The sea is wide."
-REST = "is wide."
+BEGUN, WHOLE, REST = "The sea ", "The sea is wide.", "is wide."
 KEY = "secret-key-1234"
-
 BEGIN = sse(chunk(role="assistant", content=""), chunk(BEGUN), done=False)
 END = sse(chunk(REST), chunk(finish="stop"))
-
-
 BOOM = {"error": {"message": "Boom.", "type": "server_error", "code": "boom"}}
 SLOW_DOWN = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
-DOCUMENT = {**chunk(WHOLE), "object": "chat.completion"}
 CONTENT = b'data: {"choices": [{"index": 0, "delta": {"content": "'
-CALLERS = {"survives": False}
-
-
-def refusal(status: str, code: str | None = None, message: str = "No, thank you.", headers: str = "") -> list:
-    error = {"message": message, "type": "some_error", "param": "messages", "code": code}
-    return answer(json.dumps({"error": error}).encode(), status=status, headers=headers)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What the server sends, and what comes of it.
+    """What the server sends each time, and what comes of it.
 
     Attributes:
-        name: of the case.
-        script: what it sends each time.
         raises: class of the exception when there is no other endpoint; None: it is no fault at all.
         said: what had been written by then.
         failure: the attempt's failure in the route record.
@@ -69,30 +48,19 @@ class Fault:
 
 
 NULLS = dict.fromkeys(("id", "object", "created", "model", "usage"))
+NULL_CHOICE = dict.fromkeys(("index", "delta", "finish_reason", "logprobs"))
+NULL_DELTA = {"content": BEGUN, "role": None, "tool_calls": None}
+PINGS = sse({"id": "x", "object": "ping"}, {**chunk(), "choices": []}, done=False)
+KEPT_ALIVE = sse({**chunk(), "choices": None}, {"type": "keep-alive"}, done=False) + b": comment\n\n"
+WITH_NULLS = sse(
+    {**NULLS, "choices": [NULL_CHOICE]}, {"id": None, "choices": [{"delta": NULL_DELTA}]}, done=False
+)
 FINE = [
     Fault("nothing wrong", stream(BEGIN + END)),
-    Fault(
-        "chunks without choices",
-        stream(
-            sse({"id": "x", "object": "ping"}, {**chunk(), "choices": []}, done=False),
-            BEGIN,
-            sse({**chunk(), "choices": None}, {"type": "keep-alive"}, done=False) + b": comment\n\n",
-            END,
-        ),
-    ),
+    Fault("chunks without choices", stream(PINGS, BEGIN, KEPT_ALIVE, END)),
     Fault("[DONE] twice, and text behind it", stream(BEGIN + END + b"data: [DONE]\n\n" + sse(chunk("!")))),
     Fault("no [DONE]", stream(BEGIN, sse(chunk(REST), chunk(finish="stop"), done=False))),
-    Fault(
-        "null fields",
-        stream(
-            sse(
-                {**NULLS, "choices": [dict.fromkeys(("index", "delta", "finish_reason", "logprobs"))]},
-                {"id": None, "choices": [{"delta": {"content": BEGUN, "role": None, "tool_calls": None}}]},
-                done=False,
-            ),
-            END,
-        ),
-    ),
+    Fault("null fields", stream(WITH_NULLS, END)),
     Fault("the wrong content type", answer(BEGIN + END, content_type="text/plain")),
     Fault("a long line", stream(sse({**chunk(BEGUN), "padding": "x" * 1_000_000}, done=False), END)),
     Fault("characters cut between two reads", stream(*[bytes([b]) for b in BEGIN + END])),
@@ -101,59 +69,71 @@ FINE = [
 GARBAGE = openai.APIResponseValidationError, "garbage"
 CUT = openai.APIConnectionError, "incomplete"
 LOST = openai.APIConnectionError, "connection"
+SAID, BUSY = (openai.APIError, "server"), (openai.APIError, "rate_limit")
+DOCUMENT = json.dumps({**chunk(WHOLE), "object": "chat.completion"}).encode()
+HTML = {"content_type": "text/html; charset=utf-8"}
+IN_MID_STREAM = [
+    ("data that is not JSON", stream(BEGIN, b"data: {oops\n\n"), GARBAGE),
+    ("JSON that is no object", stream(BEGIN, b"data: [1, 2]\n\n"), GARBAGE),
+    ("bytes that are no UTF-8", stream(BEGIN, CONTENT + b'\xe2\x82"}}]}\n\n'), GARBAGE),
+    ("a line that does not end", stream(BEGIN, b"data: " + b"x" * (8 * 1024 * 1024 + 1)), GARBAGE),
+    ("an error object in mid-stream", stream(BEGIN, sse(BOOM)), SAID),
+    ("an error event", stream(BEGIN, b"event: error\n" + sse(BOOM)), SAID),
+    ("a rate limit in mid-stream", stream(BEGIN, sse(SLOW_DOWN)), BUSY),
+    ("an end without a finish reason", stream(BEGIN + b"data: [DONE]\n\n"), CUT),
+    ("an end in mid-sentence", stream(BEGIN), CUT),
+    ("half a character at the end", stream(BEGIN, CONTENT + b"\xe2\x82"), CUT),
+    ("a connection that is reset", [STREAM_HEAD, piece(BEGIN), 0.02, RESET], LOST),
+    ("a body that is cut off", [STREAM_HEAD, piece(BEGIN)], LOST),
+]
+BEFORE_THE_TEXT = [
+    ("a web page", answer(b"<html>Sign in</html>", **HTML), GARBAGE),
+    ("one document instead of a stream", answer(DOCUMENT), GARBAGE),
+    ("an empty stream", stream(b""), CUT),
+    ("only [DONE]", stream(b"data: [DONE]\n\n"), CUT),
+    ("a connection reset at once", [RESET], LOST),
+    ("another protocol", [b"SSH-2.0-nonsense\r\n"], LOST),
+    (
+        "a web page with 502",
+        answer(b"<html>Bad gateway</html>", status="502 Bad Gateway", **HTML),
+        (openai.InternalServerError, "server"),
+    ),
+]
+REFUSED = [
+    ("500", openai.InternalServerError, "server"),
+    ("408", openai.APIStatusError, "server"),
+    ("409", openai.ConflictError, "server"),
+    ("429", openai.RateLimitError, "rate_limit"),
+    ("413", openai.APIStatusError, "context_length"),
+    ("400 context_length_exceeded", openai.BadRequestError, "context_length"),
+    ("400", openai.BadRequestError, "bad_request"),
+    ("400 content_filter", openai.BadRequestError, "content_filter"),
+    ("404 model_not_found", openai.NotFoundError, "bad_request"),
+    ("422", openai.UnprocessableEntityError, "bad_request"),
+    ("401 invalid_api_key", openai.AuthenticationError, "authentication"),
+    ("403", openai.PermissionDeniedError, "authentication"),
+]
 
 
-def before(name: str, script: list[Any], kind: tuple[type[openai.OpenAIError], str], **more: Any) -> Fault:
-    """A fault before the first text."""
-    return Fault(name, script, kind[0], "", kind[1], **more)
-
-
-def after(name: str, script: list[Any], kind: tuple[type[openai.OpenAIError], str]) -> Fault:
-    """A fault in mid-stream."""
-    return Fault(name, script, kind[0], BEGUN, kind[1])
+def refusal(status: str, code: str | None = None, headers: str = "") -> list[Any]:
+    message = f"Incorrect API key provided: {KEY}." if "401" in status else "No, thank you."
+    error = {"message": message, "type": "some_error", "param": "messages", "code": code}
+    return answer(json.dumps({"error": error}).encode(), status=status, headers=headers)
 
 
 FAULTS = [
-    after("data that is not JSON", stream(BEGIN, b"data: {oops\n\n"), GARBAGE),
-    after("JSON that is no object", stream(BEGIN, b"data: [1, 2]\n\n"), GARBAGE),
-    after("bytes that are no UTF-8", stream(BEGIN, CONTENT + b'\xe2\x82"}}]}\n\n'), GARBAGE),
-    after("a line that does not end", stream(BEGIN, b"data: " + b"x" * (8 * 1024 * 1024 + 1)), GARBAGE),
-    before("a web page", answer(b"<html>Sign in</html>", content_type="text/html; charset=utf-8"), GARBAGE),
-    before("one document instead of a stream", answer(json.dumps(DOCUMENT).encode()), GARBAGE),
-    after("an error object in mid-stream", stream(BEGIN, sse(BOOM)), (openai.APIError, "server")),
-    after("an error event", stream(BEGIN, b"event: error\n" + sse(BOOM)), (openai.APIError, "server")),
-    after("a rate limit in mid-stream", stream(BEGIN, sse(SLOW_DOWN)), (openai.APIError, "rate_limit")),
-    after("an end without a finish reason", stream(BEGIN + b"data: [DONE]\n\n"), CUT),
-    after("an end in mid-sentence", stream(BEGIN), CUT),
-    after("half a character at the end", stream(BEGIN, CONTENT + b"\xe2\x82"), CUT),
-    before("an empty stream", stream(b""), CUT),
-    before("only [DONE]", stream(b"data: [DONE]\n\n"), CUT),
-    after("a connection that is reset", [STREAM_HEAD, piece(BEGIN), 0.02, RESET], LOST),
-    after("a body that is cut off", [STREAM_HEAD, piece(BEGIN)], LOST),
-    before("a connection reset at once", [RESET], LOST),
-    before("another protocol", [b"SSH-2.0-nonsense\r\n"], LOST),
+    *(Fault(name, script, kind[0], BEGUN, kind[1]) for name, script, kind in IN_MID_STREAM),
+    *(Fault(name, script, kind[0], "", kind[1]) for name, script, kind in BEFORE_THE_TEXT),
     *(
-        before(" ".join(filter(None, [status, code])), refusal(f"{status} X", code, message), kind, **more)
-        for status, code, kind, more in [
-            ("500", None, (openai.InternalServerError, "server"), {}),
-            ("408", None, (openai.APIStatusError, "server"), {}),
-            ("409", None, (openai.ConflictError, "server"), {}),
-            ("429", None, (openai.RateLimitError, "rate_limit"), {}),
-            ("413", None, (openai.APIStatusError, "context_length"), {}),
-            ("400", "context_length_exceeded", (openai.BadRequestError, "context_length"), {}),
-            ("400", None, (openai.BadRequestError, "bad_request"), CALLERS),
-            ("400", "content_filter", (openai.BadRequestError, "content_filter"), CALLERS),
-            ("404", "model_not_found", (openai.NotFoundError, "bad_request"), CALLERS),
-            ("422", None, (openai.UnprocessableEntityError, "bad_request"), CALLERS),
-            ("401", "invalid_api_key", (openai.AuthenticationError, "authentication"), {}),
-            ("403", None, (openai.PermissionDeniedError, "authentication"), {}),
-        ]
-        for message in [f"Incorrect API key provided: {KEY}." if status == "401" else "No, thank you."]
-    ),
-    before(
-        "a web page with 502",
-        answer(b"<html>Bad gateway</html>", status="502 Bad Gateway", content_type="text/html"),
-        (openai.InternalServerError, "server"),
+        Fault(
+            name,
+            refusal(f"{name[:3]} X", name[4:] or None),
+            raises,
+            "",
+            failure,
+            failure not in ("bad_request", "content_filter"),
+        )
+        for name, raises, failure in REFUSED
     ),
 ]
 
@@ -193,8 +173,7 @@ async def ask(client, way: str) -> tuple[str, Any]:
             async with await client.responses.create(model="m", input="The sea?", stream=True) as events:
                 deltas = [e.delta async for e in events if e.type == "response.output_text.delta"]
             return "".join(deltas), None
-        case _:
-            raise AssertionError(way)
+    raise AssertionError(way)
 
 
 async def caught(client, way: str = "stream") -> Exception | None:

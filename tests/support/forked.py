@@ -25,34 +25,28 @@ def run_script(
 ) -> tuple[str, str]:
     """What the script printed and what it wrote to standard error; it must end well, and in time."""
     with tempfile.TemporaryDirectory() as folder:
-        printed, complaints = Path(folder) / "stdout", Path(folder) / "stderr"
-        process = _FORKS.Process(
-            target=_run,
-            args=(str(script), str(cwd), dict(environment), str(printed), str(complaints), KNOWN_MODELS),
-        )
+        said = [Path(folder) / "stdout", Path(folder) / "stderr"]
+        given = (str(script), str(cwd), dict(environment), list(map(str, said)), KNOWN_MODELS)
+        process = _FORKS.Process(target=_run, args=given)
         process.start()
         process.join(timeout_s)
-        in_time = process.exitcode is not None
-        if not in_time:
-            process.kill()
-            process.join()
         ended = process.exitcode
+        process.kill()
+        process.join()
         process.close()
-        err = complaints.read_text(encoding="utf-8")
-        assert in_time, f"{script} ran for more than {timeout_s} s; it wrote: {err}"
-        assert ended == 0, err
-        return printed.read_text(encoding="utf-8"), err
+        out, err = (path.read_text(encoding="utf-8") for path in said)
+        assert ended == 0, f"{script} ended with {ended} within {timeout_s} s; it wrote: {err}"
+        return out, err
 
 
 def _run(
     script: str,
     cwd: str,
     environment: dict[str, str],
-    printed: str,
-    complaints: str,
+    said: list[str],
     models: dict[str, tuple[str, str, str]],
 ) -> None:
-    for path, number in ((printed, 1), (complaints, 2)):
+    for number, path in enumerate(said, 1):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)

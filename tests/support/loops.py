@@ -1,7 +1,4 @@
-"""Which event loops a test runs on where it takes seconds of work, as with a real model.
-
-Every run takes one of them, by turns; `make test-slow` takes the other.
-"""
+"""Which event loops a test runs on where it takes seconds of work: one, by turns; `make test-slow` takes the other."""
 
 from __future__ import annotations
 
@@ -21,12 +18,9 @@ def _given(*values: Any, seldom: bool) -> Any:
 
 
 def by_turns(things: Iterable[Any], turn: int = 0, seldom: Container[str] = ()) -> list[Any]:
-    """(thing, loop), for `parametrize`: the first thing on asyncio, the second on trio, and so on.
+    """(thing, loop), for `parametrize`: the first thing on asyncio (with `turn` 1 on trio), the second on trio.
 
-    Args:
-        things: checks, servers or situations.
-        turn: 1 begins with trio, so that two lists beside each other take both loops for each thing.
-        seldom: the names of those that only the slow run takes.
+    Those named in `seldom` are for the slow run only.
     """
     return [
         _given(

@@ -30,24 +30,18 @@ def cell(
 ) -> Cell:
     """A cell; times in s, cost in USD per 1000 requests."""
     quantiles = tuple(np.quantile([p99 / 4, p99 / 2, p99], CDF_LEVELS).tolist())
-    summary = Summary(
-        requests=1000,
-        seeds=3 if half else 1,
-        ttft_mean_s=one(p99 / 3, half),
-        ttft_p50_s=one(p99 / 2),
-        ttft_p90_s=one(p99 * 0.9),
-        ttft_p99_s=one(p99, half),
-        budget_used=one(budget if used is None else used),
-        cost_usd=one(cost / 1000),
-        cost_by={"server/answer": cost / 1000},
-        device_won=one(0.25),
-        failed=one(failed),
-        ttft_quantiles_s=quantiles,
-    )
+    times = {"ttft_mean_s": one(p99 / 3, half), "ttft_p99_s": one(p99, half)}
+    times |= {"ttft_p50_s": one(p99 / 2), "ttft_p90_s": one(p99 * 0.9), "ttft_quantiles_s": quantiles}
+    costs = {"cost_usd": one(cost / 1000), "cost_by": {"server/answer": cost / 1000}}
+    shares = {
+        "budget_used": one(budget if used is None else used),
+        "device_won": one(0.25),
+        "failed": one(failed),
+    }
+    summary = Summary(requests=1000, seeds=3 if half else 1, **times, **costs, **shares)
     distance = None if regret is None else one(regret)
-    return Cell(
-        scenario, "server-constrained", Arm(policy, budget, **arm), evaluator, summary, distance, distance
-    )
+    asked = Arm(policy, budget, **arm)
+    return Cell(scenario, "server-constrained", asked, evaluator, summary, distance, distance)
 
 
 def report(*cells: Cell) -> Report:

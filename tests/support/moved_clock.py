@@ -1,11 +1,4 @@
-"""Clocks of event loops that are not the machine's, on asyncio as well as on trio.
-
-`backend`: a clock that runs as the real one does, and that a test moves, for time-outs on real sockets. Such a test
-sets clocks of many seconds, which no busy machine uses up, and moves the clock once the silence has begun for certain.
-
-`virtual`: time that stands still while anything can run, and jumps to the next deadline otherwise; not for sockets or
-threads, of which it knows nothing.
-"""
+"""Clocks of event loops that are not the machine's, on asyncio as well as on trio."""
 
 from __future__ import annotations
 
@@ -15,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import sniffio
 import trio.lowlevel
 import trio.testing
@@ -57,14 +49,17 @@ class VirtualLoop(MovedLoop):
 
 
 def virtual(name: str) -> tuple[str, dict[str, Any]]:
-    """What anyio takes as its backend, with a new clock that jumps."""
+    """An anyio backend whose time stands still while anything can run, and jumps to the next deadline otherwise.
+
+    Not for sockets or threads, of which it knows nothing.
+    """
     if name == "trio":
         return name, {"clock": trio.testing.MockClock(autojump_threshold=0)}
     return name, {"loop_factory": VirtualLoop}
 
 
 def backend(name: str) -> tuple[str, dict[str, Any]]:
-    """What anyio takes as its backend, with a new clock."""
+    """An anyio backend whose clock runs as the real one does, and can be moved: for time-outs on real sockets."""
     if name == "trio":
         return name, {"clock": trio.testing.MockClock(rate=1.0)}
     return name, {"loop_factory": MovedLoop}
@@ -78,24 +73,16 @@ def is_running() -> bool:
 
 
 def skip(seconds: float) -> None:
-    """Move the running loop's clock."""
+    """Move the running loop's clock, which must be one of these."""
     if sniffio.current_async_library() == "trio":
-        clock = trio.lowlevel.current_clock()
-        assert isinstance(clock, trio.testing.MockClock)
-        clock.jump(seconds)
-        return
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, MovedLoop)
-    loop.moved_s += seconds
+        trio.lowlevel.current_clock().jump(seconds)
+    else:
+        asyncio.get_running_loop().moved_s += seconds
 
 
-async def pass_silence(is_silent: Callable[[], bool], step_s: float = 1.0) -> None:
+async def pass_silence(is_silent: Callable[[], bool], step_s: float) -> None:
     """For ever: move the clock on, step by step, while nothing but the clock can bring anything."""
     while True:
         await anyio.sleep(0.002)
-        for _ in range(20):  # what came with the last byte is dealt with by then
-            if not is_silent():
-                break
-            await anyio.lowlevel.checkpoint()
-        else:
+        if is_silent():
             skip(step_s)

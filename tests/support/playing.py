@@ -15,28 +15,19 @@ from disco.request import Request
 from disco.session.effects import StartAttempt
 from disco.session.machine import Session
 
-__all__ = ["ProfileScripts", "Run", "run_session"]
-
 
 @dataclass(slots=True)
 class Run:
-    """How a session went.
+    """How a session went."""
 
-    Attributes:
-        session: the machine in its last state.
-        out: (time, deltas) as the reader got them.
-        finished: the reason, or None when it failed.
-        error: what it failed with.
-        now: virtual time at the end, seconds.
-        running: attempts that were started and never stopped; must be empty.
-    """
-
-    session: Session
-    out: list[tuple[float, list[Delta]]] = field(default_factory=list)
-    finished: str | None = None
+    session: Session  # in its last state
+    out: list[tuple[float, list[Delta]]] = field(
+        default_factory=list
+    )  # (time, deltas) as the reader got them
+    finished: str | None = None  # the reason, or None when it failed
     error: Exception | None = None
-    now: float = 0.0
-    running: set[int] = field(default_factory=set)
+    now: float = 0.0  # virtual time at the end, seconds
+    running: set[int] = field(default_factory=set)  # attempts that were never stopped; must be empty
 
     @property
     def text(self) -> str:
@@ -51,24 +42,13 @@ def run_session(
     rng: np.random.Generator,
     *,
     cancel_at: float = math.inf,
-    start_at: float = 0.0,
     cancel_takes_s: float = 0.0,
 ) -> Run:
-    """Play a session to its end.
-
-    Args:
-        session: not started.
-        profiles: by endpoint name.
-        request: what is answered.
-        rng: source of all randomness in time.
-        cancel_at: when the reader goes away, seconds.
-        start_at: virtual time of the request.
-        cancel_takes_s: how long an attempt goes on after it was cancelled; it is charged until then.
-    """
+    """Play a session to its end; the reader leaves at `cancel_at`, and a cancelled attempt goes on for a while."""
     result = Run(session)
     scripts = ProfileScripts(profiles, request, rng, session.config.prompt_tokens)
     player = Player(session, scripts, cancel_takes_s=cancel_takes_s, out=result.out)
-    result.now = player.run(start_at, cancel_at)
+    result.now = player.run(0.0, cancel_at)
     result.finished, result.error = player.finished, player.error
     result.running = {number for number, playing in player.playing.items() if not playing.stopped}
     return result
@@ -86,12 +66,7 @@ class ProfileScripts:
     def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
         del holds_prompt  # these endpoints keep nothing
         prompt = self.prompt_tokens + start.prefix.tokens
-        events = script(
-            self.profiles[start.endpoint],
-            self.request if start.max_tokens is None else self.request.limited(start.max_tokens),
-            start.prefix,
-            self.rng,
-            endpoint=start.endpoint,
-            prompt_tokens=prompt,
-        )
+        request = self.request if start.max_tokens is None else self.request.limited(start.max_tokens)
+        profile, name = self.profiles[start.endpoint], start.endpoint
+        events = script(profile, request, start.prefix, self.rng, endpoint=name, prompt_tokens=prompt)
         return events, prompt, 0

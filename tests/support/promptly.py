@@ -12,8 +12,7 @@ __all__ = ["CPU_S", "WITHIN_S", "Since", "cpu_s", "promptly"]
 
 # Stopping takes milliseconds of work. What was not stopped shows in its work, a wait for one of disco's own bounds
 # (10 s) in the time.
-CPU_S = 2.0
-WITHIN_S = 8.0
+CPU_S, WITHIN_S = 2.0, 8.0
 
 
 def cpu_s(*others: int) -> float:
@@ -27,12 +26,7 @@ def cpu_s(*others: int) -> float:
 
 
 class Since:
-    """A stopwatch of time and of work.
-
-    Args:
-        work: seconds of processor time so far.
-        clock: seconds.
-    """
+    """A stopwatch of time and of work, both in seconds."""
 
     def __init__(
         self, work: Callable[[], float] = cpu_s, clock: Callable[[], float] = time.perf_counter

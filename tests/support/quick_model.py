@@ -28,12 +28,9 @@ def use_quick_model(folder: Path) -> None:
     quick = folder / f"{NAME}-q8_0-{importlib.metadata.version('llama-cpp-python')}.gguf"
     if not quick.exists():
         draft = folder / f"{os.getpid()}.gguf"  # several runs may make it at once
-        subprocess.run(
-            [sys.executable, __file__, resolve_model(NAME), draft],
-            check=True,
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
+        command = [sys.executable, __file__, resolve_model(NAME), draft]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        subprocess.run(command, check=True, capture_output=True, env=environment)
         draft.replace(quick)
     KNOWN_MODELS[NAME] = (package, str(quick), remedy)
 

@@ -42,26 +42,16 @@ def played(
     pace_tps: float | None = None,
 ) -> RouteRecord:
     """The record of one answer in virtual time, as if it had been asked for at `created_s`."""
+    loads = {"device": load_s, "server": 0.0}
     candidates = {
-        name: Candidate(
-            name,
-            "device" if name == "device" else "server",
-            rates=rates[name],
-            load_s=load_s if name == "device" else 0.0,
-            overhead_s=0.1,
-            continues=True,
-        )
+        name: Candidate(name, name, rates=rates[name], load_s=loads[name], overhead_s=0.1, continues=True)
         for name in profiles
     }
     moves = {"server": Migration("device")} if move else {}
     pace = None if pace_tps is None else Pace(tps=pace_tps)
-    session = Session(
-        Plan(starts, fallbacks, moves),
-        candidates,
-        SessionConfig(prompt_tokens=prompt_tokens, pace_tps=pace_tps),
-        Playback(pace),
-        AnswerLengths.geometric(150.0),
-    )
+    plan = Plan(starts, fallbacks, moves)
+    config = SessionConfig(prompt_tokens=prompt_tokens, pace_tps=pace_tps)
+    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
     run_session(session, profiles, REQUEST, np.random.default_rng(0), cancel_at=cancel_at)
     return make_record(session, settle_accounts(session), preset="test", created_s=created_s)
 
@@ -84,7 +74,6 @@ def recording(tmp_path: Path, prompts: list[int], **more: object) -> Trace:
     records = []
     for i, prompt in enumerate(prompts):
         profiles = {"device": device(0.1 + 0.002 * prompt), "server": SERVER}
-        start = Start("device" if i % 3 else "server")
-        record = played(profiles, start, created_s=1e9 + i, prompt_tokens=prompt, pace_tps=12.0, **more)
-        records.append(record)
+        asked = {"created_s": 1e9 + i, "prompt_tokens": prompt, "pace_tps": 12.0, **more}
+        records.append(played(profiles, Start("device" if i % 3 else "server"), **asked))
     return trace_of(tmp_path, *records)

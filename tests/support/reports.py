@@ -17,19 +17,15 @@ BUDGETS = (0.2, 0.5, 0.8)
 
 def scenario(name: str, device_name: str, usd_per_mflop: float) -> Scenario:
     device, server = load_device(device_name), load_server("deepseek-v3-2025")
-    made = scenario_for(
-        device, server, exchange_rate=ExchangeRate(usd_per_mflop=usd_per_mflop), max_tokens=128
-    )
-    return replace(made, name=name)
+    rate = ExchangeRate(usd_per_mflop=usd_per_mflop)
+    return replace(scenario_for(device, server, exchange_rate=rate, max_tokens=128), name=name)
 
 
-def cheap_device(name: str = "phone × deepseek") -> Scenario:
-    """The server is the one to be spared."""
-    return scenario(name, "pixel7pro-bloom-1.1b", 1e-11)
-
-
-def dear_device(name: str = "phone on battery × deepseek") -> Scenario:
-    return scenario(name, "xiaomi14-qwen1.5-0.5b", 5e-9)
+@functools.cache
+def scenarios() -> list[Scenario]:
+    """The server is the one to be spared; the device is."""
+    cheap = scenario("phone × deepseek", "pixel7pro-bloom-1.1b", 1e-11)
+    return [cheap, scenario("phone on battery × deepseek", "xiaomi14-qwen1.5-0.5b", 5e-9)]
 
 
 def trace(seed: int, requests: int = 200):
@@ -44,19 +40,13 @@ def arms(*policies: str, budgets=BUDGETS, migrate=False) -> list[Arm]:
 @functools.cache
 def without_moves() -> Report:
     """Two scenarios, three budgets, three seeds, TTFT and cost only."""
-    swept = run_sweep(
-        trace, [cheap_device(), dear_device()], arms("auto", "optimal_wait", "random", "oracle"), seeds=3
-    )
+    swept = run_sweep(trace, scenarios(), arms("auto", "optimal_wait", "random", "oracle"), seeds=3)
     return Report("Policies on a phone", ("Made-up requests.", "Shipped profiles."), tuple(swept.cells))
 
 
 @functools.cache
 def with_moves() -> Report:
     """One scenario, one budget, one seed, token by token, with an answer that moved from the device to the server."""
-    swept = run_sweep(
-        functools.partial(trace, requests=40),
-        [dear_device()],
-        [*arms("auto", budgets=(0.5,)), Arm("auto", 0.5, migrate=True)],
-        evaluator="events",
-    )
+    some = [*arms("auto", budgets=(0.5,)), Arm("auto", 0.5, migrate=True)]
+    swept = run_sweep(functools.partial(trace, requests=40), scenarios()[1:], some, evaluator="events")
     return Report("With migration", (), tuple(swept.cells), swept.example)

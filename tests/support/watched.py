@@ -33,13 +33,9 @@ def endpoint(name: str, **profile: Any) -> SimulatedEndpoint:
 
 
 def preset(policy: str = "race", *, moves: bool = False, pace_tps: float | str = "off") -> Preset:
-    return Preset(
-        name="watched",
-        dispatch={"policy": policy},
-        cost={"exchange_rate": 0.0},  # the device is free: answers move to it
-        playback={"pace_tps": pace_tps},
-        migration={"enabled": moves},
-    )
+    parts = {"playback": {"pace_tps": pace_tps}, "migration": {"enabled": moves}}
+    # The device is free: answers move to it.
+    return Preset(name="watched", dispatch={"policy": policy}, cost={"exchange_rate": 0.0}, **parts)
 
 
 def ask(**params: Any) -> Request:
@@ -62,9 +58,8 @@ def answer(
 
     async def main() -> LiveSession:
         router = Router(local=device, preset=policy, seed=0, **more)
-        live = await router.open(
-            request or ask(), server, stream=stream, options=RequestOptions(), max_retries=max_retries
-        )
+        how = {"stream": stream, "options": RequestOptions(), "max_retries": max_retries}
+        live = await router.open(request or ask(), server, **how)
         read = 0
         try:
             while batch := await live.read():

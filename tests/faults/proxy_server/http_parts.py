@@ -7,8 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-__all__ = ["CHUNKED_HEAD", "LAST_CHUNK", "Event", "Head", "chunked", "events", "read_body", "read_head"]
-
 CHUNKED_HEAD = b"Transfer-Encoding: chunked\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -29,14 +27,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event.
-
-    Attributes:
-        data: its bytes, the empty line included.
-        content: its text, "" where it has none.
-        finishes: it carries a finish reason.
-        done: it is `[DONE]`.
-    """
+    """One server-sent event: its bytes, its text, whether it carries a finish reason, or is `[DONE]`."""
 
     data: bytes
     content: str = ""
@@ -61,26 +52,17 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 
 
 async def read_body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
-    """The body as it comes, without its framing.
-
-    Raises:
-        asyncio.IncompleteReadError: it was cut off.
-    """
+    """The body as it comes, without its framing; raises `asyncio.IncompleteReadError` where it was cut off."""
     if head.fields.get("transfer-encoding", "").lower() == "chunked":
         while size := int(await reader.readuntil(b"\r\n"), 16):
             yield await reader.readexactly(size)
             await reader.readexactly(2)
         await reader.readuntil(b"\r\n")
-        return
-    left = head.length
-    while left is None or left > 0:
-        data = await reader.read(65536 if left is None else min(left, 65536))
-        if not data:
-            if left:
-                raise asyncio.IncompleteReadError(b"", left)
-            return
-        yield data
-        left = None if left is None else left - len(data)
+    elif head.length is not None:
+        yield await reader.readexactly(head.length)
+    else:
+        while data := await reader.read(65536):
+            yield data
 
 
 async def events(body: AsyncIterator[bytes]) -> AsyncIterator[Event]:
@@ -90,12 +72,12 @@ async def events(body: AsyncIterator[bytes]) -> AsyncIterator[Event]:
         rest = (rest + data).replace(b"\r\n", b"\n")
         while b"\n\n" in rest:
             block, _, rest = rest.partition(b"\n\n")
-            yield _event(block + b"\n\n")
+            yield event_of(block + b"\n\n")
     if rest:
-        yield _event(rest)
+        yield event_of(rest)
 
 
-def _event(block: bytes) -> Event:
+def event_of(block: bytes) -> Event:
     data = b"\n".join(line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:"))
     if data == b"[DONE]":
         return Event(block, done=True)
@@ -103,6 +85,5 @@ def _event(block: bytes) -> Event:
         choice = json.loads(data)["choices"][0]
     except (ValueError, LookupError, TypeError):
         return Event(block)
-    delta = choice.get("delta") or {}
-    content = delta.get("content") or choice.get("text") or ""
+    content = (choice.get("delta") or {}).get("content") or choice.get("text") or ""
     return Event(block, content, choice.get("finish_reason") is not None)

@@ -4,9 +4,8 @@
         proxy.arm([Fault(Kind.RESET, Moment.MIDDLE, tokens=5), None])
         client = AsyncDisco(base_url=proxy.base_url, ...)
 
-It runs on an event loop and a thread of its own, so that asyncio, trio, threads and plain scripts can use it.
-Upstream is any HTTP server; each request gets a connection of its own there. What comes back is passed on event by
-event, each as one piece of a chunked body.
+It runs on an event loop and a thread of its own. Upstream is any HTTP server; each request gets a connection of its own
+there. What comes back is passed on event by event, each as one piece of a chunked body.
 """
 
 from __future__ import annotations
@@ -17,36 +16,25 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from faults.proxy_server.connection import Client, Gone
-from faults.proxy_server.exchange import Exchange, Passage
+from faults.proxy_server.exchange import Client, Exchange, Gone, Passage
 from faults.proxy_server.fault import Fault, Kind, Moment, Schedule
 from faults.proxy_server.http_parts import read_head
-
-__all__ = ["FaultProxy", "Passage", "fault_proxy"]
-
-_AT_THE_DOOR = (Kind.REFUSE, Kind.BLACK_HOLE)  # states of the address, not of a connection
 
 
 class FaultProxy:
     """Made by `fault_proxy`. All methods may be called from any thread but the proxy's own.
 
-    Attributes:
-        base_url: for an OpenAI client.
-        passages: the requests for an answer so far, in the order they came.
-        asked: how many its clients have begun; kept by them.
-        errors: what went wrong with the proxy itself; raised when it is closed.
+    `passages` are the requests for an answer so far; `errors`, what went wrong with the proxy itself.
     """
-
-    # Mutable, in the proxy's loop only: the listener, the schedule, connections. `_idle` is guarded by itself.
 
     def __init__(self, upstream: str, portal: BlockingPortal, *, keep_alive: bool) -> None:
         parts = urlsplit(upstream)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._portal = portal
-        self._keep_alive = keep_alive
+        self._upstream = parts.hostname, parts.port
+        self._portal, self._keep_alive = portal, keep_alive
         self._listener: asyncio.Server | None = None
         self._hole: list[socket.socket] = []
         self._schedule: Iterator[Fault | None] = iter(())
@@ -55,7 +43,6 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._open = 0
         self.passages: list[Passage] = []
-        self.asked = 0
         self.errors: list[BaseException] = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -70,27 +57,18 @@ class FaultProxy:
         self._portal.call(self._arm, iter(schedule))
 
     def wait_idle(self, within_s: float = 60.0) -> None:
-        """Return when no connection is open at the proxy.
-
-        Raises:
-            TimeoutError: somebody left one open.
-        """
+        """Return when no connection is open at the proxy; raises TimeoutError where somebody left one open."""
         self.wait_for(lambda: self._open == 0, within_s)
 
     def wait_for(self, what: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Return when `what()` holds; it is asked whenever something happens to a connection.
-
-        Raises:
-            TimeoutError: it does not hold in time.
-        """
+        """Return when `what()` holds, or raise TimeoutError; it is asked whenever something happens."""
         with self._changed:
             if not self._changed.wait_for(what, within_s):
                 raise TimeoutError(f"{self._open} connections are open; passages: {self.passages}")
 
-    @property
-    def is_hole(self) -> bool:
-        """Whoever knocks now is not heard."""
-        return bool(self._hole)
+    def is_silent(self) -> bool:
+        """Whoever knocks now is not heard, or whoever came last is not answered any more."""
+        return bool(self._hole) or any(p.silent and not p.over for p in self.passages[-1:])
 
     def drop_idle(self) -> None:
         """Close every connection to a client without a word, as servers do with those they find idle."""
@@ -103,23 +81,25 @@ class FaultProxy:
         self._next = next(schedule, None)
         await self._set_door()
 
-    def _take(self) -> Fault | None:
-        fault = self._next
+    def _take(self) -> Passage:
+        passage = Passage(self._next)
         self._next = next(self._schedule, None)
-        if self._next is not None and self._next.kind in _AT_THE_DOOR:
+        if self._next is not None and self._next.kind in (Kind.REFUSE, Kind.BLACK_HOLE):
             self._spawn(self._set_door())
-        return fault
+        self.passages.append(passage)
+        self._tell()
+        return passage
 
     async def _set_door(self) -> None:
         kind = self._next.kind if self._next is not None else None
-        await self._shut()
+        self._shut()
         if kind is Kind.BLACK_HOLE:
             self._hole = _black_hole(self.port)
         elif kind is not Kind.REFUSE:
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_server(lambda: Client(self._accepted), "127.0.0.1", self.port)
 
-    async def _shut(self) -> None:
+    def _shut(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -151,49 +131,36 @@ class FaultProxy:
             self._open += connections
             self._changed.notify_all()
 
+    def _exchange(self, *passing: Any) -> Exchange:
+        return Exchange(*passing, tell=self._tell, keep_alive=self._keep_alive)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client."""
-        passage: Passage | None = None
-        met: Passage | None = None  # at the door
+        passage = Passage(None)
+
         try:
             if self._next is not None and self._next.moment is Moment.CONNECT:
-                passage = met = self._passage(self._take())
+                passage = self._take()
                 await self._exchange(passage, reader, writer).strike()
             for count in itertools.count():
                 head = await read_head(reader)
                 if head is None:
                     return
-                asks = head.line.startswith("POST")
-                passage, met = met or (self._passage(self._take()) if asks else Passage(None)), None
-                passage.path, passage.reused = head.line.split(" ")[1], count > 0
-                await self._exchange(passage, reader, writer).run(head, self._host, self._port)
-                self._end(passage)
+                passage = self._take() if head.line.startswith("POST") else Passage(None)
+                passage.reused = count > 0
+                await self._exchange(passage, reader, writer).run(head, *self._upstream)
+                passage.over = True
+                self._tell()
                 if not self._keep_alive:
                     return
         except (Gone, ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            if passage is not None:
-                self._end(passage)
+            passage.over = True
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 writer.close()
                 await writer.wait_closed()
             self._tell(-1)
-
-    def _exchange(
-        self, passage: Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Exchange:
-        return Exchange(passage, reader, writer, tell=self._tell, keep_alive=self._keep_alive)
-
-    def _passage(self, fault: Fault | None) -> Passage:
-        passage = Passage(fault)
-        self.passages.append(passage)
-        self._tell()
-        return passage
-
-    def _end(self, passage: Passage) -> None:
-        passage.over = True
-        self._tell()
 
 
 def _black_hole(port: int) -> list[socket.socket]:
@@ -202,29 +169,23 @@ def _black_hole(port: int) -> list[socket.socket]:
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     door.bind(("127.0.0.1", port))
     door.listen(0)
-    waiting = []
-    for _ in range(2):
-        sock = socket.socket()
+    waiting = [socket.socket(), socket.socket()]
+    for sock in waiting:
         sock.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             sock.connect(("127.0.0.1", port))
-        waiting.append(sock)
     return [*waiting, door]
 
 
 @contextlib.contextmanager
-def fault_proxy(upstream: str, schedule: Schedule = (), *, keep_alive: bool = False) -> Iterator[FaultProxy]:
+def fault_proxy(upstream: str, *, keep_alive: bool = False) -> Iterator[FaultProxy]:
     """A proxy in front of the server at `upstream` (its base_url), in a thread of its own.
 
-    Args:
-        upstream: where requests go.
-        schedule: see `FaultProxy.arm`.
-        keep_alive: let clients use a connection again; without, each request that comes is a new connection, so
-            that faults of connecting befall requests.
+    Without `keep_alive`, each request that comes is a new connection, so that faults of connecting befall requests.
     """
     with start_blocking_portal("asyncio") as portal:
         proxy = FaultProxy(upstream, portal, keep_alive=keep_alive)
-        proxy.arm(schedule)
+        proxy.arm(())
         try:
             yield proxy
         finally:

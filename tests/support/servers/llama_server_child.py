@@ -1,4 +1,4 @@
-"""llama.cpp's own server out of the `xllamacpp` wheel, as a process: `llama_server_child.py MODEL [N_CTX [SLOTS]]`.
+"""llama.cpp's own server out of the `xllamacpp` wheel, as a process: `llama_server_child.py MODEL N_CTX SLOTS`.
 
 Prints its address once it serves, on one thread, and ends when its standard input does.
 """
@@ -10,10 +10,9 @@ import sys
 
 import xllamacpp
 
-
-def main(model: str, context_tokens: str = "2048", slots: str = "1") -> None:
+if __name__ == "__main__":
     params = xllamacpp.CommonParams()
-    params.model.path = model
+    params.model.path, context_tokens, slots = sys.argv[1:]
     params.model_alias = {"smollm2-135m"}
     params.hostnames = ["127.0.0.1"]
     params.port = 0  # any that is free
@@ -29,9 +28,4 @@ def main(model: str, context_tokens: str = "2048", slots: str = "1") -> None:
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.buffer.read()
-    # Its destructor waits for a request that is being worked on.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    os._exit(0)  # its destructor waits for a request that is being worked on

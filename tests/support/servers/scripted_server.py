@@ -1,8 +1,6 @@
 """A server on a loopback socket that sends exactly the bytes a test gives it.
 
-Each connection plays the next script; the last one repeats. A script is a sequence of steps: bytes to send,
-a number of seconds to wait (on the running clock, so virtual under trio's autojump clock), or one of
-`WAIT_FOR_CLOSE` and `RESET`. It starts once a whole request has been read.
+A script is a sequence of steps: bytes to send, seconds to wait (on the running clock), `WAIT_FOR_CLOSE` or `RESET`.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ class ScriptedServer:
         requests: the requests so far: (request line, headers, JSON body).
         asked: set when a whole request has been read.
         closed: set when the client has closed the connection of a `WAIT_FOR_CLOSE` step.
-        open: connections that are open.
-        is_silent: it waits for the client to close.
+        connections, open: so far; that are open.
         bytes_in, bytes_out: received and sent so far.
     """
 
@@ -44,7 +41,6 @@ class ScriptedServer:
     asked: anyio.Event = field(default_factory=anyio.Event)
     connections: int = 0
     open: int = 0
-    is_silent: bool = False
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -59,13 +55,9 @@ def chunk(content: str | None = None, *, finish: str | None = None, **delta: Any
     """A `chat.completion.chunk` with one choice."""
     if content is not None:
         delta["content"] = content
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "m",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    made = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return {**made, "choices": [choice]}
 
 
 def usage(prompt: int, completion: int) -> dict[str, Any]:
@@ -92,10 +84,8 @@ def answer(
     body: bytes, *, status: str = "200 OK", content_type: str = "application/json", headers: str = ""
 ) -> list[Step]:
     """A plain response."""
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-    )
-    return [head.encode() + body]
+    fields = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return [f"HTTP/1.1 {status}\r\n{fields}".encode() + body]
 
 
 @contextlib.asynccontextmanager
@@ -106,11 +96,21 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
     server = ScriptedServer(f"http://127.0.0.1:{port}/v1")
     left = list(scripts)
 
+    async def serve(connection: anyio.abc.SocketStream) -> None:
+        buffer, stays = b"", True
+        while stays:
+            request, buffer = await _read_request(connection, buffer, server)
+            server.requests.append(request)
+            server.asked.set()
+            stays = await _play(connection, left.pop(0) if len(left) > 1 else left[0], server)
+
     async def handle(connection: anyio.abc.SocketStream) -> None:
         server.connections += 1
         server.open += 1
         try:
-            await _serve(connection, left, server)
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+                async with connection:
+                    await serve(connection)
         finally:
             server.open -= 1
 
@@ -120,21 +120,6 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
             yield server
         finally:
             tasks.cancel_scope.cancel()
-
-
-async def _serve(
-    connection: anyio.abc.SocketStream, left: list[Sequence[Step]], server: ScriptedServer
-) -> None:
-    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-        async with connection:
-            buffer = b""
-            while True:
-                request, buffer = await _read_request(connection, buffer, server)
-                server.requests.append(request)
-                server.asked.set()
-                script = left.pop(0) if len(left) > 1 else left[0]
-                if not await _play(connection, script, server):
-                    return
 
 
 async def _read_request(
@@ -166,10 +151,8 @@ async def _play(connection: anyio.abc.SocketStream, script: Sequence[Step], serv
             server.bytes_out += len(step)
             await connection.send(step)
         elif step == WAIT_FOR_CLOSE:
-            server.is_silent = True
             with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                 await connection.receive()
-            server.is_silent = False
             server.closed.set()
             return False
         elif step == RESET:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +14,16 @@ from disco.endpoints.llamacpp.model.model_files import resolve_model
 
 __all__ = ["LlamaServer", "free_port", "llama_cpp_server", "native_llama_server", "smollm2_gguf"]
 
-_CHILD = Path(__file__).with_name("llama_server_child.py")
-
 
 @dataclass(frozen=True, slots=True)
 class LlamaServer:
-    """A running server.
-
-    Attributes:
-        base_url: for `openai.AsyncOpenAI`.
-        model: the name it serves the model under.
-        gguf: the model file.
-        pid: the process that holds the model.
-        process: of `native_llama_server`: to kill it.
-    """
+    """A running server: for `openai.AsyncOpenAI`, its model's name and file, and the process that holds the model."""
 
     base_url: str
     model: str
     gguf: Path
     pid: int | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[str] | None = None  # of `native_llama_server`: to kill it
 
 
 def smollm2_gguf() -> Path:
@@ -51,32 +40,16 @@ def llama_cpp_server(*, context_tokens: int = 2048, api_key: str | None = None) 
 
 @contextlib.contextmanager
 def native_llama_server(*, context_tokens: int = 2048, slots: int = 1) -> Iterator[LlamaServer]:
-    """llama.cpp's own llama-server, from the `xllamacpp` wheel, on one thread.
-
-    Args:
-        context_tokens: of each slot.
-        slots: answers it writes at once.
-    """
-    gguf = smollm2_gguf()
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, str(_CHILD), str(gguf), str(context_tokens), str(slots)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
+    """llama.cpp's own llama-server, from the `xllamacpp` wheel, on one thread; `context_tokens` of each slot."""
+    gguf, child = smollm2_gguf(), Path(__file__).with_name("llama_server_child.py")
+    command = [sys.executable, str(child), str(gguf), str(context_tokens), str(slots)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
         try:
-            line = process.stdout.readline().decode().strip()
-            if not line.startswith("http"):
-                log.seek(0)
-                tail = log.read().decode(errors="replace")[-1000:]
-                raise RuntimeError(f"llama-server did not come up: {tail}")
+            line = process.stdout.readline().strip()
+            assert line.startswith("http"), f"llama-server did not come up: {' '.join(command)}"
             yield LlamaServer(f"{line}/v1", "smollm2-135m", gguf, process.pid, process)
         finally:
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()

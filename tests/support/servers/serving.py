@@ -24,14 +24,7 @@ HELLO = [{"role": "user", "content": "Tell me about the sea."}]
 
 @dataclass
 class Served:
-    """A running `serve`.
-
-    Attributes:
-        base_url: for an OpenAI client.
-        client: who answers; lives in the portal's loop.
-        portal: into that loop.
-        routes: the route records so far.
-    """
+    """A running `serve`: its base_url, who answers (in the portal's loop), and the route records so far."""
 
     base_url: str
     client: AsyncDisco
@@ -53,13 +46,10 @@ class Served:
         at: str | None = None,
     ) -> Answer:
         """One HTTP request, without any client library's opinion. `body`: JSON, bytes or an iterable of bytes."""
-        connection = http.client.HTTPConnection(*self.address, timeout=60)
         data = json.dumps(body).encode() if isinstance(body, dict | list) else body
-        fixed = {} if at is None else {"Host": at}
-        with contextlib.closing(connection):
-            connection.request(
-                method or ("GET" if body is None else "POST"), path, data, {**fixed, **(headers or {})}
-            )
+        fields = {**({} if at is None else {"Host": at}), **(headers or {})}
+        with contextlib.closing(http.client.HTTPConnection(*self.address, timeout=60)) as connection:
+            connection.request(method or ("GET" if body is None else "POST"), path, data, fields)
             response = connection.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
@@ -98,8 +88,7 @@ class Answer:
         assert self.headers["content-type"] == "application/json"
         error = self.json["error"]
         assert {"message", "type", "param", "code"} <= set(error)
-        assert isinstance(error["message"], str)
-        assert isinstance(error["type"], str)
+        assert (type(error["message"]), type(error["type"])) == (str, str)
         return error
 
 
@@ -138,9 +127,6 @@ def serving(make: Callable[..., AsyncDisco], **options: Any) -> Iterator[Served]
 @contextlib.contextmanager
 def upstream(*scripts: Any) -> Iterator[ScriptedServer]:
     """The scripted server in a loop of its own. It answers the warm-up before it plays the first script."""
-    no_models = answer(b'{"object":"list","data":[]}')
-    with (
-        start_blocking_portal("asyncio") as portal,
-        portal.wrap_async_context_manager(scripted_server(no_models, *scripts)) as server,
-    ):
+    scripted = scripted_server(answer(b'{"object":"list","data":[]}'), *scripts)
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(scripted) as server:
         yield server

@@ -11,30 +11,27 @@ from anyio.from_thread import start_blocking_portal
 
 __all__ = ["listening"]
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
-
 
 @contextlib.contextmanager
-def listening(serve: Serve) -> Iterator[int]:
+def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]],
+) -> Iterator[int]:
     """Run `serve` for every connection to the port that this yields; at the end all of them are cut."""
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         connections.add(task)
         try:
-            await serve(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the client left, or is cut off; of a cancelled task, asyncio's streams would print a traceback
-        finally:
+            # The client left, or is cut off; of a cancelled task, asyncio's streams would print a traceback.
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                await serve(reader, writer)
             writer.close()
-            try:
-                with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                    await writer.wait_closed()
-            finally:
-                writer.transport.abort()  # where it was cut, its client may read no more
-                connections.discard(task)
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+        finally:
+            writer.transport.abort()  # where it was cut, its client may read no more
+            connections.discard(task)
 
     async def start() -> asyncio.Server:
         return await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server on a socket that always knows the weather in Paris: text, tool calls, JSON.
 
-For clients of all kinds, in other processes too. What it answers follows from the request alone: a tool is called
-where one is offered and was not called yet, a schema is filled in where there is one, else it writes a sentence.
+What it answers follows from the request alone: a tool is called where one is offered and was not called yet, a schema
+is filled in where there is one, else it writes a sentence.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 __all__ = ["SENTENCE", "WeatherServer", "weather_server"]
@@ -19,14 +19,8 @@ __all__ = ["SENTENCE", "WeatherServer", "weather_server"]
 SENTENCE = "It is sunny in Paris."
 FACTS = {"city": "Paris", "country": "France"}
 USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
-
-
-@dataclass
-class WeatherServer:
-    """Where it listens, and the bodies it was sent."""
-
-    base_url: str
-    bodies: list[dict[str, Any]] = field(default_factory=list)
+WeatherServer = SimpleNamespace
+"""`base_url`, and the `bodies` it was sent."""
 
 
 @contextlib.contextmanager
@@ -34,7 +28,7 @@ def weather_server() -> Iterator[WeatherServer]:
     """Serve on a loopback port, in a thread."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as http:
         http.daemon_threads = True
-        http.known = WeatherServer(f"http://127.0.0.1:{http.server_address[1]}/v1")
+        http.known = WeatherServer(base_url=f"http://127.0.0.1:{http.server_address[1]}/v1", bodies=[])
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -49,7 +43,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.known.bodies.append(body)
         kind = "text/event-stream" if body.get("stream") else "application/json"
-        data = b"".join(_events(body)) if body.get("stream") else json.dumps(_completion(body)).encode()
+        message, reason = _message(body)
+        answer = _events if body.get("stream") else _completion
+        data = answer(body, message, reason).encode()
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -77,22 +73,18 @@ def _filled(schema: dict[str, Any]) -> str:
     return json.dumps({name: value for name, value in FACTS.items() if name in schema["properties"]})
 
 
-def _envelope(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "choices": choices}
+def _made(kind: str, *choices: dict[str, Any], **more: Any) -> str:
+    return json.dumps(
+        {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "choices": choices, **more}
+    )
 
 
-def _completion(body: dict[str, Any]) -> dict[str, Any]:
-    message, reason = _message(body)
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": None, **message},
-        "finish_reason": reason,
-    }
-    return {**_envelope("chat.completion", [choice]), "usage": USAGE}
+def _completion(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
+    whole = {"role": "assistant", "content": None, **message}
+    return _made("chat.completion", {"index": 0, "message": whole, "finish_reason": reason}, usage=USAGE)
 
 
-def _events(body: dict[str, Any]) -> Iterator[bytes]:
-    message, reason = _message(body)
+def _events(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if "content" in message else None}]
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -100,16 +92,12 @@ def _events(body: dict[str, Any]) -> Iterator[bytes]:
         pieces = _pieces(function["arguments"])
         deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
     deltas += [{"content": piece} for piece in _pieces(message.get("content", ""))]
-    ends = [(delta, None) for delta in deltas] + [({}, reason)]
-    chunks = [
-        _envelope("chat.completion.chunk", [{"index": 0, "delta": delta, "finish_reason": end}])
-        for delta, end in ends
-    ]
+    chunk = "chat.completion.chunk"
+    chunks = [_made(chunk, {"index": 0, "delta": delta, "finish_reason": None}) for delta in deltas]
+    chunks.append(_made(chunk, {"index": 0, "delta": {}, "finish_reason": reason}))
     if (body.get("stream_options") or {}).get("include_usage"):
-        chunks.append({**_envelope("chat.completion.chunk", []), "usage": USAGE})
-    for chunk in chunks:
-        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
-    yield b"data: [DONE]\n\n"
+        chunks.append(_made(chunk, usage=USAGE))
+    return "".join(f"data: {data}\n\n" for data in [*chunks, "[DONE]"])
 
 
 def _pieces(text: str) -> list[str]:
