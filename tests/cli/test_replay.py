@@ -1,4 +1,4 @@
-"""`disco replay`: what is printed where, and what a mistake looks like."""
+"""`disco replay`: what is printed where; and what a mistake looks like, in every command."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from disco.cli import main
 from disco.cli.main import _parser
 from disco.cli.option_types import parse_budgets, parse_exchange_rate, parse_policies, parse_price
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
-from disco.errors import ConfigurationError
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.sweep import sweep
@@ -72,18 +69,17 @@ def test_figures_are_those_of_the_sweep(path, trace, tmp_path, capsys):
 def test_without_options_it_says_what_was_assumed_and_what_is_best(path, capsys):
     assert main(["replay", path]) == 0
     printed = capsys.readouterr().out
-    assert "Device: the shipped profile xiaomi14-qwen1.5-0.5b" in printed
-    assert "Server: the shipped profile gpt-4o-mini-2024" in printed
-    assert "drawn from the server's profile" in printed
-    for policy in ("length_threshold", "random", "server_only", "device_only", "oracle"):
-        assert policy in printed
+    for part in (
+        "Device: the shipped profile xiaomi14-qwen1.5-0.5b",
+        "Server: the shipped profile gpt-4o-mini-2024",
+        "drawn from the server's profile",
+        *("length_threshold", "random", "server_only", "device_only", "oracle"),
+        "lowest P99 TTFT",
+        "against server_only",
+    ):
+        assert part in printed
     assert "optimal_wait" not in printed  # the server is the dear side: there is no wait to choose
     assert printed.count("length_threshold │") == 9
-    assert "lowest P99 TTFT" in printed
-    assert "against server_only" in printed
-
-
-def test_a_profile_measured_on_this_machine_comes_first(path, capsys):
     mine = load_device("pixel7pro-bloom-1.1b").model_copy(update={"name": "mine"})
     save_profile(mine, user_profile_dir() / "mine.toml")
     assert main(["replay", path, *FEW]) == 0
@@ -102,34 +98,17 @@ def test_json_on_standard_output_is_alone_there_and_a_page_is_written(path, tmp_
 
 
 def test_every_pair_of_devices_and_servers_is_replayed(path, tmp_path):
-    devices, servers = (
-        ("pixel7pro-bloom-560m", "xiaomi14-qwen1.5-0.5b"),
-        ("deepseek-v3-2025", "gpt-4o-mini-2024"),
-    )
+    devices = ("pixel7pro-bloom-560m", "xiaomi14-qwen1.5-0.5b")
+    servers = ("deepseek-v3-2025", "gpt-4o-mini-2024")
     named = [*(f"--device={name}" for name in devices), *(f"--server={name}" for name in servers)]
     cells = replayed(tmp_path, path, "--policy=auto", "--budget=0.5", *named)["cells"]
     assert [cell["scenario"] for cell in cells] == [f"{d} × {s}" for d in devices for s in servers]
 
 
-def test_processes_change_nothing(path, tmp_path):
-    one, two = (replayed(tmp_path, path, *FEW, "--seeds", "2", "--jobs", jobs) for jobs in ("1", "2"))
-    assert one == two
-
-
 def test_token_by_token_with_moves_beside_without(tmp_path):
     path = tmp_path / "short.jsonl"
     write_trace(alpaca_like(20, 1), path)
-    options = (
-        "--policy",
-        "server_only",
-        "--migrate",
-        "--pace",
-        "8",
-        "--max-tokens",
-        "64",
-        "--device-slots",
-        "1",
-    )
+    options = ("--policy=server_only", "--migrate", "--pace=8", "--max-tokens=64", "--device-slots=1")
     document = replayed(tmp_path, str(path), *options)
     staying, moving = document["cells"]
     assert (staying["arm"]["migrate"], moving["arm"]["migrate"]) == (False, True)
@@ -188,16 +167,15 @@ def test_a_trace_with_times_replays_its_own(tmp_path, trace, capsys):
     assert cell["summary"]["ttft_p99_s"]["mean"] == 0.25
 
 
-@pytest.mark.parametrize("name", ["disco", "paper"])
-def test_the_papers_evaluation_is_one_command(name, tmp_path, capsys, monkeypatch):
+def test_the_papers_evaluation_is_one_command(tmp_path, capsys, monkeypatch):
     amount = {"requests": 30, "event_requests": 2, "budgets": (0.0, 1.0)}
     monkeypatch.setattr("disco.cli.replay_paper.QUICK", amount)
-    document = replayed(tmp_path, name, "--quick", "--runs", "1", "--jobs", "1")
+    document = replayed(tmp_path, "paper", "--quick", "--runs", "1", "--jobs", "1")
     captured = capsys.readouterr()
     for item in ("Table 2", "Table 3", "Figure 6", "Figure 7", "Figure 9"):
         assert item in captured.out
     assert document["setup"]["requests"] == 30
-    assert ("is called `disco replay disco` now" in captured.err) == (name == "paper")
+    assert "is called `disco replay disco` now" in captured.err
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -205,7 +183,8 @@ def test_the_papers_evaluation_is_one_command(name, tmp_path, capsys, monkeypatc
 MISTAKES = [
     ("--budget 1.2", "between 0 and 1"),
     ("--budget 0:2:0.5", "between 0 and 1"),
-    ("--budget half", "0:1:0.1"),
+    *((f"--budget {budget}", "0:1:0.1") for budget in ("half", "0:1:0", "1:0:0.1", "0:inf:1", "0.5,")),
+    ("--budget nan", "between 0 and 1"),
     ("--tail 1", "tail must be a share"),
     ("--policy wait_tme", "Did you mean 'wait_time'"),
     ("--policy recorded", "this trace has none"),
@@ -225,7 +204,6 @@ MISTAKES = [
     ("--jobs 2 --scheduler tcp://127.0.0.1:1", "not both"),
     ("--scheduler nowhere", "is host:port"),
     ("--chunk-rows 0", "--chunk-rows must be at least 1"),
-    ("--json no/such/folder/x.json", "there is no folder"),
     ("--html no/such/folder/x.html", "there is no folder"),
     ("--json x.out --html x.out", "--html x.out: --json writes this file too"),
     ("--format burst", "Did you mean 'burstgpt'"),
@@ -244,6 +222,16 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+MISTAKES_OF_TUNE = [
+    ("--out mine", ".toml"),
+    ("--out no/folder/mine.toml", "there is no folder"),
+    ("--max-cost cheap", "a cost limit is"),
+    ("--max-p99 0", "above 0"),
+    ("--verify-requests 0", "--verify-requests"),
+    ("--device a --device b", "one --device at a time"),
+]
+
+
 def refused(capsys, *arguments: str) -> str:
     """The one line that a mistake is answered with."""
     assert main(list(arguments)) == 2
@@ -254,48 +242,38 @@ def refused(capsys, *arguments: str) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[options for options, _ in MISTAKES])
-def test_a_mistake_is_one_clear_line(path, options, message, capsys):
-    assert message in refused(capsys, "replay", path, *options.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        *((f"replay TRACE {options}", message) for options, message in MISTAKES),
         ("replay nowhere", "A trace is a file; for `disco replay` also `synthetic` or `disco`"),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
         ("replay synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests"),
-        ("replay synthetic --format disco", "--format does not apply"),
         ("replay synthetic --chunk-rows 5", "--chunk-rows does not apply"),
-        (
-            "chat --model gpt-4o",
-            "--model names the server's model, but without OPENAI_API_KEY there is no server",
-        ),
+        ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
+        *((f"tune TRACE {options}", message) for options, message in MISTAKES_OF_TUNE),
     ],
+    ids=lambda value: value if " " in value else "",
 )
-def test_so_are_those_before_anything_is_read_or_started(arguments, message, capsys, monkeypatch):
+def test_a_mistake_is_one_clear_line(path, arguments, message, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert message in refused(capsys, *arguments.split())
+    assert message in refused(capsys, *arguments.replace("TRACE", path).split())
 
 
 def replay_options() -> list[tuple[str, ...]]:
-    """Every option of `disco replay`, with a value that fits it."""
+    """Every option of `disco replay` that is not for all its kinds, with a value that fits it."""
     known = {"--seeds": "7", "--tail": "0.1", "--requests": "9", "--chunk-rows": "5", "--max-tokens": "9"}
     replay = _parser()._subparsers._group_actions[0].choices["replay"]
-    actions = [a for a in replay._actions if a.option_strings and a.dest != "help"]
-    return [
-        (a.option_strings[0],) if a.nargs == 0 else (a.option_strings[0], known.get(a.option_strings[0], "1"))
-        for a in actions
-    ]
+    actions = [(a.option_strings[0], a.nargs) for a in replay._actions if a.option_strings]
+    for_all = {"-h", "--json", "--html", "--jobs", "--scheduler", "--lengths", "--quick", "--runs"}
+    named = [(name, nargs) for name, nargs in actions if name not in for_all]
+    return [(name,) if nargs == 0 else (name, known.get(name, "1")) for name, nargs in named]
 
 
-FOR_ALL = {"--json", "--html", "--jobs", "--scheduler", "--lengths", "--quick", "--runs"}
-
-
-@pytest.mark.parametrize("given", [o for o in replay_options() if o[0] not in FOR_ALL], ids=lambda o: o[0])
+@pytest.mark.parametrize("given", replay_options(), ids=lambda o: o[0])
 def test_what_the_paper_sets_is_refused(given, capsys):
     assert f"{given[0]} " in refused(capsys, "replay", "disco", *given)
 
@@ -334,11 +312,9 @@ def test_an_answer_that_would_never_end_is_refused_where_it_is_run_token_by_toke
     assert main(["replay", str(path), "--policy", "race"]) == 0
 
 
-def test_without_plotly_a_page_is_refused_before_the_work(path, tmp_path, capsys, monkeypatch):
+def test_without_plotly_a_page_is_refused_before_the_work(path, capsys, monkeypatch):
     monkeypatch.setattr("disco.cli.output_files.find_spec", lambda _name: None)
-    assert 'pip install "disco-llm[replay]"' in refused(
-        capsys, "replay", path, "--html", str(tmp_path / "x.html")
-    )
+    assert 'pip install "disco-llm[replay]"' in refused(capsys, "replay", path, "--html", "x.html")
 
 
 def test_help_needs_none_of_it():
@@ -353,35 +329,11 @@ def test_help_needs_none_of_it():
     assert ran.stdout.strip() == "[]"
 
 
-# ---------------------------------------------------------------------- what options mean
-
-
-@pytest.mark.parametrize(
-    ("text", "budgets"),
-    [
-        ("0.5", [0.5]),
-        ("0.1,0.3", [0.1, 0.3]),
-        ("0:1:0.1", [i / 10 for i in range(11)]),
-        ("0:1:0.3", [0.0, 0.3, 0.6, 0.9]),
-        ("1:1:1", [1.0]),
-    ],
-)
-def test_budgets(text, budgets):
-    assert parse_budgets(text) == budgets
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=12) | st.from_regex(r"[0-9.:,eE+-]{1,12}", fullmatch=True))
-def test_budgets_are_shares_or_a_mistake(text):
-    try:
-        budgets = parse_budgets(text)
-    except ConfigurationError:
-        return
-    assert budgets
-    assert all(0.0 <= budget <= 1.0 for budget in budgets)
-
-
-def test_prices_rates_and_policies():
+def test_what_options_mean():
+    assert parse_budgets("0.1,0.3") == [0.1, 0.3]
+    assert parse_budgets("0:1:0.1") == [i / 10 for i in range(11)]
+    assert parse_budgets("0:1:0.3") == [0.0, 0.3, 0.6, 0.9]
+    assert parse_budgets("1:1:1") == [1.0]
     assert parse_price("0.15,0.60").usd_per_mtok_out == 0.6
     assert parse_exchange_rate("4e-12") == ExchangeRate(usd_per_mflop=4e-12)
     assert parse_exchange_rate("device-constrained") == PAPER_DEVICE_CONSTRAINED
