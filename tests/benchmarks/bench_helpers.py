@@ -198,8 +198,7 @@ async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | Non
 def show(spans: Spans) -> None:
     """One row for each way of reading."""
     table = Columns(
-        *(("", "<34"), ("openai", ">9.1f"), ("disco", ">9.1f"), ("of openai", ">11.3f"), ("<= 0.25", ">9")),
-        *(("of litellm", ">12.3f"), ("<= 0.06", ">9")),
+        " <34 | openai >9.1f | disco >9.1f | of openai >11.3f | <= 0.25 >9 | of litellm >12.3f | <= 0.06 >9"
     )
     beside = spans.get((LITELLM, LITELLM))
     for way in (*ASYNC, *SYNC):

@@ -45,13 +45,7 @@ def main() -> None:
     # The first turn fills the file cache and writes the byte code.
     found = asyncio.run(by_turns({statement: partial(once, statement) for statement in STATEMENTS}, turns))
     print(f"{turns} fresh interpreters each, taking turns; medians")
-    table = Columns(
-        ("statement", "<47"),
-        ("ms", ">8.0f"),
-        ("ratio", ">8.3f"),
-        ("modules", ">9"),
-        ("  heavy ones among them", ""),
-    )
+    table = Columns("statement <47 | ms >8.0f | ratio >8.3f | modules >9 |   heavy ones among them <")
     spans = {statement: [took_s for took_s, _, _ in runs] for statement, runs in found.items()}
     for statement, took in spans.items():
         _, modules, heavy = found[statement][-1]

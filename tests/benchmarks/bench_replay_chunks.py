@@ -70,8 +70,8 @@ def main() -> None:
     millions = [float(text) for text in sys.argv[1:]] or MILLIONS
     print(f"{len(ARMS)} arms, chunks of {CHUNK_ROWS:,} requests, Parquet, one process\n")
     table = Columns(
-        *(("requests", ">12,"), ("file MiB", ">10.0f"), ("survey s", ">10.2f"), ("replay s", ">10.2f")),
-        *(("arms × requests/s", ">18,.0f"), ("peak MiB", ">10.0f")),
+        "requests >12, | file MiB >10.0f | survey s >10.2f | replay s >10.2f | "
+        "arms × requests/s >18,.0f | peak MiB >10.0f"
     )
     with tempfile.TemporaryDirectory(prefix="disco-bench-") as folder:
         path = Path(folder) / "trace.parquet"

@@ -237,8 +237,8 @@ def main() -> None:
     what = f"{given.requests} requests, {tokens} tokens, race with moves at {SCENARIO.pace_tps} tokens/s"
     print(f"{what}; {given.rounds} rounds")
     table = Columns(
-        *(("", "20"), ("req/s", ">8.0f"), ("µs/token", ">10.2f"), ("disco is", ">10"), ("TTFT s", ">9.4f")),
-        *(("moved", ">7.2f"), ("released", ">10.0f"), ("cost USD", ">10.5f")),
+        " 20 | req/s >8.0f | µs/token >10.2f | disco is >10 | TTFT s >9.4f | moved >7.2f | "
+        "released >10.0f | cost USD >10.5f"
     )
     for (name, spans), found in zip(took_s.items(), (ours, other), strict=True):
         median_s = statistics.median(spans)

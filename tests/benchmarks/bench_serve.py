@@ -45,8 +45,8 @@ from disco.cli import main
 sys.exit(main(["serve", *sys.argv[1:]]))
 """
 STREAMS = (
-    *(("", "<28"), ("chunks", ">8"), ("lost", ">6"), ("wrong", ">7"), ("s", ">8.1f"), ("CPU", ">7.0%")),
-    *(("µs/chunk", ">10.0f"), ("delay", ">9.1f"), ("p99", ">9.1f"), ("max", ">9.1f")),
+    " <28 | chunks >8 | lost >6 | wrong >7 | s >8.1f | "
+    "CPU >7.0% | µs/chunk >10.0f | delay >9.1f | p99 >9.1f | max >9.1f"
 )
 NUMBERED = re.compile(rb'"content":\s*"(\d+)\.(\d+)\.(\d+) "')
 
@@ -112,14 +112,8 @@ async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: 
     }
     print(f"\n{requests} requests of each kind, in turns; ms")
     table = Columns(
-        *(
-            ("request", "<28"),
-            ("direct", ">8.2f"),
-            ("disco", ">8.2f"),
-            ("through", ">9.2f"),
-            ("added", ">+8.2f"),
-        ),
-        *(("p90", ">+8.2f"), ("CPU of serve", ">14.2f"), ("<= 1 ms", ">9")),
+        "request <28 | direct >8.2f | disco >8.2f | through >9.2f | added >+8.2f | p90 >+8.2f | "
+        "CPU of serve >14.2f | <= 1 ms >9"
     )
     keep: Any = {"max_retries": 0, "api_key": "none"}
     async with (
@@ -238,12 +232,12 @@ def main() -> None:
     with serving(numbers) as behind, disco_serve(behind) as (through, pid, preset):
         asyncio.run(compare(behind, through, pid, preset, given.requests))
         print("\none stream, a chunk every 10 ms: what serve adds to each chunk, from writing to reading")
-        table = Columns(*STREAMS)
+        table = Columns(STREAMS)
         alone = asyncio.run(hold(table, "direct", behind, None, 1, given.chunks, 0.01))
         more_ms = asyncio.run(hold(table, "through", through, pid, 1, given.chunks, 0.01)) - alone
         print(f"target: at most {ADDED_MS:g} ms added at the median: {more_ms:.2f}, {met(more_ms, ADDED_MS)}")
         print(f"\n{given.streams} streams at once, {given.chunks} chunks each; CPU of serve; delay in ms")
-        table = Columns(*STREAMS)
+        table = Columns(STREAMS)
         for gap_s in given.gaps:
             what = f"every {gap_s * 1e3:g} ms" if gap_s else "as fast as it goes"
             for name, url, process in (("direct", behind, None), ("through", through, pid)):

@@ -78,10 +78,7 @@ async def soak(minutes: float, seed: int) -> None:
             while time.monotonic() < until_at:
                 await one(rng.choice(clients), server.model, rng, ends)
 
-        table = Columns(
-            *(("min", ">8.1f"), ("requests", ">10"), ("RSS MB", ">9.1f"), ("fds", ">6")),
-            *(("threads", ">9"), ("tasks", ">7")),
-        )
+        table = Columns("min >8.1f | requests >10 | RSS MB >9.1f | fds >6 | threads >9 | tasks >7")
 
         def line() -> None:
             gc.collect()

@@ -65,11 +65,11 @@ def met(figure: float, target: float, missed: str = "missed") -> str:
 
 
 class Columns:
-    """A table with a heading; `columns` are title and format, such as ("ms", ">8.1f"). Text has the width only."""
+    """A table with a heading, of titles and formats such as "policy <18 | ms >8.1f". Text has the width only."""
 
-    def __init__(self, *columns: tuple[str, str]) -> None:
-        self._formats = [how for _, how in columns]
-        self.row(*(title for title, _ in columns))
+    def __init__(self, columns: str) -> None:
+        titles, _, self._formats = zip(*(each.rpartition(" ") for each in columns.split(" | ")), strict=True)
+        self.row(*titles)
 
     def row(self, *cells: object) -> None:
         out = ""

@@ -1,8 +1,9 @@
-"""`disco replay`: what is printed where; and what a mistake looks like, in every command."""
+"""`disco replay` and `disco tune`: what is printed where; and what a mistake looks like, in every command."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +14,13 @@ import pytest
 from disco.cli import main
 from disco.cli.main import _parser
 from disco.cli.option_types import parse_budgets, parse_exchange_rate, parse_policies, parse_price
+from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE, DEFAULTS, OBJECTIVES
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
+from disco.dispatch import load_preset
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.sweep import sweep
+from disco.replay.tuning import objective
 from disco.replay.workload.scenario import Arm, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 
@@ -129,13 +133,9 @@ def test_rows_left_out_are_reported(tmp_path, capsys):
         assert "line 3" in printed
 
 
-def test_in_chunks_the_figures_are_the_same_but_for_the_oracle(path, tmp_path, capsys):
-    options = (path, "--policy", "random", "--policy", "oracle", "--budget", "0.3")
-    whole, chunks = (replayed(tmp_path, *options, *more)["cells"] for more in ((), ("--chunk-rows", "100")))
-    assert [cell["arm"]["policy"] for cell in chunks] == ["random"]
-    for name in ("ttft_mean_s", "cost_usd", "budget_used"):
-        found, want = (cells[0]["summary"][name]["mean"] for cells in (chunks, whole))
-        assert found == pytest.approx(want, rel=1e-12)
+def test_in_chunks_there_is_no_oracle(path, tmp_path, capsys):
+    options = (path, "--policy=random", "--policy=oracle", "--budget=0.3", "--chunk-rows=100")
+    assert [cell["arm"]["policy"] for cell in replayed(tmp_path, *options)["cells"]] == ["random"]
     assert "without the oracle" in capsys.readouterr().out
 
 
@@ -145,18 +145,6 @@ def test_synthetic_requests_differ_from_seed_to_seed(tmp_path):
     assert summary["requests"] == 300
     # Only the device's times: they hang on the prompts alone, so it is the prompts that differ.
     assert summary["ttft_mean_s"]["low"] < summary["ttft_mean_s"]["mean"]
-
-
-def test_an_endpoint_alone_that_is_best_is_called_so(capsys):
-    """Of 2,000 made-up requests, server_only has the lowest P99 at its own cost."""
-    assert main(["replay", "synthetic", "--requests", "2000", "--budget", "0.5,0.9"]) == 0
-    printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if line.startswith("│ server_only"))
-    p99 = row.split("│")[7].strip()
-    assert (
-        f"server_only has the lowest P99 TTFT of the policies compared at no more than server_only's cost: {p99} s."
-        in (" ".join(printed.split()))
-    )
 
 
 def test_a_trace_with_times_replays_its_own(tmp_path, trace, capsys):
@@ -176,6 +164,35 @@ def test_the_papers_evaluation_is_one_command(tmp_path, capsys, monkeypatch):
         assert item in captured.out
     assert document["setup"]["requests"] == 30
     assert "is called `disco replay disco` now" in captured.err
+
+
+def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_had_says_what_could(
+    tmp_path, capsys
+):
+    path, out = str(tmp_path / "short.csv"), tmp_path / "mine.toml"
+    write_trace(alpaca_like(200, 1), path)
+    options = ["--objective=p99-ttft", "--max-tokens=16", "--jobs=1", "--verify-requests=10"]
+    assert main(["tune", path, *options, "--max-cost", "0.8x", "--out", str(out)]) == 0
+    preset = load_preset(out)
+    printed = capsys.readouterr().out
+    assert preset.summary in " ".join(printed.split())
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    (chosen,) = (row for row in rows if row[0].startswith("▶"))
+    (alone,) = (row for row in rows if row[0].startswith("server_only, as it is"))
+    said = re.fullmatch(
+        r"(.+): P99 of TTFT (\S+) s, mean (\S+) s; server_only: (\S+) s and (\S+) s, (\S+)x its cost\.",
+        preset.summary,
+    )
+    assert (f"▶ {said[1]}", f"{said[6]}×") == (chosen[0], chosen[8])
+    shown = [float(row[column]) for row in (chosen, alone) for column in (5, 4)]
+    assert [float(x) for x in said.groups()[1:5]] == pytest.approx(shown, abs=0.006)
+    comment = out.read_text(encoding="utf-8").partition("summary =")[0]
+    for part in ("p99-ttft", "Trace: short", "server_only", "xiaomi14-qwen1.5-0.5b"):
+        assert part in " ".join(comment.replace("#", "").split())
+    out.unlink()
+    assert main(["tune", path, *options[1:], "--max-cost", "0.00001x", "--out", str(out)]) == 2
+    assert "The cheapest is" in capsys.readouterr().err
+    assert not out.exists()
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -338,3 +355,16 @@ def test_what_options_mean():
     assert parse_exchange_rate("4e-12") == ExchangeRate(usd_per_mflop=4e-12)
     assert parse_exchange_rate("device-constrained") == PAPER_DEVICE_CONSTRAINED
     assert parse_policies(["race", "oracle", "race"]) == ["race", "oracle"]
+
+
+def test_defaults_of_the_command_and_of_the_library_agree():
+    """`options.py` repeats them so that --help stays quick."""
+    assert OBJECTIVES == objective.OBJECTIVES
+    assert float(DEFAULT_EXCHANGE_RATE) == load_preset("balanced").cost.exchange_rate
+    commands = _parser()._subparsers._group_actions[0].choices
+    for name in ("replay", "tune"):
+        for action in commands[name]._actions:
+            if action.dest in DEFAULTS:
+                assert action.default is None, "otherwise nobody sees whether it was given"
+                shown = action.help.partition("(default: ")[2]
+                assert shown.startswith(("by its columns", str(DEFAULTS[action.dest]).removesuffix(".0")))
