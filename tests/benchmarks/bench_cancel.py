@@ -7,27 +7,19 @@ nothing: `tests/cancellation` does.
 
 from __future__ import annotations
 
-import argparse
 import logging
-import sys
-from pathlib import Path
 
 import anyio
+import helpers.tests_path  # noqa: F401
+import moved_clock
+from helpers.measuring import options
+from leaving import BROKEN_OFF, LEFT, READING, WAITING, break_off, device, leave, scene
 from rich.console import Console
 from rich.table import Table
 
-sys.path[:0] = [
-    str(Path(__file__).parents[1] / name) for name in (".", "support", "support/servers", "cancellation")
-]
-
-import moved_clock  # noqa: E402 - lies beside this folder
-from leaving import BROKEN_OFF, LEFT, READING, WAITING, break_off, device, leave, scene  # noqa: E402 - lies beside this folder
-
-UNTIMED = {  # the time is up before, or after, the moment
-    ("model loads", "fail_after"),
-    ("model loads", "deadline"),
-    ("last token came", "fail_after"),
-    ("last token came", "deadline"),
+# The time is up before, or after, the moment.
+UNTIMED = {
+    (moment, way) for moment in ("model loads", "last token came") for way in ("fail_after", "deadline")
 }
 
 
@@ -53,18 +45,18 @@ async def measure(rounds: int, table: Table, backend: str) -> list[float]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rounds", type=int, default=5, help="of each; the slowest is shown")
-    arguments.add_argument("--backend", choices=("asyncio", "trio"), action="append")
-    given = arguments.parse_args()
+    given = options(
+        __doc__,
+        rounds=(5, "of each; the slowest is shown"),
+        backend=(["asyncio", "trio"], "asyncio, trio or both"),
+    )
     logging.disable(logging.WARNING)
     console = Console(width=120)
-    for backend in given.backend or ("asyncio", "trio"):
-        table = Table(
-            "moment", *LEFT, *BROKEN_OFF, title=f"{backend}: ms until quiet, slowest of {given.rounds}"
-        )
-        name, options = moved_clock.backend(backend)
-        all_s = anyio.run(measure, given.rounds, table, backend, backend=name, backend_options=options)
+    for backend in given.backend:
+        title = f"{backend}: ms until quiet, slowest of {given.rounds}"
+        table = Table("moment", *LEFT, *BROKEN_OFF, title=title)
+        name, how = moved_clock.backend(backend)
+        all_s = anyio.run(measure, given.rounds, table, backend, backend=name, backend_options=how)
         console.print(table)
         over = sum(took_s > 0.2 for took_s in all_s)
         median = sorted(all_s)[len(all_s) // 2]

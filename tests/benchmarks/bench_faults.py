@@ -24,21 +24,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-for folder in ("support/servers", "support", "."):  # the tests' fault laboratory
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
-
-from faults.proxy_server.proxy import fault_proxy  # noqa: E402
-from helpers.fault_clients import CONNECT_S, SILENCE_S, Got, Litellm, Sdk, Stock, litellm_process  # noqa: E402
-from helpers.fault_disco import Disco  # noqa: E402
-from helpers.fault_schedule import Turn, schedule  # noqa: E402
-from helpers.measuring import options as command_line  # noqa: E402
-from servers import llama_cpp_server  # noqa: E402
+import helpers.tests_path  # noqa: F401
+from faults.proxy_server.proxy import fault_proxy
+from helpers.fault_answers import Got, Stock
+from helpers.fault_clients import CONNECT_S, SILENCE_S, Litellm, Sdk, litellm_process
+from helpers.fault_disco import Disco
+from helpers.fault_schedule import Turn, schedule
+from helpers.measuring import options, percentile
+from servers import llama_cpp_server
 
 _PLAIN = '\n[playback]\npace_tps = "off"\n[migration]\nenabled = false\n'
 
@@ -60,13 +57,8 @@ async def run(system: System, turns: Sequence[Turn]) -> tuple[Result, Stock]:
         if isinstance(system, Disco) and (not got.completed or got.wrong):
             print(f"\n{system.name}, answer {number}, {turn}: {got}", file=sys.stderr)
         if number % 10 == 0 or number == len(turns):
-            took_s = time.monotonic() - began
-            print(
-                f"\r{system.name}: {number} of {len(turns)}, {took_s:.0f} s ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            so_far = f"{number} of {len(turns)}, {time.monotonic() - began:.0f} s "
+            print(f"\r{system.name}: {so_far}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return result, await system.leaked()
 
@@ -75,9 +67,7 @@ def spread(values: Sequence[float]) -> str:
     """P50 / P99 in milliseconds."""
     if not values:
         return "–"
-    ordered = sorted(values)
-    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return f"{statistics.median(ordered) * 1e3:.0f} / {p99 * 1e3:.0f}"
+    return f"{statistics.median(values) * 1e3:.0f} / {percentile(values, 0.99) * 1e3:.0f}"
 
 
 def share(part: int, whole: int) -> str:
@@ -97,42 +87,21 @@ def overview(rows: Sequence[tuple[str, Result, Stock]]) -> None:
     print(
         "\nWaits in ms, P50 / P99; the longest wait of an answer's reader, from the request to its end; unpaced."
     )
-    head = [
-        "client",
-        "answers",
-        "faults met",
-        "completed %",
-        "exact %",
-        "broken",
-        "repeated chars",
-        "TTFT",
-        "wait, no fault",
-    ]
-    head += ["wait, fault", "wait, silent fault", "left over"]
+    head = ["client", "answers", "faults met", "completed %", "exact %", "broken", "repeated chars", "TTFT"]
+    head += ["wait, no fault", "wait, fault", "wait, silent fault", "left over"]
     out = []
     for name, result, left in rows:
         whole = [got for _, got in result if got.completed]
         unpaced = [(turn, got) for turn, got in result if got.completed and not turn.paced]
-        exact = sum(got.wrong is None for got in whole)
         calm = [got.longest_s for _, got in unpaced if not got.met]
         loud = [got.longest_s for turn, got in unpaced if got.met and not turn.silent]
         silent = [got.longest_s for turn, got in unpaced if got.met and turn.silent]
-        out.append(
-            [
-                name,
-                str(len(result)),
-                str(sum(got.met for _, got in result)),
-                share(len(whole), len(result)),
-                share(exact, len(result)),
-                str(len(result) - len(whole)),
-                str(sum(got.restarts for _, got in result)),
-                spread([got.times[0] for _, got in unpaced if got.times]),
-                spread(calm),
-                spread(loud),
-                spread(silent),
-                ", ".join(f"{count} {what}" for what, count in left.items()) or "0",
-            ]
-        )
+        row = [name, str(len(result)), str(sum(got.met for _, got in result)), share(len(whole), len(result))]
+        row += [share(sum(got.wrong is None for got in whole), len(result)), str(len(result) - len(whole))]
+        row += [str(sum(got.restarts for _, got in result))]
+        row += [spread([got.times[0] for _, got in unpaced if got.times]), spread(calm), spread(loud)]
+        row += [spread(silent), ", ".join(f"{count} {what}" for what, count in left.items()) or "0"]
+        out.append(row)
     table(head, out)
 
 
@@ -146,43 +115,23 @@ def by_kind(name: str, result: Result) -> None:
         f"the usual one there\n(to the first chunk {usual * 1e3:.0f}, between two {chunk * 1e3:.0f})."
     )
     rows = []
-    kinds = Counter(turn.kind for turn, _ in result)
-    groups: list[tuple[str, Result]] = [
-        (kind, [x for x in result if x[0].kind == kind]) for kind in sorted(kinds)
-    ]
-    groups.append(("all announced", [x for x in result if x[0].fault is not None and not x[0].silent]))
-    groups.append(("all silent", [x for x in result if x[0].silent]))
-    groups.append(("all, at the reader's pace", [x for x in result if x[0].fault is not None and x[0].paced]))
-    for kind, some in groups:
-        paced = kind.endswith("pace")
+    groups = {kind: [x for x in result if x[0].kind == kind] for kind in sorted({t.kind for t, _ in result})}
+    faulty = [x for x in result if x[0].fault is not None]
+    groups["all announced"] = [x for x in faulty if not x[0].silent]
+    groups["all silent"] = [x for x in faulty if x[0].silent]
+    groups["all, at the reader's pace"] = [x for x in faulty if x[0].paced]
+    for kind, some in groups.items():
         delays: dict[bool, list[float]] = {False: [], True: []}
         for turn, got in some:
-            if turn.paced == paced:
+            if turn.paced == kind.endswith("pace"):
                 for gap, begun in got.gaps:
                     delays[begun].append(max(0.0, gap - (chunk if begun else usual)))
-        rows.append(
-            [
-                kind,
-                str(len(some)),
-                str(sum(got.met for _, got in some)),
-                str(sum(bool(got.gaps) for _, got in some)),
-                share(sum(got.completed for _, got in some), len(some)),
-                share(sum(got.wrong is None for _, got in some), len(some)),
-                spread(delays[False]),
-                spread(delays[True]),
-            ]
-        )
-    head = [
-        "fault",
-        "answers",
-        "met",
-        "failed over",
-        "completed %",
-        "exact %",
-        "delay before text",
-        "delay in mid-text",
-    ]
-    table(head, rows)
+        counts = [len(some), sum(got.met for _, got in some), sum(bool(got.gaps) for _, got in some)]
+        good = (sum(got.completed for _, got in some), sum(got.wrong is None for _, got in some))
+        shares = [share(count, len(some)) for count in good]
+        rows.append([kind, *map(str, counts), *shares, spread(delays[False]), spread(delays[True])])
+    head = ["fault", "answers", "met", "failed over", "completed %", "exact %"]
+    table([*head, "delay before text", "delay in mid-text"], rows)
 
 
 def presets(folder: Path) -> None:
@@ -194,13 +143,14 @@ def presets(folder: Path) -> None:
 
 
 async def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--answers", type=int, default=60, help="of each client")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults")
-    parser.add_argument("--litellm", metavar="PYTHON", help="an interpreter that has litellm")
-    parser.add_argument("--only", nargs="*", help="names of clients, such as disco")
-    options: Any = parser.parse_args()
-    turns = schedule(options.answers, options.seed)
+    given = options(
+        __doc__,
+        answers=(60, "of each client"),
+        seed=(1, "of the faults"),
+        litellm=(None, "an interpreter that has litellm"),
+        only=([""], "names of clients, such as disco"),
+    )
+    turns = schedule(given.answers, given.seed)
     rows: list[tuple[str, Result, Stock]] = []
     async with contextlib.AsyncExitStack() as stack:
         server = stack.enter_context(llama_cpp_server())
@@ -209,19 +159,19 @@ async def main() -> None:
         presets(folder)
         systems: list[System] = [Disco(proxy, server, folder, one_client=one) for one in (False, True)]
         systems.append(Sdk(proxy))
-        if options.litellm is None:
+        if given.litellm is None:
             print("litellm.Router is left out: no --litellm PYTHON", file=sys.stderr)
         else:
             spare = stack.enter_context(llama_cpp_server())
-            process = await stack.enter_async_context(litellm_process(options.litellm, proxy.base_url, spare))
+            process = await stack.enter_async_context(litellm_process(given.litellm, proxy.base_url, spare))
             systems.append(Litellm(proxy, process))
         for system in systems:
-            if options.only and system.name not in options.only:
+            if any(given.only) and system.name not in given.only:
                 continue
             result, left = await run(system, turns)
             rows.append((system.name, result, left))
     faulty = sum(turn.fault is not None for turn in turns)
-    print(f"{len(turns)} answers, {faulty} of them with a fault, seed {options.seed}")
+    print(f"{len(turns)} answers, {faulty} of them with a fault, seed {given.seed}")
     print(f"clocks: {CONNECT_S:g} s to connect, {SILENCE_S:g} s of silence")
     overview(rows)
     for name, result, _ in rows:

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
-import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import openai
 from bench_stream import LONG, MESSAGES, prepared
-from helpers.measuring import met, serving, unpaced
-from helpers.measuring import options as command_line
+from helpers.measuring import Columns, by_turns, met, options, ratio, unpaced
+from helpers.prepared_server import serving
 
 from disco import AsyncDisco, Disco
 
@@ -66,69 +67,64 @@ asyncio.run(main())
 Client = Any
 
 
+async def _now(result: Any) -> Any:
+    """Of either kind of client."""
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _of(stream: Any, kind: str = "") -> int:
+    """How many chunks with content, or events of a kind with a text, come."""
+    if kind and hasattr(stream, "__aiter__"):
+        return sum([event.type == kind and bool(event.delta) async for event in stream])
+    if kind:
+        return sum([event.type == kind and bool(event.delta) for event in stream])
+    if hasattr(stream, "__aiter__"):
+        return sum([bool(chunk.choices and chunk.choices[0].delta.content) async for chunk in stream])
+    return sum([bool(chunk.choices and chunk.choices[0].delta.content) for chunk in stream])
+
+
 async def _create(client: Client) -> int:
-    return await _count(await client.chat.completions.create(**ASKED, stream=True))
+    return await _of(await _now(client.chat.completions.create(**ASKED, stream=True)))
 
 
 async def _events(client: Client) -> int:
-    async with client.chat.completions.stream(**ASKED) as stream:
-        return sum([event.type == "content.delta" and bool(event.delta) async for event in stream])
+    manager = client.chat.completions.stream(**ASKED)
+    if hasattr(manager, "__aenter__"):
+        async with manager as stream:
+            return await _of(stream, "content.delta")
+    with manager as stream:
+        return await _of(stream, "content.delta")
 
 
 async def _raw(client: Client) -> int:
-    response = await client.chat.completions.with_raw_response.create(**ASKED, stream=True)
-    return await _count(response.parse())
+    return await _of(
+        (await _now(client.chat.completions.with_raw_response.create(**ASKED, stream=True))).parse()
+    )
 
 
 async def _streaming(client: Client) -> int:
     ways = client.chat.completions.with_streaming_response
     async with ways.create(**ASKED, stream=True) as response:
-        return await _count(await response.parse())
+        return await _of(await response.parse())
 
 
 async def _responses(client: Client) -> int:
-    stream = await client.responses.create(model="long", input="Say something long.", stream=True)
-    return sum([event.type == "response.output_text.delta" async for event in stream])
+    asked = client.responses.create(model="long", input="Say something long.", stream=True)
+    return await _of(await _now(asked), "response.output_text.delta")
 
 
-async def _count(chunks: Any) -> int:
-    return sum([bool(chunk.choices and chunk.choices[0].delta.content) async for chunk in chunks])
-
-
-def _sync_create(client: Client) -> int:
-    return _sync_count(client.chat.completions.create(**ASKED, stream=True))
-
-
-def _sync_events(client: Client) -> int:
-    with client.chat.completions.stream(**ASKED) as stream:
-        return sum([event.type == "content.delta" and bool(event.delta) for event in stream])
-
-
-def _sync_raw(client: Client) -> int:
-    return _sync_count(client.chat.completions.with_raw_response.create(**ASKED, stream=True).parse())
-
-
-def _sync_responses(client: Client) -> int:
-    stream = client.responses.create(model="long", input="Say something long.", stream=True)
-    return sum([event.type == "response.output_text.delta" for event in stream])
-
-
-def _sync_count(chunks: Any) -> int:
-    return sum([bool(chunk.choices and chunk.choices[0].delta.content) for chunk in chunks])
-
-
-ASYNC: dict[str, Callable[[Client], Awaitable[int]]] = {
+ASYNC = {
     "create(stream=True)": _create,
     ".stream(), all events": _events,
     "with_raw_response, parsed": _raw,
     "with_streaming_response, parsed": _streaming,
     "responses.create(stream=True)": _responses,
 }
-SYNC: dict[str, Callable[[Client], int]] = {
-    "sync create(stream=True)": _sync_create,
-    "sync .stream(), all events": _sync_events,
-    "sync with_raw_response, parsed": _sync_raw,
-    "sync responses.create": _sync_responses,
+SYNC = {
+    "sync create(stream=True)": _create,
+    "sync .stream(), all events": _events,
+    "sync with_raw_response, parsed": _raw,
+    "sync responses.create": _responses,
 }
 
 # ---------------------------------------------------------------------------------------- measuring
@@ -172,50 +168,47 @@ def _check(name: str, seen: int) -> None:
         raise RuntimeError(f"{name} read {seen} chunks of {LONG}")
 
 
+async def _cpu_s(client: Client, way: str) -> float:
+    gc.collect()
+    cpu_at = time.process_time()
+    seen = await (ASYNC | SYNC)[way](client)
+    cpu_s = time.process_time() - cpu_at
+    _check(way, seen)
+    return cpu_s
+
+
 async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | None) -> Spans:
     """All ways of reading, in random order, in each round; the first round warms up."""
     settings: Any = {"base_url": base_url, "api_key": "none", "max_retries": 0}
     own: Any = {"policy": unpaced(), "price": (0.15, 0.6), **settings}
-    spans: Spans = {}
     with openai.OpenAI(**settings) as sdk_sync, Disco(**own) as ours_sync:
         async with openai.AsyncOpenAI(**settings) as sdk, AsyncDisco(**own) as ours:
-            turns = [(way, name, c) for way in ASYNC for name, c in (("openai", sdk), ("disco", ours))]
-            turns += [
-                (way, name, c) for way in SYNC for name, c in (("openai", sdk_sync), ("disco", ours_sync))
-            ]
-            for turn in range(rounds + 1):
-                if litellm is not None:
-                    cpu_s = litellm()
-                    if turn:
-                        spans.setdefault((LITELLM, LITELLM), []).append(cpu_s)
-                gc.collect()
-                # In a fixed order each would always pay for the garbage of the same neighbour.
-                for way, name, client in random.sample(turns, len(turns)):
-                    cpu_at = time.process_time()
-                    seen = await ASYNC[way](client) if way in ASYNC else SYNC[way](client)
-                    cpu_s = time.process_time() - cpu_at
-                    _check(f"{name}, {way}", seen)
-                    if turn:
-                        spans.setdefault((way, name), []).append(cpu_s)
-    return spans
+            ways: dict[tuple[str, str], Callable[[], Any]] = {}
+            for kinds, theirs, mine in ((ASYNC, sdk, ours), (SYNC, sdk_sync, ours_sync)):
+                for way in kinds:
+                    ways |= {
+                        (way, "openai"): partial(_cpu_s, theirs, way),
+                        (way, "disco"): partial(_cpu_s, mine, way),
+                    }
+            if litellm is not None:
+                ways[LITELLM, LITELLM] = litellm
+            return await by_turns(ways, rounds)
 
 
 def show(spans: Spans) -> None:
     """One row for each way of reading."""
-    print(f"{'':<34}{'openai':>9}{'disco':>9}{'of openai':>11}{'<= 0.25':>9}{'of litellm':>12}{'<= 0.06':>9}")
+    table = Columns(
+        " <34 | openai >9.1f | disco >9.1f | of openai >11.3f | <= 0.25 >9 | of litellm >12.3f | <= 0.06 >9"
+    )
     beside = spans.get((LITELLM, LITELLM))
     for way in (*ASYNC, *SYNC):
         sdk, ours = spans[way, "openai"], spans[way, "disco"]
-        ratio = statistics.median(a / b for a, b in zip(ours, sdk, strict=True))
-        row = f"{way:<34}{_us(sdk):>9.1f}{_us(ours):>9.1f}{ratio:>11.3f}{met(ratio, OF_SDK):>9}"
-        if beside is None:
-            row += f"{'–':>12}{'–':>9}"
-        else:
-            ratio = statistics.median(a / b for a, b in zip(ours, beside, strict=True))
-            row += f"{ratio:>12.3f}{met(ratio, OF_LITELLM):>9}"
-        print(row)
+        row = [way, _us(sdk), _us(ours)]
+        for other, target in ((sdk, OF_SDK), (beside, OF_LITELLM)):
+            row += ["–", "–"] if other is None else [ratio(ours, other), met(ratio(ours, other), target)]
+        table.row(*row)
     if beside is not None:
-        print(f"{LITELLM:<34}{_us(beside):>9.1f}")
+        table.row(LITELLM, _us(beside))
 
 
 def _us(spans: list[float]) -> float:
@@ -223,27 +216,26 @@ def _us(spans: list[float]) -> float:
 
 
 def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="streams per client and way of reading")
-    parser.add_argument("--per-write", type=int, default=1, help="chunks the server writes at a time")
-    parser.add_argument(
-        "--litellm-python",
-        default=os.environ.get("LITELLM_PYTHON"),
-        help="interpreter of an environment with litellm",
+    given = options(
+        __doc__,
+        rounds=(7, "streams per client and way of reading"),
+        per_write=(1, "chunks the server writes at a time"),
+        litellm_python=(os.environ.get("LITELLM_PYTHON"), "interpreter of an environment with litellm"),
     )
-    options = parser.parse_args()
-    head = f"{LONG} chunks a stream, {options.per_write} a write; medians of {options.rounds} streams; CPU µs/chunk"
-    with serving(prepared, options.per_write) as base_url:
-        if options.litellm_python is None:
+    head = (
+        f"{LONG} chunks a stream, {given.per_write} a write; medians of {given.rounds} streams; CPU µs/chunk"
+    )
+    with serving(prepared, given.per_write) as base_url:
+        if given.litellm_python is None:
             print(
                 "litellm is left out: name an interpreter that has it with --litellm-python.", file=sys.stderr
             )
             print(head)
-            show(asyncio.run(measure(base_url, options.rounds, None)))
+            show(asyncio.run(measure(base_url, given.rounds, None)))
             return
-        with litellm_at(options.litellm_python, base_url) as (version, read):
+        with litellm_at(given.litellm_python, base_url) as (version, read):
             print(f"{head}; openai {openai.__version__}, litellm {version}")
-            show(asyncio.run(measure(base_url, options.rounds, read)))
+            show(asyncio.run(measure(base_url, given.rounds, read)))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
 """What `import disco` costs over `import openai`, which it builds on.
 
 Run `python tests/benchmarks/bench_import.py`. Every figure is a fresh interpreter; they take turns in random
-order, and the ratio is the median over the turns, so that a busy machine disturbs all alike.
-Nothing here decides by time: it prints, and lists which heavy modules each import has loaded.
+order, and the ratio is the median over the turns. Nothing here decides by time: it prints.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import random
 import statistics
 import subprocess
 import sys
+from functools import partial
 
-from helpers.measuring import options as command_line
+from helpers.measuring import Columns, by_turns, options, ratio
 
 STATEMENTS = (
     "import openai",
@@ -37,31 +37,20 @@ def once(statement: str) -> tuple[float, int, list[str]]:
     """Run one statement in a fresh interpreter: seconds, modules loaded, heavy ones among them."""
     code = CODE.format(statement=statement, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    took_s, modules, heavy = json.loads(done.stdout)
-    return took_s, modules, heavy
+    return tuple(json.loads(done.stdout))
 
 
 def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--turns", type=int, default=15)
-    options = parser.parse_args()
-    spans: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}
-    modules: dict[str, int] = {}
-    heavy: dict[str, list[str]] = {}
-    for turn in range(options.turns + 1):
-        for statement in random.sample(STATEMENTS, len(STATEMENTS)):
-            took_s, modules[statement], heavy[statement] = once(statement)
-            if turn:  # the first fills the file cache and writes the byte code
-                spans[statement].append(took_s)
-    print(f"{options.turns} fresh interpreters each, taking turns; medians")
-    print(f"{'statement':<47}{'ms':>8}{'ratio':>8}{'modules':>9}  heavy ones among them")
-    yardstick = spans[STATEMENTS[0]]
+    turns = options(__doc__, turns=15).turns
+    # The first turn fills the file cache and writes the byte code.
+    found = asyncio.run(by_turns({statement: partial(once, statement) for statement in STATEMENTS}, turns))
+    print(f"{turns} fresh interpreters each, taking turns; medians")
+    table = Columns("statement <47 | ms >8.0f | ratio >8.3f | modules >9 |   heavy ones among them <")
+    spans = {statement: [took_s for took_s, _, _ in runs] for statement, runs in found.items()}
     for statement, took in spans.items():
-        ratio = statistics.median(a / b for a, b in zip(took, yardstick, strict=True))
-        print(
-            f"{statement:<47}{statistics.median(took) * 1e3:>8.0f}{ratio:>8.3f}{modules[statement]:>9}"
-            f"  {', '.join(heavy[statement])}"
-        )
+        _, modules, heavy = found[statement][-1]
+        of_openai = ratio(took, spans[STATEMENTS[0]])
+        table.row(statement, statistics.median(took) * 1e3, of_openai, modules, f"  {', '.join(heavy)}")
 
 
 if __name__ == "__main__":

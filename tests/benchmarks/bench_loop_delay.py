@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import llama_cpp
 import numpy as np
-from helpers.measuring import options as command_line
+from helpers.measuring import Columns, by_turns, options
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
 from disco.events import Ended
@@ -27,16 +29,13 @@ SLEEP_S = 0.005
 QUESTION = "Write a long story about a river, a mill and the people who live there."
 
 
-def ask(content: str, max_tokens: int) -> Request:
-    # The end-of-turn tokens are banned so that every run is as long as asked for.
-    params = {"temperature": 0, "max_tokens": max_tokens, "logit_bias": {"0": -100, "2": -100}}
+def ask(content: str, max_tokens: int, **more: Any) -> Request:
+    params = {"temperature": 0, "max_tokens": max_tokens, **more}
     return Request([{"role": "user", "content": content}], "local", params)
 
 
-def plain(content: str, max_tokens: int) -> Request:
-    return Request(
-        [{"role": "user", "content": content}], "local", {"temperature": 0, "max_tokens": max_tokens}
-    )
+# The end-of-turn tokens are banned so that every run is as long as asked for.
+endless = partial(ask, logit_bias={"0": -100, "2": -100})
 
 
 async def overshoots_ms(seconds_s: float) -> list[float]:
@@ -63,7 +62,7 @@ async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
 
 async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list[float]:
     async with anyio.create_task_group() as group:
-        attempt = endpoint.open(ask(QUESTION, 2000))
+        attempt = endpoint.open(endless(QUESTION, 2000))
         await anext(attempt)
 
         async def consume() -> None:
@@ -76,14 +75,9 @@ async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list
     return late
 
 
-def show_delays(title: str, late: list[float]) -> None:
-    p50, p99 = np.percentile(late, [50, 99])
-    print(f"  {title:<34} {p50:8.2f} {p99:8.2f} {max(late):8.2f} {len(late):8}")
-
-
 async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
     print("\nLoop delay, overshoot of a 5 ms sleep (ms)")
-    print(f"  {'':<34} {'P50':>8} {'P99':>8} {'max':>8} {'samples':>8}")
+    table = Columns(" 36 | P50 >9.2f | P99 >9.2f | max >9.2f | samples >9")
     endpoints = {count: LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
     late: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -92,7 +86,7 @@ async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
             key = f"generating, {count} llama.cpp thread(s)"
             late.setdefault(key, []).extend(await while_generating(endpoint, seconds_s))
     for title, values in late.items():
-        show_delays(title, values)
+        table.row(f"  {title}", *np.percentile(values, [50, 99]), max(values), len(values))
     for endpoint in endpoints.values():
         await endpoint.aclose()
 
@@ -112,20 +106,16 @@ def bare_loop(llama: llama_cpp.Llama, ids: list[int], tokens: int) -> float:
 async def decoding_speed(tokens: int, rounds: int) -> None:
     endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
     await endpoint.warm_up()
-    llama = llama_cpp.Llama(
-        str(resolve_model("smollm2-135m")),
-        n_ctx=CONTEXT_TOKENS,
-        n_batch=64,
-        n_threads=1,
-        n_threads_batch=1,
-        verbose=False,
-    )
+    threads: Any = {"n_threads": 1, "n_threads_batch": 1}
+    path = str(resolve_model("smollm2-135m"))
+    llama = llama_cpp.Llama(path, n_ctx=CONTEXT_TOKENS, n_batch=64, **threads, verbose=False)
     ids = llama.tokenize(QUESTION.encode(), add_bos=False)
-    speeds: dict[str, list[float]] = {"Llama.generate": [], "endpoint": [], "endpoint, end tokens banned": []}
-    for _ in range(rounds):
-        speeds["Llama.generate"].append(await anyio.to_thread.run_sync(bare_loop, llama, ids, tokens))
-        speeds["endpoint"].append(await generate(endpoint, plain(QUESTION, tokens)))
-        speeds["endpoint, end tokens banned"].append(await generate(endpoint, ask(QUESTION, tokens)))
+    ways = {
+        "Llama.generate": partial(anyio.to_thread.run_sync, bare_loop, llama, ids, tokens),
+        "endpoint": lambda: generate(endpoint, ask(QUESTION, tokens)),
+        "endpoint, end tokens banned": lambda: generate(endpoint, endless(QUESTION, tokens)),
+    }
+    speeds = await by_turns(ways, rounds, 0)
     print(f"\nDecoding, 1 thread, {tokens} tokens, {rounds} interleaved rounds (tokens/s)")
     base = statistics.median(speeds["Llama.generate"])
     for name, values in speeds.items():
@@ -139,11 +129,11 @@ async def stopping(rounds: int) -> None:
     endpoint = LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=1)
     await endpoint.warm_up()
     print(f"\nStopping: from aclose() to its return, {rounds} times (ms)")
-    print(f"  {'':<34} {'P50':>8} {'max':>8}")
+    table = Columns(" 36 | P50 >9.2f | max >9.2f")
     for title, content in (("decoding", QUESTION), ("prefilling 1,500 tokens", "river " * 1500)):
         took = []
         for number in range(rounds):
-            attempt = endpoint.open(ask(f"{number} {content}", 1000))
+            attempt = endpoint.open(endless(f"{number} {content}", 1000))
             if content is QUESTION:
                 await anext(attempt)
             with anyio.move_on_after(0.2 + 0.037 * number):
@@ -154,19 +144,20 @@ async def stopping(rounds: int) -> None:
             took.append((time.perf_counter() - began_at) * 1e3)
             if content is not QUESTION and attempt.usage.completion_tokens:
                 raise SystemExit("the prompt is too short for this machine")
-        print(f"  {title:<34} {statistics.median(took):8.2f} {max(took):8.2f}")
+        table.row(f"  {title}", statistics.median(took), max(took))
     await endpoint.aclose()
 
 
 async def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="llama.cpp threads to compare")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of loop delay per round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=64, help="decoded per round")
-    args = parser.parse_args()
-    await loop_delay(args.threads, args.seconds, args.rounds)
-    await decoding_speed(args.tokens, args.rounds)
+    given = options(
+        __doc__,
+        threads=([1, 2], "llama.cpp threads to compare"),
+        seconds=(3.0, "of loop delay per round"),
+        rounds=3,
+        tokens=(64, "decoded per round"),
+    )
+    await loop_delay(given.threads, given.seconds, given.rounds)
+    await decoding_speed(given.tokens, given.rounds)
     await stopping(10)
 
 

@@ -8,13 +8,14 @@ behind a proxy that delays each request as a measured server profile says. Print
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
+from helpers.measuring import options
 
 from disco import AsyncDisco
 from disco.cli.console import Screen
@@ -25,7 +26,7 @@ from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.playback.reader_metrics import quantile, tbt_s
-from disco.profiles import DeviceProfile, load_server
+from disco.profiles import load_server
 from disco.session.records.route_record import RouteRecord
 
 PACES = (4.8, 25.0, 75.0)
@@ -52,11 +53,10 @@ async def main(runs: int, profile_name: str, paces: Sequence[float]) -> None:
         profile = await measure_device(device, screen, name="here", quick=True)
         with DemoServer("smollm2-135m", threads=1) as server:
             async with shape(server.port, ttft, seed=7) as shaper:
-                rows = [
-                    await measure(screen, runs, way, pace, device, profile, server, shaper)
-                    for way in WAYS
-                    for pace in paces
-                ]
+                how = Continuation(method="completions", template=str(server.model))
+                given = {"local": device, "device_profile": profile, "continuation": how}
+                ways = [(way, pace) for way in WAYS for pace in paces]
+                rows = [await measure(screen, runs, way, pace, shaper, **given) for way, pace in ways]
     finally:
         await device.aclose()
     columns = ("way", "pace tok/s", "runs", "moved", "late mean", "late P99", "whole-answer late mean",
@@ -65,45 +65,21 @@ async def main(runs: int, profile_name: str, paces: Sequence[float]) -> None:
 
 
 async def measure(
-    screen: Screen,
-    runs: int,
-    way: str,
-    pace: float,
-    device: LlamaCppEndpoint,
-    profile: DeviceProfile,
-    server: DemoServer,
-    shaper: Shaper,
+    screen: Screen, runs: int, way: str, pace: float, shaper: Shaper, **client_options: Any
 ) -> tuple[object, ...]:
     policy, exchange_rate = WAYS[way]
-    preset = Preset(
-        name="bench",
-        dispatch={"policy": policy},
-        cost={"exchange_rate": exchange_rate},
-        playback={"pace_tps": pace},
-    )
+    cost, playback = {"exchange_rate": exchange_rate}, {"pace_tps": pace}
+    preset = Preset(name="bench", dispatch={"policy": policy}, cost=cost, playback=playback)
     records: list[RouteRecord] = []
     began = time.monotonic()
-    async with AsyncDisco(
-        local=device,
-        policy=preset,
-        base_url=shaper.base_url,
-        api_key="none",
-        price=(0.15, 0.60),
-        device_profile=profile,
-        server_profile="gpt-4o-mini-2024",
-        continuation=Continuation(method="completions", template=str(server.model)),
-    ) as client:
+    address = {"base_url": shaper.base_url, "api_key": "none", "server_profile": "gpt-4o-mini-2024"}
+    async with AsyncDisco(policy=preset, price=(0.15, 0.60), **address, **client_options) as client:
         await client.warm_up()
         with screen.step(f"{way} at {pace:g} tokens/s") as show:
             for run in range(runs):
-                stream = await client.chat.completions.create(
-                    model="smollm2-135m",
-                    messages=[{"role": "user", "content": QUESTIONS[run % len(QUESTIONS)]}],
-                    stream=True,
-                    max_tokens=100,
-                    temperature=0.7,
-                    seed=run,
-                )
+                asked = {"role": "user", "content": QUESTIONS[run % len(QUESTIONS)]}
+                drawn: Any = {"stream": True, "max_tokens": 100, "temperature": 0.7, "seed": run}
+                stream = await client.chat.completions.create(model="smollm2-135m", messages=[asked], **drawn)
                 async for _ in stream:
                     pass
                 assert stream.route.seamless, "a seam is broken"
@@ -136,9 +112,5 @@ def row(way: str, pace: float, records: list[RouteRecord]) -> tuple[object, ...]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--profile", default="gpt-4o-mini-2024")
-    parser.add_argument("--paces", type=float, nargs="+", default=PACES)
-    given = parser.parse_args()
+    given = options(__doc__, runs=50, profile="gpt-4o-mini-2024", paces=[*PACES])
     sys.exit(anyio.run(main, given.runs, given.profile, given.paces))

@@ -10,7 +10,6 @@ again with those taken from it (`NPY_DISABLE_CPU_FEATURES`, which numpy reads wh
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import statistics
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from helpers.measuring import Columns, met, options
 
 from disco.dispatch import (
     Candidate,
@@ -92,9 +92,9 @@ def per_decision_us(decide: Callable[[Features], object], features: list[Feature
 
 def planning() -> None:
     print("Planning from raw samples, budget 0.5, tail 0.05; the median counts")
-    print(
-        f"{'policy':<18}{'n':>8}{'ms':>9}{'best ms':>9}{'paper ms':>10}{'a tenth':>9}"
-        f"{'paper/ours':>12}{'goal':>6}{'sort ms':>9}{'ours/sort':>11}"
+    table = Columns(
+        "policy <18 | n >8 | ms >9.4f | best ms >9.4f | paper ms >10.3f | a tenth >9.4f | "
+        "paper/ours >12 | goal >6 | sort ms >9.4f | ours/sort >11.2f"
     )
     for policy, paper in PAPER_MS.items():
         for n, paper_ms in paper.items():
@@ -105,11 +105,9 @@ def planning() -> None:
                 plan = partial(plan_waits_samples, lengths, ttft_s, BUDGET, 0.05)
             ours, best = times_ms(plan)
             yardstick = median_ms(partial(np.sort, ttft_s))
-            met = "met" if ours <= paper_ms / 10 else "MISS"
-            print(
-                f"{policy:<18}{n:>8}{ours:>9.4f}{best:>9.4f}{paper_ms:>10.3f}{paper_ms / 10:>9.4f}"
-                f"{paper_ms / ours:>11.1f}x{met:>6}{yardstick:>9.4f}{ours / yardstick:>11.2f}"
-            )
+            goal_ms, faster = paper_ms / 10, f"{paper_ms / ours:.1f}x"
+            sorting = (yardstick, ours / yardstick)
+            table.row(policy, n, ours, best, paper_ms, goal_ms, faster, met(ours, goal_ms, "MISS"), *sorting)
 
 
 def planning_without_vectors() -> None:
@@ -125,7 +123,9 @@ def planning_without_vectors() -> None:
 
 def replanning() -> None:
     print("\nPlanning from what profiles keep (ms, median); independent of how much was seen")
-    print(f"{'n seen':>8}{'threshold':>12}{'waits':>9}{'waits, slope':>14}{'histogram to distribution':>27}")
+    table = Columns(
+        "n seen >8 | threshold >12.4f | waits >9.4f | waits, slope >14.4f | histogram to distribution >27.4f"
+    )
     for n in (1_000, 10_000, 100_000):
         lengths, ttft_s = samples(n)
         kept = Lengths.from_samples(lengths)
@@ -134,17 +134,17 @@ def replanning() -> None:
             rolling.observe(value)
         ttft = rolling.snapshot()
         times = (
-            median_ms(lambda kept=kept: plan_threshold(kept, BUDGET)),
-            median_ms(lambda kept=kept, ttft=ttft: plan_waits(kept, ttft, BUDGET, 0.05)),
-            median_ms(lambda kept=kept, ttft=ttft: plan_waits(kept, ttft, BUDGET, 0.05, form="slope")),
+            median_ms(partial(plan_threshold, kept, BUDGET)),
+            median_ms(partial(plan_waits, kept, ttft, BUDGET, 0.05)),
+            median_ms(partial(plan_waits, kept, ttft, BUDGET, 0.05, form="slope")),
             median_ms(lambda rolling=rolling: (rolling.observe(0.5), rolling.snapshot())),
         )
-        print(f"{n:>8}{times[0]:>12.4f}{times[1]:>9.4f}{times[2]:>14.4f}{times[3]:>27.4f}")
+        table.row(n, *times)
 
 
 def optimal() -> None:
     print("\nOptimal wait, from raw samples (ms, median; goal 50 at 10,000), budget 0.1")
-    print(f"{'n':>8}{'lengths':>9}{'mean':>9}{'mean, P99':>11}{'sort ms':>9}")
+    table = Columns("n >8 | lengths >9 | mean >9.2f | mean, P99 >11.2f | sort ms >9.4f")
     for n in (1_000, 10_000, 100_000):
         lengths, ttft_s = samples(n)
 
@@ -154,7 +154,7 @@ def optimal() -> None:
 
         times = median_ms(partial(plan, 0.0)), median_ms(partial(plan, 0.05))
         yardstick = median_ms(partial(np.sort, ttft_s))
-        print(f"{n:>8}{np.unique(lengths).size:>9}{times[0]:>9.2f}{times[1]:>11.2f}{yardstick:>9.4f}")
+        table.row(n, np.unique(lengths).size, *times, yardstick)
 
 
 def many() -> None:
@@ -202,11 +202,9 @@ def decisions() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--planning-only", action="store_true", help="planning from raw samples, nothing else"
-    )
-    only_planning = parser.parse_args().planning_only
+    only_planning = options(
+        __doc__, planning_only=(False, "planning from raw samples, nothing else")
+    ).planning_only
     gc.disable()  # a collection is not part of any of these
     planning()
     if not only_planning:

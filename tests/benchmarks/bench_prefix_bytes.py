@@ -11,18 +11,16 @@ import argparse
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import helpers.tests_path  # noqa: F401
 from rich.console import Console
 from rich.table import Table
 
+from disco.endpoints.llamacpp.model.model_files import resolve_model
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from disco.endpoints.llamacpp.model.model_files import resolve_model  # noqa: E402 - the checkout's
-
 PAPER = {"3 bytes a token": -35.62, "17 bits a token": -54.40}
 CUT = 128  # tokens of each prefix: an answer that moves is about half written
 
@@ -87,21 +85,11 @@ def main() -> None:
     sums = {name: sum(size(*prefix) for prefix in found) for name, size in forms(bits).items()}
     tokens, text = CUT * len(found), sums["text, UTF-8"]
     source = ", ".join(path.name for path in files) or "README and docs"
-    table = Table(
-        "form",
-        "bytes a token",
-        "against text",
-        "paper (cl100k_base, Alpaca)",
-        title=f"{len(found):,} prefixes of {CUT} tokens, SmolLM2's tokenizer, {source}",
-    )
+    title = f"{len(found):,} prefixes of {CUT} tokens, SmolLM2's tokenizer, {source}"
+    table = Table("form", "bytes a token", "against text", "paper (cl100k_base, Alpaca)", title=title)
     for name, size in sums.items():
-        paper = PAPER.get(name)
-        table.add_row(
-            name,
-            f"{size / tokens:.2f}",
-            f"{size / text - 1:+.2%}" if size != text else "",
-            "" if paper is None else f"{paper:+.2f} %",
-        )
+        paper = f"{PAPER[name]:+.2f} %" if name in PAPER else ""
+        table.add_row(name, f"{size / tokens:.2f}", f"{size / text - 1:+.2%}" if size != text else "", paper)
     Console(width=110).print(table)
 
 

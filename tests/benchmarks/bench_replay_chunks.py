@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from helpers.measuring import Columns
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED
 from disco.profiles import load_device, load_server
@@ -31,14 +32,8 @@ ARMS = [Arm("wait_time", 0.3), Arm("random", 0.3), Arm("server_only", 0.0)]
 
 def write(path: Path, requests: int) -> None:
     """A trace of that many requests, half of which know the server's time to first token."""
-    schema = pa.schema(
-        [
-            ("arrival_s", pa.float64()),
-            ("prompt_tokens", pa.int64()),
-            ("output_tokens", pa.int64()),
-            ("ttft_s", pa.float64()),
-        ]
-    )
+    types = {"arrival_s": pa.float64(), "prompt_tokens": pa.int64(), "output_tokens": pa.int64()}
+    schema = pa.schema(types | {"ttft_s": pa.float64()})
     rng = np.random.default_rng(1)
     at_s = 0.0
     with pq.ParquetWriter(path, schema) as writer:
@@ -58,49 +53,35 @@ def write(path: Path, requests: int) -> None:
 
 def replay(path: str) -> None:
     """In the child process: survey, replay, and print what it took as JSON."""
-    scenario = scenario_for(
-        load_device("pixel7pro-bloom-1.1b"),
-        load_server("gpt-4o-mini-2024"),
-        exchange_rate=PAPER_DEVICE_CONSTRAINED,
-    )
+    device, server = load_device("pixel7pro-bloom-1.1b"), load_server("gpt-4o-mini-2024")
+    scenario = scenario_for(device, server, exchange_rate=PAPER_DEVICE_CONSTRAINED)
     began_at = time.perf_counter()
     surveyed = survey(path, chunk_rows=CHUNK_ROWS)
     surveyed_at = time.perf_counter()
     cells = sweep_chunks(path, [scenario], ARMS, chunk_rows=CHUNK_ROWS, surveyed=surveyed)
     took_s = time.perf_counter() - surveyed_at
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(
-        json.dumps(
-            {
-                "requests": cells[0].summary.requests,
-                "survey_s": surveyed_at - began_at,
-                "replay_s": took_s,
-                "peak_mib": peak_kib / 1024,
-            }
-        )
-    )
+    found = {"requests": cells[0].summary.requests, "survey_s": surveyed_at - began_at, "replay_s": took_s}
+    print(json.dumps({**found, "peak_mib": peak_kib / 1024}))
 
 
 def main() -> None:
     """Write, replay, print."""
     millions = [float(text) for text in sys.argv[1:]] or MILLIONS
     print(f"{len(ARMS)} arms, chunks of {CHUNK_ROWS:,} requests, Parquet, one process\n")
-    print(
-        f"{'requests':>12} {'file MiB':>9} {'survey s':>9} {'replay s':>9} {'arms × requests/s':>17} {'peak MiB':>9}"
+    table = Columns(
+        "requests >12, | file MiB >10.0f | survey s >10.2f | replay s >10.2f | "
+        "arms × requests/s >18,.0f | peak MiB >10.0f"
     )
     with tempfile.TemporaryDirectory(prefix="disco-bench-") as folder:
         path = Path(folder) / "trace.parquet"
         for million in millions:
             write(path, int(million * 1_000_000))
-            ran = subprocess.run(
-                [sys.executable, __file__, "--replay", str(path)], capture_output=True, text=True, check=True
-            )
-            found = json.loads(ran.stdout)
+            command = [sys.executable, __file__, "--replay", str(path)]
+            found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             speed = found["requests"] * len(ARMS) / found["replay_s"]
-            print(
-                f"{found['requests']:>12,} {path.stat().st_size / 2**20:>9.0f} {found['survey_s']:>9.2f} "
-                f"{found['replay_s']:>9.2f} {speed:>17,.0f} {found['peak_mib']:>9.0f}"
-            )
+            took = found["survey_s"], found["replay_s"]
+            table.row(found["requests"], path.stat().st_size / 2**20, *took, speed, found["peak_mib"])
 
 
 if __name__ == "__main__":

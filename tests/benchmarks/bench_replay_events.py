@@ -1,40 +1,37 @@
 """The event-accurate evaluator beside SimPy: answers of some 200 tokens, played token by token, half of them moving.
 
-Run `python tests/benchmarks/bench_replay_events.py [--requests 300] [--rounds 5]`. Three ways to the same figures:
+Run `python tests/benchmarks/bench_replay_events.py [--requests 300] [--rounds 5]`. Two ways to the same figures:
 
 - *disco*: `disco.replay.simulate`, the dispatcher, session, playback and ledger that run live.
 - *SimPy, by hand*: the system as a SimPy user would write it: a process per endpoint that generates into a store, a
   race by `AnyOf` and `interrupt`, a process that reads at a pace, and a hand-over by `migration.decide`. It has no
   text, so no words and no cuts, no plans, no failures, no ledger by phase and no readings: less work for the same
   tokens. That both do the same job is checked: mean TTFT, share of moved answers, tokens released.
-- *SimPy drives disco*: the same sessions as in the first way, in all that they do, on SimPy's event loop.
 
 Rounds are interleaved in one process; medians. Then what disco's time goes into. Nothing here decides by time.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import cProfile
 import gc
 import pstats
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import simpy
+from helpers.measuring import Columns, by_turns, options, ratio
 
 from disco.cost import Rates
 from disco.profiles import DeviceProfile, Empirical
 from disco.replay.simulator.event_evaluator import answer_lengths, simulate
-from disco.replay.simulator.virtual_driver import Player, Playing
-from disco.replay.stations import station_simulator as stations_simulate
 from disco.replay.workload.scenario import Arm, Scenario, Workload, resolve
 from disco.replay.workload.trace import Trace
-from disco.session.effects import CancelAttempt, Effect, StartAttempt
 from disco.session.switching.migration_rule import MigrationVerdict, Snapshot, decide
 
 SEED = 1
@@ -208,77 +205,6 @@ def by_hand(load: Workload) -> dict[str, float]:
     }
 
 
-# ---------------------------------------------------------------- SimPy's loop under disco's sessions
-
-
-class SimPyPlayer(Player):
-    """Plays a session on SimPy's event loop instead of a heap."""
-
-    __slots__ = ("done", "env")
-
-    def run(self, start_at: float, cancel_at: float = float("inf")) -> float:
-        self.env = simpy.Environment(start_at)
-        self.done = self.env.event()
-        self.apply(self.session.start(start_at), start_at)
-        self.look()
-        self.env.run(until=self.done)
-        return float(self.env.now)
-
-    def look(self) -> None:
-        if self.closed:
-            if not self.done.triggered:
-                self.done.succeed()
-        elif self.session.wake_at < self.wakes_at:
-            self.wakes_at = max(self.session.wake_at, self.env.now)
-            self.env.timeout(self.wakes_at - self.env.now, self.wakes_at).callbacks.append(self.ring)
-
-    def ring(self, timeout: simpy.Timeout) -> None:
-        if timeout.value < self.wakes_at or self.closed:
-            return
-        self.wakes_at = float("inf")
-        now = self.env.now
-        if self.session.wake_at <= now:
-            self.apply(self.session.woken(now), now)
-        self.look()
-
-    def begin(self, playing: Playing, at: float) -> None:
-        playing.started_at = at
-        playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
-            playing.start, holds_prompt=playing.start.endpoint in self.holding
-        )
-        self.env.process(self.attempt(playing))
-
-    def schedule(self, playing: Playing) -> None:
-        """The attempt's own process goes on by itself."""
-
-    def attempt(self, playing: Playing) -> Iterator[Any]:
-        env = self.env
-        for at, event in playing.events:
-            yield env.timeout(max(playing.started_at + at - env.now, 0.0))
-            if playing.over or self.closed:
-                return
-            self.deliver(playing, event, env.now)
-            self.look()
-
-    def stopping(self, playing: Playing) -> Iterator[Any]:
-        yield self.env.timeout(0)
-        playing.over = True
-        self.stop(playing, self.env.now)
-        self.look()
-
-    def apply(self, effects: list[Effect], now: float) -> None:
-        for effect in effects:
-            if type(effect) is CancelAttempt:
-                playing = self.playing[effect.attempt]
-                if not playing.over:
-                    self.env.process(self.stopping(playing))
-            elif type(effect) is StartAttempt:
-                playing = self.playing[effect.attempt] = Playing(self, effect)
-                self.begin(playing, now)
-            else:
-                super().apply([effect], now)
-
-
 def summary(load: Workload) -> dict[str, float]:
     outcome = simulate(load, SCENARIO, ARM, seed=SEED)
     reading = outcome.reading
@@ -291,68 +217,44 @@ def summary(load: Workload) -> dict[str, float]:
     }
 
 
-def driven_by_simpy(load: Workload) -> dict[str, float]:
-    with mock.patch.object(stations_simulate, "Player", SimPyPlayer):
-        return summary(load)
-
-
 # ---------------------------------------------------------------- measuring
 
-WAYS: dict[str, Callable[[Workload], dict[str, float]]] = {
-    "disco": summary,
-    "SimPy, by hand": by_hand,
-    "SimPy drives disco": driven_by_simpy,
-}
 
-
-def main(requests: int, rounds: int, *, profile: bool) -> None:
-    load = workload(requests)
+def main() -> None:
+    given = options(__doc__, requests=300, rounds=5, no_profile=False)
+    load = workload(given.requests)
     tokens = int(load.answer_tokens.sum())
-    found = {name: way(load) for name, way in WAYS.items()}  # warms up, too
-    took_s: dict[str, list[float]] = {name: [] for name in WAYS}
-    for _ in range(rounds):
-        for name, way in WAYS.items():
-            gc.collect()
-            begun = time.process_time()
-            way(load)
-            took_s[name].append(time.process_time() - begun)
-    print(
-        f"{requests} requests, {tokens} tokens, race with moves at {SCENARIO.pace_tps} tokens/s; {rounds} rounds"
+    ours, other = summary(load), by_hand(load)
+
+    def cpu_s(way: Callable[[Workload], object]) -> float:
+        gc.collect()
+        begun = time.process_time()
+        way(load)
+        return time.process_time() - begun
+
+    ways = {"disco": partial(cpu_s, summary), "SimPy, by hand": partial(cpu_s, by_hand)}
+    took_s = asyncio.run(by_turns(ways, given.rounds, 0))
+    what = f"{given.requests} requests, {tokens} tokens, race with moves at {SCENARIO.pace_tps} tokens/s"
+    print(f"{what}; {given.rounds} rounds")
+    table = Columns(
+        " 20 | req/s >8.0f | µs/token >10.2f | disco is >10 | TTFT s >9.4f | moved >7.2f | "
+        "released >10.0f | cost USD >10.5f"
     )
-    print(
-        f"{'':20}{'req/s':>8}{'µs/token':>10}{'disco is':>10}{'TTFT s':>9}{'moved':>7}{'released':>10}{'cost USD':>10}"
-    )
-    for name, seen in found.items():
-        median_s = statistics.median(took_s[name])
-        ratio = statistics.median(a / b for a, b in zip(took_s[name], took_s["disco"], strict=True))
-        print(
-            f"{name:20}{requests / median_s:8.0f}{median_s / tokens * 1e6:10.2f}{ratio:9.2f}×"
-            f"{seen['TTFT s']:9.4f}{seen['moved']:7.2f}{seen['released']:10.0f}{seen['cost USD']:10.5f}"
-        )
-    check(found)
-    if profile:
+    for (name, spans), found in zip(took_s.items(), (ours, other), strict=True):
+        median_s = statistics.median(spans)
+        faster = f"{ratio(spans, took_s['disco']):.2f}×"
+        table.row(name, given.requests / median_s, median_s / tokens * 1e6, faster, *found.values())
+    # It is the same job.
+    assert ours["released"] == other["released"]
+    assert abs(other["TTFT s"] - ours["TTFT s"]) < 1e-9
+    assert abs(other["moved"] - ours["moved"]) < 0.1
+    assert abs(other["cost USD"] / ours["cost USD"] - 1) < 0.1
+    if not given.no_profile:
         profiler = cProfile.Profile()
         profiler.runcall(summary, load)
         print("\nWhere disco's time goes (cProfile, which weighs calls more than they cost):")
         pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(15)
 
 
-def check(found: dict[str, dict[str, float]]) -> None:
-    """It is the same job."""
-    ours, by_hand, driven = found["disco"], found["SimPy, by hand"], found["SimPy drives disco"]
-    assert ours["TTFT s"] == driven["TTFT s"]
-    assert ours["moved"] == driven["moved"]
-    assert abs(driven["cost USD"] / ours["cost USD"] - 1) < 1e-3, "one token more or less at equal times"
-    assert ours["released"] == by_hand["released"] == driven["released"]
-    assert abs(by_hand["TTFT s"] - ours["TTFT s"]) < 1e-9
-    assert abs(by_hand["moved"] - ours["moved"]) < 0.1
-    assert abs(by_hand["cost USD"] / ours["cost USD"] - 1) < 0.1
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-profile", action="store_true")
-    options = parser.parse_args()
-    main(options.requests, options.rounds, profile=not options.no_profile)
+    main()

@@ -10,7 +10,6 @@ charges, and `sorted`. "CPU" is the processor time of all threads over the time 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
 import statistics
@@ -19,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from helpers.measuring import Columns, met, options
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED
 from disco.dispatch import Features, build_policy
@@ -130,12 +130,12 @@ def rounds_s(run: Callable[[], object], rounds: int) -> tuple[list[float], float
     return spans, (time.process_time() - processor_s) / sum(spans)
 
 
-def table(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
+def compare(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
     whole = trace(n)
     print(f"{n:,} requests, one core; medians of 7 rounds; the loop: {LOOP_REQUESTS:,} requests, once")
-    print(
-        f"{'policy':<18}{'constrained':<13}{'ms':>8}{'ns/req':>8}{'Mreq/s':>8}{'goal 5':>8}{'CPU':>6}{'spread':>8}"
-        f"{'of it figures':>15}{'loop req/s':>13}{'ratio':>8}"
+    table = Columns(
+        "policy <18 | constrained <13 | ms >8.1f | ns/req >8.1f | Mreq/s >8.1f | goal 5 >8 | CPU >6.2f | "
+        "spread >8.2f | of it figures >15.0% | loop req/s >13 | ratio >8"
     )
     for constrained, arm in arms:
         scenario = scenarios()[constrained]
@@ -152,11 +152,17 @@ def table(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
             loop_s = (time.perf_counter() - begin) / len(few)
             loop, ratio = f"{1 / loop_s:,.0f}", f"{loop_s / (seconds / n):.0f}x"
             check(plain, vectorised(few, scenario, arm))
-        print(
-            f"{arm.policy:<18}{constrained:<13}{seconds * 1e3:>8.1f}{seconds / n * 1e9:>8.1f}"
-            f"{n / seconds / 1e6:>8.1f}{'met' if n / seconds >= GOAL else 'MISS':>8}{cpu:>6.2f}"
-            f"{max(spans) / min(spans):>8.2f}{figures_s / seconds:>15.0%}{loop:>13}{ratio:>8}"
-        )
+        speed = n / seconds
+        row = [
+            arm.policy,
+            constrained,
+            seconds * 1e3,
+            1e9 / speed,
+            speed / 1e6,
+            met(-speed, -GOAL, "MISS"),
+            cpu,
+        ]
+        table.row(*row, max(spans) / min(spans), figures_s / seconds, loop, ratio)
 
 
 def check(plain: dict[str, float], found: SeedFigures) -> None:
@@ -184,12 +190,10 @@ def chunks(n: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    arguments = parser.parse_args()
+    requests = options(__doc__, requests=1_000_000).requests
     gc.disable()  # a collection is not part of any of these
-    table(arguments.requests, ARMS)
-    chunks(arguments.requests)
+    compare(requests, ARMS)
+    chunks(requests)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,8 @@
 Run `python tests/benchmarks/bench_serve.py`. The server behind it gives prepared bytes from a process of its own;
 `disco serve` runs as users start it, in a process kept on one core where the system can do that. Nothing here
 decides by time: it prints. That no chunk is lost or changes places is checked, and it fails if one does.
-
-- Added: `openai.AsyncOpenAI` asks the server behind directly and through `disco serve`, in turns; median and 90th
-  percentile of the differences in the same turn. Target: at most 1 ms at the median. `disco`: `AsyncDisco` asks it
-  from this process, which is what `disco serve` does behind its own HTTP.
-- Streams: every chunk carries its stream, its number and the time it was written. Delay is from then to when the
-  reader, on a bare socket, has it.
+`disco`: `AsyncDisco` asks from this process, which is what `disco serve` does behind its own HTTP. Delay: from the
+writing of a chunk, which carries the time, to when the reader, on a bare socket, has it.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 import statistics
 import subprocess
@@ -26,13 +21,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
-from helpers.measuring import STREAM_HEAD, document, event, met, piece, serving
-from helpers.measuring import options as command_line
+import psutil
+from helpers.measuring import Columns, added, by_turns, met, options, percentile
+from helpers.prepared_server import STREAM_HEAD, document, event, piece, serving
 
 from disco import AsyncDisco
 
@@ -47,9 +44,9 @@ if hasattr(os, "sched_setaffinity"):
 from disco.cli import main
 sys.exit(main(["serve", *sys.argv[1:]]))
 """
-HEAD = (
-    f"{'':<28}{'chunks':>8}{'lost':>6}{'wrong':>7}{'s':>8}{'CPU':>7}{'µs/chunk':>10}"
-    f"{'delay':>9}{'p99':>9}{'max':>9}"
+STREAMS = (
+    " <28 | chunks >8 | lost >6 | wrong >7 | s >8.1f | "
+    "CPU >7.0% | µs/chunk >10.0f | delay >9.1f | p99 >9.1f | max >9.1f"
 )
 NUMBERED = re.compile(rb'"content":\s*"(\d+)\.(\d+)\.(\d+) "')
 
@@ -106,7 +103,7 @@ async def _passed(client: openai.AsyncOpenAI) -> float:
     return time.perf_counter() - at
 
 
-async def added(behind: str, base_url: str, pid: int, preset: Path, requests: int) -> None:
+async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: int) -> None:
     """Print one table: each kind of request directly, with disco in this process, and through `disco serve`."""
     kinds: dict[str, Ask] = {
         "first content of a stream": _ttft,
@@ -114,9 +111,9 @@ async def added(behind: str, base_url: str, pid: int, preset: Path, requests: in
         "whole, passed through": _passed,
     }
     print(f"\n{requests} requests of each kind, in turns; ms")
-    print(
-        f"{'request':<28}{'direct':>8}{'disco':>8}{'through':>9}{'added':>8}{'p90':>8}"
-        f"{'CPU of serve':>14}{'<= 1 ms':>9}"
+    table = Columns(
+        "request <28 | direct >8.2f | disco >8.2f | through >9.2f | added >+8.2f | p90 >+8.2f | "
+        "CPU of serve >14.2f | <= 1 ms >9"
     )
     keep: Any = {"max_retries": 0, "api_key": "none"}
     async with (
@@ -125,23 +122,16 @@ async def added(behind: str, base_url: str, pid: int, preset: Path, requests: in
         openai.AsyncOpenAI(base_url=base_url, **keep) as through,
     ):
         for name, ask in kinds.items():
-            spans: dict[openai.AsyncOpenAI, list[float]] = {direct: [], within: [], through: []}
-            cpu_at = None
-            for turn in range(requests + 20):
-                if turn == 20:
-                    cpu_at = _cpu_s(pid)
-                for client in random.sample(list(spans), len(spans)):
-                    took_s = await ask(client)
-                    if turn >= 20:
-                        spans[client].append(took_s * 1e3)
-            cpu_end = _cpu_s(pid)
-            cpu = "–" if cpu_at is None or cpu_end is None else f"{(cpu_end - cpu_at) / requests * 1e3:.2f}"
-            more = sorted(b - a for a, b in zip(spans[direct], spans[through], strict=True))
-            medians = "".join(f"{statistics.median(span):>8.2f}" for span in spans.values())
-            print(
-                f"{name:<28}{medians} {statistics.median(more):>+8.2f}{more[int(0.9 * len(more))]:>+8.2f}{cpu:>14}"
-                f"{met(statistics.median(more), ADDED_MS):>9}"
-            )
+            ways = {client: partial(ask, client) for client in (direct, within, through)}
+            await by_turns(ways, 0, 20)
+            cpu_at = _cpu_s(pid)
+            found = await by_turns(ways, requests, 0)
+            cpu_ms = (_cpu_s(pid) - cpu_at) / requests * 1e3
+            spans = [[took_s * 1e3 for took_s in runs] for runs in found.values()]
+            more = added(spans[2], spans[0])
+            middle = statistics.median(more)
+            medians = [statistics.median(span) for span in spans]
+            table.row(name, *medians, middle, percentile(more, 0.9), cpu_ms, met(middle, ADDED_MS))
 
 
 # ---------------------------------------------------------------------------------------- many streams
@@ -150,13 +140,7 @@ async def added(behind: str, base_url: str, pid: int, preset: Path, requests: in
 def _chunk(content: str, finish: str | None = None) -> dict[str, object]:
     delta = {"content": content} if content else {}
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {
-        "id": "c",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "m",
-        "choices": [choice],
-    }
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
 
 def numbers() -> Callable[[bytes, Any], AsyncIterator[bytes]]:
@@ -215,60 +199,50 @@ async def _read_stream(url: str, stream: int, chunks: int, gap_s: float, seen: S
     writer.close()
 
 
-def _cpu_s(pid: int | None) -> float | None:
-    """CPU seconds of a process so far; None where the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    return sum(psutil.Process(pid).cpu_times()[:2])
 
 
-async def hold(name: str, url: str, pid: int | None, streams: int, chunks: int, gap_s: float) -> float:
+async def hold(
+    table: Columns, name: str, url: str, pid: int | None, streams: int, chunks: int, gap_s: float
+) -> float:
     """Read all streams at once and print one row; returns the median delay in ms."""
     seen = Seen()
-    cpu_at, at = _cpu_s(pid), time.monotonic()
+    cpu_at, at = pid and _cpu_s(pid), time.monotonic()
     await asyncio.gather(*(_read_stream(url, n, chunks, gap_s, seen) for n in range(streams)))
     took_s = time.monotonic() - at
-    cpu_end = _cpu_s(pid)
-    cpu = "–" if cpu_at is None or cpu_end is None else f"{(cpu_end - cpu_at) / took_s:.0%}"
-    each = "–" if cpu_at is None or cpu_end is None else f"{(cpu_end - cpu_at) / seen.chunks * 1e6:.0f}"
-    delays = sorted(seen.delays_ms)
-    print(
-        f"{name:<28}{seen.chunks:>8}{streams * chunks - seen.chunks:>6}{seen.wrong:>7}{took_s:>8.1f}"
-        f"{cpu:>7}{each:>10}{statistics.median(delays):>9.1f}{delays[int(0.99 * len(delays))]:>9.1f}{delays[-1]:>9.1f}"
-    )
+    cpu_s = pid and _cpu_s(pid) - cpu_at
+    cpu = ("–", "–") if cpu_s is None else (cpu_s / took_s, cpu_s / seen.chunks * 1e6)
+    delays = [statistics.median(seen.delays_ms), percentile(seen.delays_ms, 0.99), max(seen.delays_ms)]
+    table.row(name, seen.chunks, streams * chunks - seen.chunks, seen.wrong, took_s, *cpu, *delays)
     if seen.wrong or seen.unfinished or seen.chunks != streams * chunks:
         raise SystemExit("a chunk was lost, doubled or out of order")
-    return statistics.median(delays)
+    return delays[0]
 
 
 def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("--requests", type=int, default=300, help="of each kind")
-    parser.add_argument("--streams", type=int, default=200, help="at once")
-    parser.add_argument("--chunks", type=int, default=200, help="of each stream")
-    parser.add_argument(
-        "--gaps", type=float, nargs="*", default=[0.1, 0.05, 0.0], help="seconds between two chunks"
+    given = options(
+        __doc__,
+        requests=(300, "of each kind"),
+        streams=(200, "at once"),
+        chunks=(200, "of each stream"),
+        gaps=([0.1, 0.05, 0.0], "seconds between two chunks"),
     )
-    options: Any = parser.parse_args()
     with serving(numbers) as behind, disco_serve(behind) as (through, pid, preset):
-        asyncio.run(added(behind, through, pid, preset, options.requests))
+        asyncio.run(compare(behind, through, pid, preset, given.requests))
         print("\none stream, a chunk every 10 ms: what serve adds to each chunk, from writing to reading")
-        print(HEAD)
-        alone = [
-            asyncio.run(hold(name, url, process, 1, options.chunks, 0.01))
-            for name, url, process in (("direct", behind, None), ("through", through, pid))
-        ]
-        more_ms = alone[1] - alone[0]
+        table = Columns(STREAMS)
+        alone = asyncio.run(hold(table, "direct", behind, None, 1, given.chunks, 0.01))
+        more_ms = asyncio.run(hold(table, "through", through, pid, 1, given.chunks, 0.01)) - alone
         print(f"target: at most {ADDED_MS:g} ms added at the median: {more_ms:.2f}, {met(more_ms, ADDED_MS)}")
-        print(f"\n{options.streams} streams at once, {options.chunks} chunks each; CPU of serve; delay in ms")
-        print(HEAD)
-        for gap_s in options.gaps:
+        print(f"\n{given.streams} streams at once, {given.chunks} chunks each; CPU of serve; delay in ms")
+        table = Columns(STREAMS)
+        for gap_s in given.gaps:
             what = f"every {gap_s * 1e3:g} ms" if gap_s else "as fast as it goes"
-            for name, url, process in ((f"direct, {what}", behind, None), (f"through, {what}", through, pid)):
-                asyncio.run(hold(name, url, process, options.streams, options.chunks, gap_s))
-        print(f"target: {options.streams} streams on one core, no chunk lost or out of order: met")
+            for name, url, process in (("direct", behind, None), ("through", through, pid)):
+                asyncio.run(hold(table, f"{name}, {what}", url, process, given.streams, given.chunks, gap_s))
+        print(f"target: {given.streams} streams on one core, no chunk lost or out of order: met")
 
 
 if __name__ == "__main__":

@@ -7,23 +7,19 @@ Printed over time: requests, memory, file descriptors, threads and tasks. All bu
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import logging
 import random
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import anyio
+import helpers.tests_path  # noqa: F401
 import openai
 import psutil
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "servers"))
-
+from helpers.measuring import Columns, options
 from servers import llama_cpp_server
 
 from disco import AsyncDisco
@@ -37,14 +33,14 @@ TOPICS = ("the sea", "a river", "mountains", "bread", "old clocks", "the moon", 
 async def one(client: AsyncDisco, model: str, rng: random.Random, ends: Counter[str]) -> None:
     """One answer, in some way."""
     way = rng.choice(("read", "whole", "close", "drop", "cancel", "deadline"))
+    content = f"Tell me about {rng.choice(TOPICS)}. " * rng.randint(1, 20)
     asked = {
         "model": model,
-        "messages": [
-            {"role": "user", "content": f"Tell me about {rng.choice(TOPICS)}. " * rng.randint(1, 20)}
-        ],
+        "messages": [{"role": "user", "content": content}],
         "max_tokens": rng.randint(1, 40),
-        "extra_body": {"disco": {"deadline_s": rng.uniform(0.05, 2.0)}} if way == "deadline" else None,
     }
+    if way == "deadline":
+        asked["extra_body"] = {"disco": {"deadline_s": rng.uniform(0.05, 2.0)}}
     try:
         with anyio.move_on_after(rng.uniform(0.0, 1.5) if way == "cancel" else 600.0) as scope:
             if way == "whole":
@@ -82,16 +78,13 @@ async def soak(minutes: float, seed: int) -> None:
             while time.monotonic() < until_at:
                 await one(rng.choice(clients), server.model, rng, ends)
 
-        print("     min  requests   RSS MB   fds  threads  tasks", flush=True)
+        table = Columns("min >8.1f | requests >10 | RSS MB >9.1f | fds >6 | threads >9 | tasks >7")
 
         def line() -> None:
             gc.collect()
-            print(
-                f"{(time.monotonic() - until_at) / 60 + minutes:8.1f} {ends.total():9d} "
-                f"{process.memory_info().rss / 2**20:8.1f} {process.num_fds():5d} {threading.active_count():8d} "
-                f"{len(asyncio.all_tasks()):6d}",
-                flush=True,
-            )
+            at_min = (time.monotonic() - until_at) / 60 + minutes
+            holds = (process.memory_info().rss / 2**20, process.num_fds())
+            table.row(at_min, ends.total(), *holds, threading.active_count(), len(asyncio.all_tasks()))
 
         async with anyio.create_task_group() as group:
             for _ in range(AT_ONCE):
@@ -108,10 +101,7 @@ async def soak(minutes: float, seed: int) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--minutes", type=float, default=30.0)
-    arguments.add_argument("--seed", type=int, default=0)
-    given = arguments.parse_args()
+    given = options(__doc__, minutes=30.0, seed=0)
     logging.disable(logging.WARNING)
     anyio.run(soak, given.minutes, given.seed)
 

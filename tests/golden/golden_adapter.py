@@ -73,10 +73,7 @@ def projected(record: Mapping[str, Any]) -> dict[str, Any]:
     for part, names in PARTS.items():
         out[part] = _only(record[part], names.split())
     ledger = record["ledger"]
-    out["ledger"] = {
-        "total_cost": ledger["total_cost"],
-        "charges": _only(ledger["charges"], CHARGE.split()),
-    }
+    out["ledger"] = {"total_cost": ledger["total_cost"], "charges": _only(ledger["charges"], CHARGE.split())}
     return out
 
 

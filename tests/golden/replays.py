@@ -1,12 +1,4 @@
-"""Golden replays: 10,000 drawn requests for each shipped preset, through the production path, in virtual time.
-
-Each record is kept as a digest in `<preset>.txt`, so that a rebuild of dispatch, session, playback, budgets or breakers
-shows at once which requests it treats in another way. README.md has the commands and says what occurs how often.
-
-Requests come in episodes of 100. Those of one episode share everything that production requests share (the clock, the
-device's queue, breakers, budgets, the dispatcher's randomness); episodes share nothing. So any number of episodes
-can be run alone, and gives the digests of the whole run.
-"""
+"""Golden replays: 10,000 drawn requests for each shipped preset, through the production path; see README.md."""
 
 from __future__ import annotations
 
@@ -15,7 +7,7 @@ import json
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +15,22 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]  # the tree that this file lies in, not one that is installed
 
 from golden_adapter import Episode  # noqa: E402
-from golden_draws import EPISODE, PRESETS, draw_asks, draw_setting  # noqa: E402
+from golden_draws import EPISODE, PRESETS, REQUESTS, draw_asks, draw_setting  # noqa: E402
 
-REQUESTS = 10_000
 _A_LINE = 10  # digests
 _SHOWN = 3  # requests that `--check` writes out in full, of each preset
+
+ALL = range(REQUESTS // EPISODE)
 
 Result = dict[str, Any]
 """What became of one request: its projected record, the text's crc and the error; or how it was refused."""
 
 
-def results(preset: str, requests: int = REQUESTS) -> Iterator[Result]:
-    """The results of the first `requests` of a preset, in whole episodes, in order."""
-    for number in range(-(-requests // EPISODE)):
-        yield from _run(preset, number)
-
-
-def result(preset: str, row: int) -> Result:
-    """That of one request; its episode is run for it."""
-    return _run(preset, row // EPISODE)[row % EPISODE]
-
-
-def _run(preset: str, number: int) -> list[Result]:
-    setting = draw_setting(preset, number)
-    return Episode(setting).run(draw_asks(setting))
-
-
-# ---------------------------------------------------------------------- digests
+def results(preset: str, episodes: Iterable[int] = ALL) -> Iterator[tuple[int, Result]]:
+    """The results of a preset's requests by row, in whole episodes."""
+    for number in episodes:
+        setting = draw_setting(preset, number)
+        yield from enumerate(Episode(setting).run(draw_asks(setting)), number * EPISODE)
 
 
 def canonical(value: Any) -> Any:
@@ -67,25 +48,13 @@ def digest(found: Result) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
-def path_of(preset: str) -> Path:
-    """Where a preset's digests are kept."""
-    return HERE / f"{preset}.txt"
-
-
-def recorded(preset: str) -> list[str]:
-    """The digests that are kept, by row."""
-    return path_of(preset).read_text(encoding="ascii").split()
-
-
-def differing(preset: str, requests: int = REQUESTS) -> Iterator[tuple[int, Result]]:
-    """The requests among the first whose digests are not those that are kept."""
-    kept = recorded(preset)
-    for row, found in enumerate(results(preset, requests)):
-        if row >= len(kept) or digest(found) != kept[row]:
+def differing(preset: str, episodes: Iterable[int] = ALL) -> Iterator[tuple[int, Result]]:
+    """The requests whose digests are not those that are kept."""
+    kept = (HERE / f"{preset}.txt").read_text(encoding="ascii").split()
+    assert len(kept) == REQUESTS
+    for row, found in results(preset, episodes):
+        if digest(found) != kept[row]:
             yield row, found
-
-
-# ---------------------------------------------------------------------- what occurs
 
 
 def events_of(found: Result) -> Iterator[str]:
@@ -101,11 +70,8 @@ def events_of(found: Result) -> Iterator[str]:
         yield "answers with late tokens"
     for move in record["transfers"]:
         way = f"{places[move['source']]} to {places[move['target']]}"
-        yield (
-            f"migration {way}: switched"
-            if move["outcome"] == "switched"
-            else f"migration abandoned: {move['outcome']}"
-        )
+        gone = move["outcome"] == "switched"
+        yield f"migration {way}: switched" if gone else f"migration abandoned: {move['outcome']}"
     failed: set[str] = set()
     for tried in record["tries"]:
         yield f"attempt: {tried['outcome']}"
@@ -143,31 +109,28 @@ def table(counts: Mapping[str, Counter[str]]) -> str:
     return "\n".join(lines)
 
 
-# ---------------------------------------------------------------------- commands
-
-
 def record(presets: list[str]) -> None:
     """Keep the digests of today's code."""
     for preset in presets:
-        digests = [digest(found) for found in results(preset)]
+        digests = [digest(found) for _, found in results(preset)]
         lines = [" ".join(digests[at : at + _A_LINE]) for at in range(0, len(digests), _A_LINE)]
-        path_of(preset).write_text("\n".join(lines) + "\n", encoding="ascii")
+        (HERE / f"{preset}.txt").write_text("\n".join(lines) + "\n", encoding="ascii")
         print(f"{preset}: {len(digests)} digests kept")
 
 
-def check(presets: list[str], requests: int) -> int:
+def check(presets: list[str], episodes: range) -> int:
     """Print what differs, and what is common among the requests that do; returns how many there are."""
     total = 0
     for preset in presets:
         rows: list[int] = []
         seen: Counter[str] = Counter()
-        for row, found in differing(preset, requests):
+        for row, found in differing(preset, episodes):
             if len(rows) < _SHOWN:
                 print(f"== {preset} {row}", dump(found), sep="\n")
             rows.append(row)
             seen.update(set(events_of(found)))
         total += len(rows)
-        print(f"{preset}: {len(rows)} of {requests} requests differ")
+        print(f"{preset}: {len(rows)} of {len(episodes) * EPISODE} requests differ")
         if rows:
             print(f"  rows {rows[:20]}{' ...' if len(rows) > 20 else ''}")
             print("  among them", *(f"{n:6d} with {event}" for event, n in seen.most_common()), sep="\n  ")
@@ -186,21 +149,19 @@ def main() -> int:
     act.add_argument("--check", nargs="*", choices=PRESETS, help="print the requests that differ")
     act.add_argument("--stats", nargs="*", choices=PRESETS, help="count what occurs")
     act.add_argument("--dump", nargs=2, metavar=("PRESET", "ROW"), help="print the result of one request")
-    parser.add_argument(
-        "--requests", type=int, default=REQUESTS, help="only the first so many (whole hundreds)"
-    )
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="only so many (whole hundreds)")
     given = parser.parse_args()
+    first = range(-(-given.requests // EPISODE))
     if given.dump:
-        print(dump(result(given.dump[0], int(given.dump[1]))))
+        row = int(given.dump[1])
+        print(dump(dict(results(given.dump[0], [row // EPISODE]))[row]))
     elif given.record is not None:
         record(given.record or [*PRESETS])
     elif given.stats is not None:
         presets = given.stats or PRESETS
-        print(
-            table({p: Counter(e for r in results(p, given.requests) for e in events_of(r)) for p in presets})
-        )
+        print(table({p: Counter(e for _, r in results(p, first) for e in events_of(r)) for p in presets}))
     elif given.check is not None:
-        return 1 if check(given.check or [*PRESETS], given.requests) else 0
+        return 1 if check(given.check or [*PRESETS], first) else 0
     return 0
 
 

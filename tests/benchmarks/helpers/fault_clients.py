@@ -1,134 +1,26 @@
-"""Whom `bench_faults.py` compares disco with, and what a reader got, whoever was asked."""
+"""Whom `bench_faults.py` compares disco with: the bare SDK, and `litellm.Router` in its own process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
-import os
 import subprocess
-import threading
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import helpers.tests_path  # noqa: F401
 import httpx2
 import openai
 from faults.proxy_server.fault import Kind, Moment
 from faults.proxy_server.proxy import FaultProxy
+from helpers.fault_answers import Got, Stock, asked, stock
 from helpers.fault_schedule import Turn
 from servers import LlamaServer
 
-__all__ = [
-    "CONNECT_S",
-    "DOORS",
-    "SILENCE_S",
-    "Got",
-    "Litellm",
-    "Sdk",
-    "Stock",
-    "asked",
-    "litellm_process",
-    "settled",
-]
-
 CONNECT_S, SILENCE_S = 1.5, 4.0
 DOORS = (Kind.REFUSE, Kind.BLACK_HOLE)
-
-
-@dataclass
-class Got:
-    """What a reader got. Times are seconds since the request.
-
-    Attributes:
-        times: of each chunk with text.
-        finish: the finish reason; None: there was none.
-        error: name of the exception.
-        met: the fault struck this request.
-        wrong: what is not exact, in words.
-        gaps: for each failure that somebody took over from, the reader's wait around it and whether text was there.
-    """
-
-    text: str = ""
-    times: list[float] = field(default_factory=list)
-    finish: str | None = None
-    error: str | None = None
-    end: float = 0.0
-    met: bool = False
-    wrong: str | None = None
-    gaps: list[tuple[float, bool]] = field(default_factory=list)
-
-    @property
-    def completed(self) -> bool:
-        return self.error is None and self.finish in ("stop", "length")
-
-    @property
-    def longest_s(self) -> float:
-        """The reader's longest wait."""
-        marks = [0.0, *self.times, self.end]
-        return max(b - a for a, b in pairwise(marks))
-
-    @property
-    def restarts(self) -> int:
-        """Characters before the place where the text begins anew."""
-        return max(0, self.text.find(self.text[:24], 1)) if len(self.text) > 24 else 0
-
-
-Stock = Counter[str]
-
-
-def stock() -> Stock:
-    """File descriptors, threads, tasks and child processes of this process; without /proc, what Python knows."""
-    gc.collect()
-    found: Stock = Counter(threads=threading.active_count(), tasks=len(asyncio.all_tasks()))
-    with contextlib.suppress(OSError):
-        found["file descriptors"] = sum(1 for _ in Path("/proc/self/fd").iterdir())
-        for process in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                found["children"] += process.read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-    return found
-
-
-async def read(stream: Any, began: float, got: Got, on_chunk: Callable[[int], None]) -> None:
-    """A stream of either client to its end."""
-    async for chunk in stream:
-        if chunk.choices:
-            if content := chunk.choices[0].delta.content:
-                got.text += content
-                got.times.append(time.monotonic() - began)
-                on_chunk(len(got.times))
-            got.finish = chunk.choices[0].finish_reason or got.finish
-
-
-def _nothing(_chunks: int) -> None: ...
-
-
-async def asked(
-    client: openai.AsyncOpenAI, turn: Turn, on_chunk: Callable[[int], None], **more: Any
-) -> tuple[Got, Any]:
-    """One answer, whatever becomes of it, and its route where it has one."""
-    got, began, stream = Got(), time.monotonic(), None
-    try:
-        messages: Any = [{"role": "user", "content": turn.prompt}]
-        stream = await client.chat.completions.create(
-            model="smollm2-135m", messages=messages, max_tokens=turn.limit, temperature=0, stream=True, **more
-        )
-        await read(stream, began, got, on_chunk)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the answer is broken
-        got.error = type(error).__name__
-        route = getattr(error, "route", None)
-    else:
-        route = getattr(stream, "route", None)
-    finally:
-        got.end = time.monotonic() - began
-        if stream is not None:
-            await stream.close()
-    return got, route
 
 
 class Sdk:
@@ -147,7 +39,8 @@ class Sdk:
     async def answer(self, turn: Turn) -> Got:
         passed = len(self._proxy.passages)
         self._proxy.arm(turn.arms)
-        got, _ = await asked(self._client, turn, _nothing)
+        create = self._client.chat.completions.create
+        got, _ = await asked(create, turn.prompt, turn.limit, model="smollm2-135m")
         _compare(got, turn, self._proxy, passed)
         return got
 
@@ -216,14 +109,8 @@ async def litellm_process(
     """The client script, in its own environment."""
     script = Path(__file__).with_name("fault_litellm.py")
     arguments = (proxy, spare.base_url, spare.model, str(CONNECT_S), str(SILENCE_S))
-    process = await asyncio.create_subprocess_exec(
-        python,
-        str(script),
-        *arguments,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = await asyncio.create_subprocess_exec(python, str(script), *arguments, **pipes)
     try:
         yield process
     finally:

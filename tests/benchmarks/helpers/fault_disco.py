@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
+from functools import partial
 from pathlib import Path
 
+import helpers.tests_path  # noqa: F401
 import httpx2
 from faults.proxy_server.proxy import FaultProxy
-from helpers.fault_clients import CONNECT_S, DOORS, SILENCE_S, Got, Stock, asked, settled
+from helpers.fault_answers import Got, Stock, asked
+from helpers.fault_clients import CONNECT_S, DOORS, SILENCE_S, settled
 from helpers.fault_schedule import Turn
 from helpers.fault_witness import Device, Witness, complaint
 from servers import LlamaServer
@@ -19,8 +21,6 @@ from servers import LlamaServer
 from disco import AsyncDisco, Timeouts
 from disco.endpoints.continuation import Continuation
 from disco.session.records.route_record import RouteRecord
-
-__all__ = ["Disco"]
 
 KILL_SOON_S = 0.03  # "just asked"
 
@@ -67,9 +67,8 @@ class Disco:
         self._stretch: int | None = None
 
     def _new_device(self) -> Device:
-        return Device(
-            model="smollm2-135m", name="device", context_tokens=2048, threads=1, isolation="process"
-        )
+        options = {"context_tokens": 2048, "threads": 1, "isolation": "process"}
+        return Device(model="smollm2-135m", name="device", **options)
 
     async def answer(self, turn: Turn) -> Got:
         await self._revive()
@@ -82,9 +81,9 @@ class Disco:
         self._proxy.arm(turn.arms if turn.device is None else ())
         struck = _Striker(self._device, turn)
         policy = self._folder / f"{turn.policy}{'-paced' * turn.paced}.toml"
-        got, route = await asked(
-            self._client, turn, struck.on_chunk, extra_body={"disco": {"policy": str(policy)}}
-        )
+        create = partial(self._client.chat.completions.create, model="smollm2-135m")
+        more = {"extra_body": {"disco": {"policy": str(policy)}}}
+        got, route = await asked(create, turn.prompt, turn.limit, struck.on_chunk, **more)
         struck.calm()
         if turn.device is not None:
             got.met = struck.met
@@ -100,16 +99,15 @@ class Disco:
 
     async def _revive(self) -> None:
         """The device's process is there again: it is left alone for up to 30 s when it dies again and again."""
-        until = time.monotonic() + 60.0
-        while True:
+        for attempt in range(600):
             try:
                 await self._device.warm_up()
             except Exception:
-                if time.monotonic() > until:
+                if attempt == 599:
                     raise
                 await asyncio.sleep(0.1)
             else:
-                return
+                break
 
     async def _renew(self) -> None:
         if self._client is not None:

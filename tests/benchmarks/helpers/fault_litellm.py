@@ -5,14 +5,10 @@ Run as `python fault_litellm.py PROXY SPARE MODEL CONNECT_S SILENCE_S`. One line
 """
 
 import asyncio
-import contextlib
-import gc
+import dataclasses
 import json
 import os
 import sys
-import threading
-import time
-from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 out = os.fdopen(os.dup(1), "w")
@@ -20,48 +16,9 @@ os.dup2(2, 1)  # litellm prints
 
 import httpx  # noqa: E402
 import litellm  # noqa: E402
+from fault_answers import asked, stock  # noqa: E402 - lies beside this file
 
 litellm.suppress_debug_info = True
-
-
-def stock():
-    """File descriptors, threads, tasks, children."""
-    gc.collect()
-    children = 0
-    for process in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            children += process.read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-    return {
-        "file descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-        "threads": threading.active_count(),
-        "tasks": len(asyncio.all_tasks()),
-        "children": children,
-    }
-
-
-async def ask(router, clocks, prompt, limit):
-    """One answer."""
-    text, times, finish, error = "", [], None, None
-    began = time.monotonic()
-    try:
-        stream = await router.acompletion(
-            model="main",
-            messages=[{"role": "user", "content": prompt}],
-            max_tokens=limit,
-            temperature=0,
-            stream=True,
-            timeout=clocks,
-        )
-        async for chunk in stream:
-            if chunk.choices:
-                content = chunk.choices[0].delta.content
-                if content:
-                    text += content
-                    times.append(time.monotonic() - began)
-                finish = chunk.choices[0].finish_reason or finish
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the answer is broken
-        error = type(exc).__name__
-    return {"text": text, "times": times, "finish": finish, "error": error, "end": time.monotonic() - began}
 
 
 async def main():
@@ -72,26 +29,22 @@ async def main():
         params = {"model": f"openai/{model}", "api_base": base_url, "api_key": "none"}
         return {"model_name": name, "litellm_params": params}
 
-    router = litellm.Router(
-        model_list=[deployment("main", proxy), deployment("spare", spare)],
-        fallbacks=[{"main": ["spare"]}],
-        num_retries=2,
-    )
-    lines = asyncio.StreamReader()
+    deployments = [deployment("main", proxy), deployment("spare", spare)]
+    router = litellm.Router(model_list=deployments, fallbacks=[{"main": ["spare"]}], num_retries=2)
+    lines, before = asyncio.StreamReader(), {}
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    before = {}
     while line := (await lines.readline()).decode().strip():
+        answer = {}
         if line == "warm":
             before = stock()
-            answer = {}
         elif line == "close":
             await litellm.close_litellm_async_clients()
             await asyncio.sleep(1)
-            after = stock()
-            answer = {name: after[name] - before[name] for name in after}
+            answer = stock() - before
         else:
-            answer = await ask(router, clocks, **json.loads(line))
+            got, _ = await asked(router.acompletion, **json.loads(line), model="main", timeout=clocks)
+            answer = dataclasses.asdict(got)
         print(json.dumps(answer), file=out, flush=True)
 
 

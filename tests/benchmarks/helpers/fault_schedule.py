@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from faults.proxy_server.fault import Fault, Kind, Moment, Schedule, refusal
 
-__all__ = ["SILENT", "Turn", "schedule"]
-
-PROMPTS = (
-    "What is the capital of France?",
-    "Why is the sea salty?",
-    "Name three animals that live in a forest.",
-    "How do birds fly?",
-    "Write one sentence about a lighthouse.",
-    "What does a baker do all day?",
-    "Tell me a short story about a fox.",
-    "What is snow made of?",
-    "How does a bicycle stay upright?",
-    "Say hello to my friend Anna.",
-    "List the days of the week.",
-    "Why do leaves fall in autumn?",
-)
+PROMPTS = """
+What is the capital of France? Why is the sea salty? Name three animals that live in a forest. How do birds fly?
+Write one sentence about a lighthouse. What does a baker do all day? Tell me a short story about a fox.
+What is snow made of? How does a bicycle stay upright? Say hello to my friend Anna. List the days of the week.
+Why do leaves fall in autumn?
+"""
+PROMPTS = tuple(re.findall(r"\w[^.?]*[.?]", PROMPTS))
 LIMITS = (8, 12, 20)  # tokens
 
 SILENT = (Kind.STALL, Kind.BLACK_HOLE)  # nothing but a clock can notice these
@@ -36,17 +28,12 @@ _DOWN = (Fault(Kind.REFUSE, Moment.CONNECT), refusal(503), Fault(Kind.CLOSE, Mom
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request.
+    """One request, and what befalls it.
 
-    Attributes:
-        prompt, limit: what is asked, and `max_tokens`.
-        policy: disco's: "server_only", "race" or "device_only".
-        paced: disco keeps to its default reading pace and may move the answer; else all is passed on as it comes.
-        fault: what the way to the server does; for "killed" and "frozen", what a client without a device sees of the
-            same thing: its only server's connection closed, or silent, at that moment.
-        device: what happens to the device's process instead.
-        after: chunks that the reader has by then; 0: it has just asked.
-        stretch: requests of one number come in a row while the server is down, for retries, too.
+    `paced`: disco keeps to its default reading pace and may move the answer; else all is passed on as it comes.
+    `device`: what happens to the device's process; `fault` is then what a client without a device sees of the same:
+    its only server's connection closed, or silent, at that moment. `after`: chunks that the reader has by then.
+    `stretch`: requests of one number come in a row while the server is down, for retries, too.
     """
 
     prompt: str
@@ -116,14 +103,9 @@ def _turn(rng: random.Random) -> Turn:
 def _of_the_server(rng: random.Random, limit: int) -> Fault:
     after = rng.randint(1, limit - 2)
     if rng.random() < 0.12:
-        return rng.choice(
-            (
-                Fault(Kind.BLACK_HOLE, Moment.CONNECT),
-                Fault(Kind.STALL, Moment.HEAD),
-                Fault(Kind.STALL, Moment.FIRST),
-                Fault(Kind.STALL, Moment.MIDDLE, tokens=after),
-            )
-        )
+        silent = [Fault(Kind.STALL, Moment.HEAD), Fault(Kind.STALL, Moment.FIRST)]
+        silent.append(Fault(Kind.STALL, Moment.MIDDLE, tokens=after))
+        return rng.choice((Fault(Kind.BLACK_HOLE, Moment.CONNECT), *silent))
     moment = rng.choice((Moment.CONNECT, Moment.HEAD, Moment.FIRST, *(Moment.MIDDLE,) * 4, Moment.LAST))
     match moment:
         case Moment.CONNECT:

@@ -7,6 +7,7 @@ twice, was lost, or was asked for in another place, shows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -17,8 +18,6 @@ import httpx2
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.request import Prefix, Request
 from disco.session.records.route_record import RouteRecord
-
-__all__ = ["Device", "Heard", "Witness", "complaint"]
 
 ANSWER = "<|im_start|>assistant\n"  # where the answer begins in SmolLM2's chat template
 
@@ -34,18 +33,12 @@ class Heard:
     @property
     def wrote(self) -> str:
         """All text, from the wire or from the device."""
-        return "".join(self.parts) + "".join(_contents(self.raw))
-
-
-def _contents(raw: bytes) -> list[str]:
-    texts = []
-    for line in raw.split(b"\n"):
-        try:
-            choice = json.loads(line.removeprefix(b"data: "))["choices"][0]
-        except (ValueError, LookupError, TypeError):
-            continue
-        texts.append(choice.get("text") or choice.get("delta", {}).get("content") or "")
-    return texts
+        texts = list(self.parts)
+        for line in self.raw.split(b"\n"):
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                choice = json.loads(line.removeprefix(b"data: "))["choices"][0]
+                texts.append(choice.get("text") or choice.get("delta", {}).get("content") or "")
+        return "".join(texts)
 
 
 class Witness(httpx2.AsyncBaseTransport):
@@ -116,13 +109,7 @@ class _Overheard:
 
 
 def complaint(text: str, route: RouteRecord, server: list[Heard], device: list[Heard]) -> str | None:
-    """What is wrong with an answer; None when it is exactly the sum of its pieces.
-
-    Args:
-        text: as the reader got it.
-        route: its record.
-        server, device: what was heard of each while it was made.
-    """
+    """What is wrong with an answer, by what was heard while it was made; None: it is the sum of its pieces."""
     heard = {"server": iter(server), "device": iter(device)}
     said = [next(heard[t.place], None) for t in route.attempts]
     if not route.seamless:

@@ -1,94 +1,82 @@
-"""What several benchmarks need: a server in a process of its own, pieces of HTTP, command lines, targets."""
+"""What several benchmarks need: command lines, turns, figures, tables."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import multiprocessing
+import inspect
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from disco.dispatch import Preset
 
-__all__ = ["STREAM_HEAD", "document", "event", "met", "options", "piece", "serving", "shuffled", "unpaced"]
-
-T = TypeVar("T")
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-Answer = Callable[[bytes, Any], AsyncIterator[bytes]]
-"""Gives what is written, of a request's head (in lower case) and its JSON body; None where it has none."""
+K, V = TypeVar("K"), TypeVar("V")
 
 
-def options(doc: str | None) -> argparse.ArgumentParser:
-    """A command line that shows the benchmark's docstring as it is."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(doc: str | None, **defaults: Any) -> Any:
+    """The command line, with the benchmark's docstring as its help; each option by its default, or (default, help).
+
+    A flag has the default False; a list takes any number of values, of the type of its first.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, given in defaults.items():
+        default, text = given if isinstance(given, tuple) else (given, None)
+        how: dict[str, Any] = {"default": default, "help": text}
+        if default is False:
+            how["action"] = "store_true"
+        elif isinstance(default, list):
+            how |= {"nargs": "*", "type": type(default[0])}
+        elif default is not None:
+            how["type"] = type(default)
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    return parser.parse_args()
 
 
-def met(figure: float, target: float) -> str:
-    return "met" if figure <= target else "missed"
+async def by_turns(ways: dict[K, Callable[[], Any]], turns: int, warm_up: int = 1) -> dict[K, list[Any]]:
+    """What each way gives, turn by turn, in random order: else each would always pay for one neighbour's garbage."""
+    found: dict[K, list[Any]] = {name: [] for name in ways}
+    for turn in range(warm_up + turns):
+        for name in random.sample(list(ways), len(ways)):
+            result = ways[name]()
+            result = await result if inspect.isawaitable(result) else result
+            if turn >= warm_up:
+                found[name].append(result)
+    return found
 
 
-def shuffled(items: dict[str, T]) -> list[tuple[str, T]]:
-    """In a fixed order each would always pay for the garbage of the same neighbour."""
-    return random.sample(list(items.items()), len(items))
+def ratio(mine: Iterable[float], other: Iterable[float]) -> float:
+    """Median over turns."""
+    return statistics.median(a / b for a, b in zip(mine, other, strict=True))
+
+
+def added(mine: Iterable[float], other: Iterable[float]) -> list[float]:
+    """What each turn adds, in order of size."""
+    return sorted(a - b for a, b in zip(mine, other, strict=True))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def met(figure: float, target: float, missed: str = "missed") -> str:
+    return "met" if figure <= target else missed
+
+
+class Columns:
+    """A table with a heading, of titles and formats such as "policy <18 | ms >8.1f". Text has the width only."""
+
+    def __init__(self, columns: str) -> None:
+        titles, _, self._formats = zip(*(each.rpartition(" ") for each in columns.split(" | ")), strict=True)
+        self.row(*titles)
+
+    def row(self, *cells: object) -> None:
+        out = ""
+        for cell, how in zip(cells, self._formats, strict=False):
+            out += format(cell, re.sub(r"[+,]|\..*", "", how) if isinstance(cell, str) else how)
+        print(out, flush=True)
 
 
 def unpaced(policy: str = "server_only") -> Preset:
     return Preset(dispatch={"policy": policy}, playback={"pace_tps": "off"})
-
-
-def piece(data: bytes) -> bytes:
-    """One piece of a chunked body; an empty one ends it."""
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
-def event(body: dict[str, object] | None, name: str | None = None) -> bytes:
-    """A server-sent event as one piece; None: `[DONE]`."""
-    data = b"[DONE]" if body is None else json.dumps(body, separators=(",", ":")).encode()
-    return piece((b"event: %s\n" % name.encode() if name else b"") + b"data: " + data + b"\n\n")
-
-
-def document(body: dict[str, object]) -> bytes:
-    """A whole response."""
-    data = json.dumps(body).encode()
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % len(data) + data
-
-
-@contextmanager
-def serving(make: Callable[..., Answer], *given: object) -> Iterator[str]:
-    """A server in a process of its own, which answers as `make(*given)` does; yields its base_url."""
-    context = multiprocessing.get_context("spawn")
-    port_from, port_to = context.Pipe(duplex=False)
-    server = context.Process(target=_run, args=(make, given, port_to), daemon=True)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port_from.recv()}/v1"
-    finally:
-        server.terminate()
-        server.join(5)
-
-
-def _run(make: Callable[..., Answer], given: tuple[object, ...], port_to: Connection) -> None:
-    asyncio.run(_serve(make(*given), port_to))
-
-
-async def _serve(answer: Answer, port_to: Connection) -> None:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
-                body = json.loads(await reader.readexactly(int(length[0].split(b":")[1]))) if length else None
-                async for data in answer(head, body):
-                    writer.write(data)
-                    await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=2048)
-    port_to.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()

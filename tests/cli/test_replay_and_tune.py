@@ -1,25 +1,26 @@
-"""`disco replay`: what is printed where, and what a mistake looks like."""
+"""`disco replay` and `disco tune`: what is printed where; and what a mistake looks like, in every command."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from disco.cli import main
 from disco.cli.main import _parser
 from disco.cli.option_types import parse_budgets, parse_exchange_rate, parse_policies, parse_price
+from disco.cli.replay_options import DEFAULT_EXCHANGE_RATE, DEFAULTS, OBJECTIVES
 from disco.cost import PAPER_DEVICE_CONSTRAINED, ExchangeRate
-from disco.errors import ConfigurationError
+from disco.dispatch import load_preset
 from disco.profiles import load_device, load_lengths, load_server, save_profile, user_profile_dir
 from disco.replay.formats import write_trace
 from disco.replay.sweeps.sweep import sweep
+from disco.replay.tuning import objective
 from disco.replay.workload.scenario import Arm, scenario_for
 from disco.replay.workload.synthetic import alpaca_like, synthetic_trace
 
@@ -72,18 +73,17 @@ def test_figures_are_those_of_the_sweep(path, trace, tmp_path, capsys):
 def test_without_options_it_says_what_was_assumed_and_what_is_best(path, capsys):
     assert main(["replay", path]) == 0
     printed = capsys.readouterr().out
-    assert "Device: the shipped profile xiaomi14-qwen1.5-0.5b" in printed
-    assert "Server: the shipped profile gpt-4o-mini-2024" in printed
-    assert "drawn from the server's profile" in printed
-    for policy in ("length_threshold", "random", "server_only", "device_only", "oracle"):
-        assert policy in printed
+    for part in (
+        "Device: the shipped profile xiaomi14-qwen1.5-0.5b",
+        "Server: the shipped profile gpt-4o-mini-2024",
+        "drawn from the server's profile",
+        *("length_threshold", "random", "server_only", "device_only", "oracle"),
+        "lowest P99 TTFT",
+        "against server_only",
+    ):
+        assert part in printed
     assert "optimal_wait" not in printed  # the server is the dear side: there is no wait to choose
     assert printed.count("length_threshold │") == 9
-    assert "lowest P99 TTFT" in printed
-    assert "against server_only" in printed
-
-
-def test_a_profile_measured_on_this_machine_comes_first(path, capsys):
     mine = load_device("pixel7pro-bloom-1.1b").model_copy(update={"name": "mine"})
     save_profile(mine, user_profile_dir() / "mine.toml")
     assert main(["replay", path, *FEW]) == 0
@@ -102,34 +102,17 @@ def test_json_on_standard_output_is_alone_there_and_a_page_is_written(path, tmp_
 
 
 def test_every_pair_of_devices_and_servers_is_replayed(path, tmp_path):
-    devices, servers = (
-        ("pixel7pro-bloom-560m", "xiaomi14-qwen1.5-0.5b"),
-        ("deepseek-v3-2025", "gpt-4o-mini-2024"),
-    )
+    devices = ("pixel7pro-bloom-560m", "xiaomi14-qwen1.5-0.5b")
+    servers = ("deepseek-v3-2025", "gpt-4o-mini-2024")
     named = [*(f"--device={name}" for name in devices), *(f"--server={name}" for name in servers)]
     cells = replayed(tmp_path, path, "--policy=auto", "--budget=0.5", *named)["cells"]
     assert [cell["scenario"] for cell in cells] == [f"{d} × {s}" for d in devices for s in servers]
 
 
-def test_processes_change_nothing(path, tmp_path):
-    one, two = (replayed(tmp_path, path, *FEW, "--seeds", "2", "--jobs", jobs) for jobs in ("1", "2"))
-    assert one == two
-
-
 def test_token_by_token_with_moves_beside_without(tmp_path):
     path = tmp_path / "short.jsonl"
     write_trace(alpaca_like(20, 1), path)
-    options = (
-        "--policy",
-        "server_only",
-        "--migrate",
-        "--pace",
-        "8",
-        "--max-tokens",
-        "64",
-        "--device-slots",
-        "1",
-    )
+    options = ("--policy=server_only", "--migrate", "--pace=8", "--max-tokens=64", "--device-slots=1")
     document = replayed(tmp_path, str(path), *options)
     staying, moving = document["cells"]
     assert (staying["arm"]["migrate"], moving["arm"]["migrate"]) == (False, True)
@@ -150,13 +133,9 @@ def test_rows_left_out_are_reported(tmp_path, capsys):
         assert "line 3" in printed
 
 
-def test_in_chunks_the_figures_are_the_same_but_for_the_oracle(path, tmp_path, capsys):
-    options = (path, "--policy", "random", "--policy", "oracle", "--budget", "0.3")
-    whole, chunks = (replayed(tmp_path, *options, *more)["cells"] for more in ((), ("--chunk-rows", "100")))
-    assert [cell["arm"]["policy"] for cell in chunks] == ["random"]
-    for name in ("ttft_mean_s", "cost_usd", "budget_used"):
-        found, want = (cells[0]["summary"][name]["mean"] for cells in (chunks, whole))
-        assert found == pytest.approx(want, rel=1e-12)
+def test_in_chunks_there_is_no_oracle(path, tmp_path, capsys):
+    options = (path, "--policy=random", "--policy=oracle", "--budget=0.3", "--chunk-rows=100")
+    assert [cell["arm"]["policy"] for cell in replayed(tmp_path, *options)["cells"]] == ["random"]
     assert "without the oracle" in capsys.readouterr().out
 
 
@@ -168,18 +147,6 @@ def test_synthetic_requests_differ_from_seed_to_seed(tmp_path):
     assert summary["ttft_mean_s"]["low"] < summary["ttft_mean_s"]["mean"]
 
 
-def test_an_endpoint_alone_that_is_best_is_called_so(capsys):
-    """Of 2,000 made-up requests, server_only has the lowest P99 at its own cost."""
-    assert main(["replay", "synthetic", "--requests", "2000", "--budget", "0.5,0.9"]) == 0
-    printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if line.startswith("│ server_only"))
-    p99 = row.split("│")[7].strip()
-    assert (
-        f"server_only has the lowest P99 TTFT of the policies compared at no more than server_only's cost: {p99} s."
-        in (" ".join(printed.split()))
-    )
-
-
 def test_a_trace_with_times_replays_its_own(tmp_path, trace, capsys):
     known = tmp_path / "known.csv"
     write_trace(replace(trace, ttft_s=np.full(len(trace), 0.25)), known)
@@ -188,16 +155,44 @@ def test_a_trace_with_times_replays_its_own(tmp_path, trace, capsys):
     assert cell["summary"]["ttft_p99_s"]["mean"] == 0.25
 
 
-@pytest.mark.parametrize("name", ["disco", "paper"])
-def test_the_papers_evaluation_is_one_command(name, tmp_path, capsys, monkeypatch):
+def test_the_papers_evaluation_is_one_command(tmp_path, capsys, monkeypatch):
     amount = {"requests": 30, "event_requests": 2, "budgets": (0.0, 1.0)}
     monkeypatch.setattr("disco.cli.replay_paper.QUICK", amount)
-    document = replayed(tmp_path, name, "--quick", "--runs", "1", "--jobs", "1")
+    document = replayed(tmp_path, "paper", "--quick", "--runs", "1", "--jobs", "1")
     captured = capsys.readouterr()
     for item in ("Table 2", "Table 3", "Figure 6", "Figure 7", "Figure 9"):
         assert item in captured.out
     assert document["setup"]["requests"] == 30
-    assert ("is called `disco replay disco` now" in captured.err) == (name == "paper")
+    assert "is called `disco replay disco` now" in captured.err
+
+
+def test_the_preset_loads_with_a_sentence_true_to_the_table_and_what_cannot_be_had_says_what_could(
+    tmp_path, capsys
+):
+    path, out = str(tmp_path / "short.csv"), tmp_path / "mine.toml"
+    write_trace(alpaca_like(200, 1), path)
+    options = ["--objective=p99-ttft", "--max-tokens=16", "--jobs=1", "--verify-requests=10"]
+    assert main(["tune", path, *options, "--max-cost", "0.8x", "--out", str(out)]) == 0
+    preset = load_preset(out)
+    printed = capsys.readouterr().out
+    assert preset.summary in " ".join(printed.split())
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    (chosen,) = (row for row in rows if row[0].startswith("▶"))
+    (alone,) = (row for row in rows if row[0].startswith("server_only, as it is"))
+    said = re.fullmatch(
+        r"(.+): P99 of TTFT (\S+) s, mean (\S+) s; server_only: (\S+) s and (\S+) s, (\S+)x its cost\.",
+        preset.summary,
+    )
+    assert (f"▶ {said[1]}", f"{said[6]}×") == (chosen[0], chosen[8])
+    shown = [float(row[column]) for row in (chosen, alone) for column in (5, 4)]
+    assert [float(x) for x in said.groups()[1:5]] == pytest.approx(shown, abs=0.006)
+    comment = out.read_text(encoding="utf-8").partition("summary =")[0]
+    for part in ("p99-ttft", "Trace: short", "server_only", "xiaomi14-qwen1.5-0.5b"):
+        assert part in " ".join(comment.replace("#", "").split())
+    out.unlink()
+    assert main(["tune", path, *options[1:], "--max-cost", "0.00001x", "--out", str(out)]) == 2
+    assert "The cheapest is" in capsys.readouterr().err
+    assert not out.exists()
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -205,7 +200,8 @@ def test_the_papers_evaluation_is_one_command(name, tmp_path, capsys, monkeypatc
 MISTAKES = [
     ("--budget 1.2", "between 0 and 1"),
     ("--budget 0:2:0.5", "between 0 and 1"),
-    ("--budget half", "0:1:0.1"),
+    *((f"--budget {budget}", "0:1:0.1") for budget in ("half", "0:1:0", "1:0:0.1", "0:inf:1", "0.5,")),
+    ("--budget nan", "between 0 and 1"),
     ("--tail 1", "tail must be a share"),
     ("--policy wait_tme", "Did you mean 'wait_time'"),
     ("--policy recorded", "this trace has none"),
@@ -225,7 +221,6 @@ MISTAKES = [
     ("--jobs 2 --scheduler tcp://127.0.0.1:1", "not both"),
     ("--scheduler nowhere", "is host:port"),
     ("--chunk-rows 0", "--chunk-rows must be at least 1"),
-    ("--json no/such/folder/x.json", "there is no folder"),
     ("--html no/such/folder/x.html", "there is no folder"),
     ("--json x.out --html x.out", "--html x.out: --json writes this file too"),
     ("--format burst", "Did you mean 'burstgpt'"),
@@ -244,6 +239,16 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+MISTAKES_OF_TUNE = [
+    ("--out mine", ".toml"),
+    ("--out no/folder/mine.toml", "there is no folder"),
+    ("--max-cost cheap", "a cost limit is"),
+    ("--max-p99 0", "above 0"),
+    ("--verify-requests 0", "--verify-requests"),
+    ("--device a --device b", "one --device at a time"),
+]
+
+
 def refused(capsys, *arguments: str) -> str:
     """The one line that a mistake is answered with."""
     assert main(list(arguments)) == 2
@@ -254,48 +259,38 @@ def refused(capsys, *arguments: str) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[options for options, _ in MISTAKES])
-def test_a_mistake_is_one_clear_line(path, options, message, capsys):
-    assert message in refused(capsys, "replay", path, *options.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        *((f"replay TRACE {options}", message) for options, message in MISTAKES),
         ("replay nowhere", "A trace is a file; for `disco replay` also `synthetic` or `disco`"),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
         ("replay synthetic --skip-invalid", "--skip-invalid does not apply to `synthetic` requests"),
-        ("replay synthetic --format disco", "--format does not apply"),
         ("replay synthetic --chunk-rows 5", "--chunk-rows does not apply"),
-        (
-            "chat --model gpt-4o",
-            "--model names the server's model, but without OPENAI_API_KEY there is no server",
-        ),
+        ("chat --model m", "--model names the server's model, but without OPENAI_API_KEY there is no server"),
         ("serve --local none --isolation process", "--isolation is for a local model"),
+        *((f"tune TRACE {options}", message) for options, message in MISTAKES_OF_TUNE),
     ],
+    ids=lambda value: value if " " in value else "",
 )
-def test_so_are_those_before_anything_is_read_or_started(arguments, message, capsys, monkeypatch):
+def test_a_mistake_is_one_clear_line(path, arguments, message, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert message in refused(capsys, *arguments.split())
+    assert message in refused(capsys, *arguments.replace("TRACE", path).split())
 
 
 def replay_options() -> list[tuple[str, ...]]:
-    """Every option of `disco replay`, with a value that fits it."""
+    """Every option of `disco replay` that is not for all its kinds, with a value that fits it."""
     known = {"--seeds": "7", "--tail": "0.1", "--requests": "9", "--chunk-rows": "5", "--max-tokens": "9"}
     replay = _parser()._subparsers._group_actions[0].choices["replay"]
-    actions = [a for a in replay._actions if a.option_strings and a.dest != "help"]
-    return [
-        (a.option_strings[0],) if a.nargs == 0 else (a.option_strings[0], known.get(a.option_strings[0], "1"))
-        for a in actions
-    ]
+    actions = [(a.option_strings[0], a.nargs) for a in replay._actions if a.option_strings]
+    for_all = {"-h", "--json", "--html", "--jobs", "--scheduler", "--lengths", "--quick", "--runs"}
+    named = [(name, nargs) for name, nargs in actions if name not in for_all]
+    return [(name,) if nargs == 0 else (name, known.get(name, "1")) for name, nargs in named]
 
 
-FOR_ALL = {"--json", "--html", "--jobs", "--scheduler", "--lengths", "--quick", "--runs"}
-
-
-@pytest.mark.parametrize("given", [o for o in replay_options() if o[0] not in FOR_ALL], ids=lambda o: o[0])
+@pytest.mark.parametrize("given", replay_options(), ids=lambda o: o[0])
 def test_what_the_paper_sets_is_refused(given, capsys):
     assert f"{given[0]} " in refused(capsys, "replay", "disco", *given)
 
@@ -334,11 +329,9 @@ def test_an_answer_that_would_never_end_is_refused_where_it_is_run_token_by_toke
     assert main(["replay", str(path), "--policy", "race"]) == 0
 
 
-def test_without_plotly_a_page_is_refused_before_the_work(path, tmp_path, capsys, monkeypatch):
+def test_without_plotly_a_page_is_refused_before_the_work(path, capsys, monkeypatch):
     monkeypatch.setattr("disco.cli.output_files.find_spec", lambda _name: None)
-    assert 'pip install "disco-llm[replay]"' in refused(
-        capsys, "replay", path, "--html", str(tmp_path / "x.html")
-    )
+    assert 'pip install "disco-llm[replay]"' in refused(capsys, "replay", path, "--html", "x.html")
 
 
 def test_help_needs_none_of_it():
@@ -353,36 +346,25 @@ def test_help_needs_none_of_it():
     assert ran.stdout.strip() == "[]"
 
 
-# ---------------------------------------------------------------------- what options mean
-
-
-@pytest.mark.parametrize(
-    ("text", "budgets"),
-    [
-        ("0.5", [0.5]),
-        ("0.1,0.3", [0.1, 0.3]),
-        ("0:1:0.1", [i / 10 for i in range(11)]),
-        ("0:1:0.3", [0.0, 0.3, 0.6, 0.9]),
-        ("1:1:1", [1.0]),
-    ],
-)
-def test_budgets(text, budgets):
-    assert parse_budgets(text) == budgets
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=12) | st.from_regex(r"[0-9.:,eE+-]{1,12}", fullmatch=True))
-def test_budgets_are_shares_or_a_mistake(text):
-    try:
-        budgets = parse_budgets(text)
-    except ConfigurationError:
-        return
-    assert budgets
-    assert all(0.0 <= budget <= 1.0 for budget in budgets)
-
-
-def test_prices_rates_and_policies():
+def test_what_options_mean():
+    assert parse_budgets("0.1,0.3") == [0.1, 0.3]
+    assert parse_budgets("0:1:0.1") == [i / 10 for i in range(11)]
+    assert parse_budgets("0:1:0.3") == [0.0, 0.3, 0.6, 0.9]
+    assert parse_budgets("1:1:1") == [1.0]
     assert parse_price("0.15,0.60").usd_per_mtok_out == 0.6
     assert parse_exchange_rate("4e-12") == ExchangeRate(usd_per_mflop=4e-12)
     assert parse_exchange_rate("device-constrained") == PAPER_DEVICE_CONSTRAINED
     assert parse_policies(["race", "oracle", "race"]) == ["race", "oracle"]
+
+
+def test_defaults_of_the_command_and_of_the_library_agree():
+    """`options.py` repeats them so that --help stays quick."""
+    assert OBJECTIVES == objective.OBJECTIVES
+    assert float(DEFAULT_EXCHANGE_RATE) == load_preset("balanced").cost.exchange_rate
+    commands = _parser()._subparsers._group_actions[0].choices
+    for name in ("replay", "tune"):
+        for action in commands[name]._actions:
+            if action.dest in DEFAULTS:
+                assert action.default is None, "otherwise nobody sees whether it was given"
+                shown = action.help.partition("(default: ")[2]
+                assert shown.startswith(("by its columns", str(DEFAULTS[action.dest]).removesuffix(".0")))

@@ -1,8 +1,0 @@
-"""The golden replays are imported by name, as their command runs them."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
