@@ -16,9 +16,9 @@ import anyio
 import moved_clock
 import openai
 import pytest
-from defects.parts import ScriptedDevice
 from leaving import generates, script, soon, tasks, until
 from promptly import WITHIN_S
+from scripted_device import ScriptedDevice
 from serving import upstream
 
 from disco import AsyncDisco, Disco, DiscoError

@@ -11,9 +11,9 @@ import httpx2
 import openai
 import pytest
 from defects.asking import ask, client, create, device, preset, prose, question, text_of, tried
-from defects.parts import ScriptedDevice
 from faults.in_memory import RESET, MemoryServer, Reply, anyio_backend, continuing, spoken  # noqa: F401 - a fixture
 from faults.proxy_server.origin import begun_by
+from scripted_device import ScriptedDevice
 from scripted_server import chunk, sse
 
 from disco import Backup, LocalModelError, Timeouts

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import openai
 import pytest
-from defects.parts import play
 from faults.cases import FAILING, FINE, OF_THE_CALLER, RETRIED, each, simulated
 from faults.in_memory import MemoryServer, Reply, befallen
 from faults.lab import VIRTUAL, Answer, asking, calm, device, get
 from faults.proxy_server.fault import Kind, Moment
 from faults.proxy_server.origin import TEXT, answer_events
+from session.plays import play
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.endpoints.simulation.simulated_text import tokenise

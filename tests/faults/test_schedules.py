@@ -11,13 +11,13 @@ from dataclasses import replace
 import anyio
 import moved_clock
 import pytest
-from defects.parts import play
 from faults.cases import CASES, FAILING, RETRIED, simulated
 from faults.in_memory import MemoryServer, befallen
 from faults.lab import asking, calm, device, get
 from faults.proxy_server.origin import TEXT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from session.plays import play
 from situations import NAMES, situations
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile

@@ -8,11 +8,11 @@ from email.utils import format_datetime
 
 import openai
 import pytest
-from defects.parts import ScriptedDevice
 from faults.in_memory import MemoryServer, befallen
 from faults.lab import asking, calm, device, get
 from faults.proxy_server.fault import Fault, Kind, Moment, refusal
 from faults.proxy_server.origin import TEXT, begun_by
+from scripted_device import ScriptedDevice
 
 from disco.endpoints.simulation.simulated_script import Fault as Simulated
 from disco.endpoints.simulation.simulated_text import tokenise

@@ -1,64 +1,16 @@
-"""One session in virtual time on simulated endpoints, and a device that does what a test says."""
+"""A device that does for each attempt what a script says."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import anyio
-import numpy as np
-from playing import Run, run_session
 
-from disco.cost import Rates
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.events import Delta, Ended, Usage
-from disco.plan import Candidate, Plan
-from disco.playback import Pace, Playback
-from disco.request import Prefix, Request, Timeouts
-from disco.session.machine import Session, SessionConfig
-from disco.session.switching.answer_lengths import AnswerLengths
+from disco.request import Prefix, Request
 
-__all__ = ["ScriptedDevice", "play"]
-
-REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
-
-
-def play(
-    profiles: Mapping[str, SimulatedProfile],
-    plan: Plan,
-    *,
-    costs: Mapping[str, float] | None = None,
-    pace: Pace | None = None,
-    streams: bool = True,
-    timeouts: Timeouts | None = None,
-    max_retries: int = 2,
-    cancel_takes_s: float = 0.0,
-    seed: int = 0,
-) -> Run:
-    """One session, played to its end in virtual time. `costs`: USD per generated token; by default all the same."""
-    prices = {name: (costs or {}).get(name, 1e-6) for name in profiles}
-    candidates = {
-        name: Candidate(
-            name=name,
-            reach="any",
-            rates=Rates(prices[name] / 10, prices[name]),
-            prefill_tps=profile.prefill_tps,
-            overhead_s=profile.overhead_s + (profile.ttft_s if isinstance(profile.ttft_s, float) else 0.3),
-            decode_tps=profile.decode_tps,
-            continues=profile.continues,
-        )
-        for name, profile in profiles.items()
-    }
-    config = SessionConfig(
-        prompt_tokens=20,
-        streams=streams,
-        pace_tps=pace.tps if pace else None,
-        timeouts=timeouts or Timeouts(),
-        max_retries=max_retries,
-    )
-    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
-    return run_session(session, profiles, REQUEST, np.random.default_rng(seed), cancel_takes_s=cancel_takes_s)
-
+__all__ = ["ScriptedDevice"]
 
 Step = float | list[Delta] | Ended | Exception | Callable[[], Awaitable[list[Delta] | Ended]]
 
