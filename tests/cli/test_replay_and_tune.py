@@ -202,6 +202,7 @@ MISTAKES = [
     ("--budget 0:2:0.5", "between 0 and 1"),
     *((f"--budget {budget}", "0:1:0.1") for budget in ("half", "0:1:0", "1:0:0.1", "0:inf:1", "0.5,")),
     ("--budget nan", "between 0 and 1"),
+    ("--budget 0:1:1e-9", "larger step"),
     ("--tail 1", "tail must be a share"),
     ("--policy wait_tme", "Did you mean 'wait_time'"),
     ("--policy recorded", "this trace has none"),
