@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,14 +41,6 @@ def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
         fail(breaker, n * P.window_s / 2)
     assert breaker.state(10 * P.window_s) == "closed"
     assert opened(at=1e6).state(5.0) == "closed"  # a clock that went back belongs to another loop
-
-
-@pytest.mark.parametrize("kind", REFUSALS)
-def test_a_probe_that_is_refused_for_its_own_fault_found_the_endpoint_well(kind):
-    breaker = opened()
-    breaker.claim(5.0)
-    fail(breaker, 5.1, kind, started_at=5.0)
-    assert breaker.state(5.1) == "closed"
 
 
 def test_a_probe_that_says_nothing_makes_room_when_it_is_over_and_no_late_one_takes_the_next_ones_place():

@@ -6,18 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from disco.dispatch import Candidate, Preset, available_presets, build_policy, known_policies, load_preset
+from disco.dispatch import Candidate, Preset, build_policy, known_policies, load_preset
 from disco.dispatch.presets import DispatchSection
 from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Lengths
-
-
-def test_every_shipped_preset_loads_and_explains_itself():
-    names = ("balanced", "battery-saver", "cheap", "fast", "private")
-    assert available_presets() == names
-    assert [load_preset(name).name for name in names] == list(names)
-    assert all(load_preset(name).summary.endswith(".") for name in names)
-    assert load_preset("private").limits.local_only
 
 
 def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
