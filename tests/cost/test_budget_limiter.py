@@ -126,8 +126,8 @@ def test_memory_does_not_grow_with_requests_and_money_adds_up_exactly():
 
 # ---------------------------------------------------------------------- one request
 
-CHEAP = (Payer("server", "server", Rates(1e-7, 1e-6)),)
-PAYERS = {"server": CHEAP, "device": (Payer("device", "device", Rates(0, 0)),)}
+RATES = {"server": Rates(1e-7, 1e-6), "device": Rates(0, 0)}
+PAYERS = {name: (Payer(name, name, rates),) for name, rates in RATES.items()}
 
 
 def reservation(limit: Limit = LIMIT, limiter: BudgetLimiter | None = None, **more) -> BudgetReservation:
@@ -197,26 +197,9 @@ def most(content: object, **params) -> int:
 
 def test_a_prompt_has_no_more_tokens_than_its_bound():
     """Bytes for text in any script; what it costs at most for pictures, however few bytes they take."""
+    assert most("") > 40  # a template's own: SmolLM2's takes 31, with its system prompt
     assert 1000 < most("a" * 1000, temperature=0.5) < 1300
     assert 3000 < most("海" * 1000) < 3300
     picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000_000}}]
     assert 48_000 < most(picture) < 50_000
     assert most("a", tools=[{"function": {"x": "y" * 500}}]) > most("a") + 480
-
-
-def test_the_bound_holds_for_a_real_tokenizer_and_template():
-    llama_cpp = pytest.importorskip("llama_cpp")
-    from disco.endpoints.llamacpp.model.model_files import resolve_model
-
-    model = llama_cpp.Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
-    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    for text in (
-        "",
-        "Hello, world. " * 40,
-        "{'a': [1, 2, 3]}\n" * 40,
-        "深度学习" * 60,
-        "🦜🏳🌈" * 40,
-        "\t \n" * 50,
-    ):
-        whole = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-        assert len(model.tokenize(whole.encode(), special=True)) <= most(text, temperature=0.5)

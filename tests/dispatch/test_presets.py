@@ -30,7 +30,6 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"dispach": {}}, "unknown key dispach.*'dispatch'"),
         ({"dispatch": {"budgt": 0.1}}, "dispatch: unknown key budgt.*'budget'"),
         ({"dispatch": {"budget": 1.5}}, "budget.*less than or equal to 1"),
-        ({"dispatch": {"budget": -0.5}}, "budget.*greater than or equal to 0"),
         ({"dispatch": {"budget": float("nan")}}, "budget"),
         ({"dispatch": {"tail": 1.0}}, "tail.*less than 1"),
         ({"dispatch": {"policy": "wait_tim"}}, "no policy is called 'wait_tim'.*'wait_time'"),
@@ -38,7 +37,6 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"cost": {"exchange_rate": -1}}, "exchange_rate"),
         ({"migration": {"order": "whenever"}}, "make_before_break"),
         ({"playback": {"pace_tps": 0}}, "pace_tps.*above 0"),
-        ({"playback": {"pace_tps": "of"}}, "pace_tps.*'of'"),
         ({"migration": 3}, "migration"),
         (
             {"dispatch": {"policy": "server_only"}, "limits": {"local_only": True}},

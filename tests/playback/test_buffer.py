@@ -82,10 +82,6 @@ def play(arrivals: Timed, pace: Pace = PACE, *, banking: bool = False) -> Timed:
     return out
 
 
-def words(count: int, tps: float, word: str = " word") -> Timed:
-    return [(i / tps, Delta(word)) for i in range(count)]
-
-
 def banked(arrivals: Timed, *, released: bool = True, tempo: float | None = None) -> Playback:
     """One that banks, or has a tempo, with all that has arrived."""
     playback = Playback(PACE)
@@ -234,8 +230,8 @@ def test_a_split_delta_shares_out_tokens_and_drops_raw():
 def test_late_calls_catch_up_without_drift_and_slack_is_the_time_until_the_reader_needs_the_next_token():
     # A server that does not count tokens is counted by length.
     assert banked([(0.0, Delta("word " * 80, tokens=1))]).slack_s(0.0) == pytest.approx(100 / READING)
-    assert banked(words(49, 48.0)).slack_s(1.0) == pytest.approx(49 / READING - 1.0)
-    playback = banked(words(100, 50.0), released=False)
+    assert banked(drip([" word"] * 49, 48.0)).slack_s(1.0) == pytest.approx(49 / READING - 1.0)
+    playback = banked(drip([" word"] * 100, 50.0), released=False)
     assert len(playback.release(5.0)) == math.floor(5.0 * READING) + 1  # a reader that blocked for 5 s
     assert playback.next_at == pytest.approx(25 / READING - LEAD_S)
     assert len(playback.release(25 / READING + 0.01)) == 1

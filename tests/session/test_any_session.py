@@ -129,23 +129,6 @@ def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_w
     assert [a.candidate.name for a in session.attempts] == ["server", "device", "server"]
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 4])
-def test_text_of_an_earlier_writer_stays_its_own_where_a_move_is_given_up(tokens):
-    """The cut of the move falls into what the failed writer wrote before its source took over."""
-    base = {"ttft_s": 1.0, "decode_tps": 2.0, "packet_tokens": 1}
-    profiles = {
-        "alder": SimulatedProfile(**base, answer_tokens=tokens, role_at_s=0.0),  # asked at its first sign
-        "birch": SimulatedProfile(**base, answer_tokens=3, fault=Fault(3, kind=FailureKind.CONNECTION)),
-        "cedar": SimulatedProfile(**base, answer_tokens=0),
-    }
-    plan = Plan((Start("birch"),), ("alder",), {"alder": Migration("cedar")})
-    run = play(profiles, plan, costs={"alder": 1e-7, "birch": 1e-9, "cedar": 1e-9}, streams=False)
-    handover = run.session.migrations[0]
-    assert handover.cut_chars < len("".join(run.session.attempts[0].parts))
-    assert handover.outcome in ("target_empty", "source_finished")
-    check(run)
-
-
 class Heard(list):
     """A listener; by event: what, endpoint, when the attempt started, when it happened."""
 
