@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,14 +22,6 @@ def fail(breaker, at, kind="server", *, started_at=None, retry_after_s=None):
     breaker.failed(FailureKind(kind), started_at, at, retry_after_s=retry_after_s)
 
 
-def opened(at=0.0):
-    breaker = Breaker()
-    for _ in range(3):
-        fail(breaker, at)
-    assert breaker.state(at) == "open"
-    return breaker
-
-
 def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
     for kind in FailureKind:
         breaker, times = Breaker(), [0.0] if kind in COUNTED else [n * 0.1 for n in range(50)]
@@ -41,27 +32,10 @@ def test_refusals_silence_hiccups_and_old_failures_do_not_open_it():
     for n in range(20):
         fail(breaker, n * P.window_s / 2)
     assert breaker.state(10 * P.window_s) == "closed"
-    assert opened(at=1e6).state(5.0) == "closed"  # a clock that went back belongs to another loop
-
-
-@pytest.mark.parametrize("kind", REFUSALS)
-def test_a_probe_that_is_refused_for_its_own_fault_found_the_endpoint_well(kind):
-    breaker = opened()
-    breaker.claim(5.0)
-    fail(breaker, 5.1, kind, started_at=5.0)
-    assert breaker.state(5.1) == "closed"
-
-
-def test_a_probe_that_says_nothing_makes_room_when_it_is_over_and_no_late_one_takes_the_next_ones_place():
-    breaker = opened()
-    first = breaker.claim(5.0)
-    assert breaker.rest("s", 6.0) == CoolDown("s", "probed", "server", 3)
-    breaker.withdraw(first)
-    second = breaker.claim(7.0)
-    breaker.withdraw(first)
-    assert breaker.claim(8.0) is None
-    breaker.withdraw(second)
-    assert breaker.claim(9.0) is not None
+    for _ in range(3):
+        fail(breaker, 1e6)
+    assert breaker.state(1e6) == "open"
+    assert breaker.state(5.0) == "closed"  # a clock that went back belongs to another loop
 
 
 kinds = st.sampled_from([*COUNTED, *REFUSALS, *SILENT, "rate_limit", "stopped", "overdue", None])

@@ -179,21 +179,13 @@ def test_only_corner_waits_can_be_best_and_means_and_quantiles_of_the_sooner_are
     assert at_s == 0.0 or reached(at_s * (1 - 1e-9)) < level + 1e-6
 
 
-def test_hand_computed():
-    """Half of the tokens may use the device, which reads one prompt length, 10 tokens, in 1 s; T is 1 or 9 s.
-
-    No wait for half of the prompts: they gain E[T − min(T, 1)] = 4 s each, 2 s in the mean. A wait of 1 s uses the
-    device on half of the occasions, too, for every prompt, and gains 9 − 2 = 7 s on each of them: 3.5 s.
-    """
+def test_a_preset_may_name_it_and_it_follows_the_server():
+    """T is 1 or 9 s: a wait of 1 s uses the device half of the time, and gains more than none at all for half."""
     lengths = Lengths.from_samples([10])
-    plan = plan_optimal_waits(lengths, TWO_TIMES, device_of(10.0), 0.5)
-    assert plan.waits_s[plan.shares > 0.0].tolist() == [1.0]
-    assert plan.mean_ttft_s == pytest.approx(5.0 - 3.5)
     policy = policy_of([10], [1.0, 9.0], budget=0.5)
     assert policy.starts(Features(10), DEVICE, SERVER) == (Start("s"), Start("d", 1.0))
     policy.refit(lengths, Empirical.from_samples([2.0, 18.0]))
     assert policy.wait_s(10) == 2.0
-    # A preset may name it.
     preset = load_preset({"dispatch": {"policy": "optimal_wait", "budget": 0.5, "tail": 0.0}})
     dispatcher = Dispatcher(preset, lengths=lengths, ttft=TWO_TIMES, rng=np.random.default_rng(0))
     dear_server = Candidate("s", "any", rates=Rates(1.0, 1.0))

@@ -6,18 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from disco.dispatch import Candidate, Preset, available_presets, build_policy, known_policies, load_preset
+from disco.dispatch import Candidate, Preset, build_policy, known_policies, load_preset
 from disco.dispatch.presets import DispatchSection
 from disco.errors import ConfigurationError
 from disco.profiles import Empirical, Lengths
-
-
-def test_every_shipped_preset_loads_and_explains_itself():
-    names = ("balanced", "battery-saver", "cheap", "fast", "private")
-    assert available_presets() == names
-    assert [load_preset(name).name for name in names] == list(names)
-    assert all(load_preset(name).summary.endswith(".") for name in names)
-    assert load_preset("private").limits.local_only
 
 
 def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
@@ -38,7 +30,6 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"dispach": {}}, "unknown key dispach.*'dispatch'"),
         ({"dispatch": {"budgt": 0.1}}, "dispatch: unknown key budgt.*'budget'"),
         ({"dispatch": {"budget": 1.5}}, "budget.*less than or equal to 1"),
-        ({"dispatch": {"budget": -0.5}}, "budget.*greater than or equal to 0"),
         ({"dispatch": {"budget": float("nan")}}, "budget"),
         ({"dispatch": {"tail": 1.0}}, "tail.*less than 1"),
         ({"dispatch": {"policy": "wait_tim"}}, "no policy is called 'wait_tim'.*'wait_time'"),
@@ -46,7 +37,6 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"cost": {"exchange_rate": -1}}, "exchange_rate"),
         ({"migration": {"order": "whenever"}}, "make_before_break"),
         ({"playback": {"pace_tps": 0}}, "pace_tps.*above 0"),
-        ({"playback": {"pace_tps": "of"}}, "pace_tps.*'of'"),
         ({"migration": 3}, "migration"),
         (
             {"dispatch": {"policy": "server_only"}, "limits": {"local_only": True}},

@@ -80,12 +80,9 @@ def test_a_quantile_table_is_straight_in_between_and_flat_outside():
 
 
 def test_what_is_drawn_follows_the_distribution_and_the_seed():
+    times = Empirical.from_samples([0.5, 1.0, 4.0], weights=[0.5, 0.3, 0.2])
     for known, values, type_ in [
-        (
-            Empirical.from_samples([0.5, 1.0, 4.0], weights=[0.5, 0.3, 0.2]),
-            {0.5: 0.5, 1.0: 0.3, 4.0: 0.2},
-            np.float64,
-        ),
+        (times, {0.5: 0.5, 1.0: 0.3, 4.0: 0.2}, np.float64),
         (Lengths.from_counts([5, 50], [3, 1]), {5: 0.75, 50: 0.25}, np.int64),
     ]:
         drawn = known.sample(np.random.default_rng(7), 20_000)

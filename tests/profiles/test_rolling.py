@@ -18,10 +18,6 @@ def feed(rolling, times):
     return rolling
 
 
-def rolling_of(half_life=None, **prior):
-    return Rolling(half_life=half_life, **prior)
-
-
 def kaplan_meier(seen, censored, t):
     """P(T > t) by the textbook product over distinct times; the largest time counts as seen (Efron)."""
     s, times = 1.0, sorted({*seen, *censored})
@@ -35,7 +31,7 @@ def kaplan_meier(seen, censored, t):
 
 @given(st.lists(TIMES, min_size=1, max_size=80))
 def test_without_forgetting_it_is_the_sample_to_within_a_bin(times):
-    known = feed(rolling_of(), times).snapshot()
+    known = feed(Rolling(half_life=None), times).snapshot()
     exact = Empirical.from_samples(np.clip(times, 0, 1e3))
     for i in range(1, len(times) + 1):
         q = (i - 0.5) / len(times)
@@ -48,7 +44,7 @@ def test_a_prior_is_reproduced_until_something_is_observed_and_gives_way_to_what
     assert known.quantile(LEVELS) == pytest.approx(prior.quantile(LEVELS), rel=0.03)
     assert known.mean() == pytest.approx(prior.mean(), rel=0.01)
     truth = load_server("deepseek-v3-2025").ttft()
-    rolling = rolling_of(500, prior=Empirical.from_samples([30.0]), prior_weight=50)
+    rolling = Rolling(half_life=500, prior=Empirical.from_samples([30.0]), prior_weight=50)
     known = feed(rolling, truth.sample(np.random.default_rng(1), 5_000)).snapshot()
     assert known.quantile(LEVELS[:-1]) == pytest.approx(truth.quantile(LEVELS[:-1]), rel=0.2)
     assert known.mean() == pytest.approx(truth.mean(), rel=0.2)
@@ -56,7 +52,7 @@ def test_a_prior_is_reproduced_until_something_is_observed_and_gives_way_to_what
 
 
 def test_after_one_half_life_of_new_times_they_hold_half_of_the_weight_and_after_ten_nearly_all():
-    rolling = feed(rolling_of(50), [0.2] * 1000 + [2.0] * 50)
+    rolling = feed(Rolling(half_life=50), [0.2] * 1000 + [2.0] * 50)
     first = rolling.snapshot()
     assert rolling.snapshot() is first
     assert first.cdf(1.0) == pytest.approx(0.5, abs=0.01)
@@ -66,12 +62,12 @@ def test_after_one_half_life_of_new_times_they_hold_half_of_the_weight_and_after
 
 
 def test_very_long_runs_do_not_overflow():
-    rolling = feed(rolling_of(1), [0.2, 0.3] * 1000)
+    rolling = feed(Rolling(half_life=1), [0.2, 0.3] * 1000)
     rolling.observe_censored(0.25)
     assert np.isfinite(rolling.weight)
     assert 0.19 < rolling.snapshot().quantile(0.01) < rolling.snapshot().quantile(0.99) < 0.31
     # What was seen first is by then lighter than any float: bins in use shrink again.
-    early = feed(rolling_of(1), [100.0, 0.01] + [0.5] * 2000)
+    early = feed(Rolling(half_life=1), [100.0, 0.01] + [0.5] * 2000)
     early.observe_censored(0.5)
     assert 0.48 < early.snapshot().quantile(0.0) < early.snapshot().quantile(1.0) < 0.52
 
@@ -85,7 +81,7 @@ def test_censored_times_are_redistributed_as_kaplan_and_meier_do_which_only_move
 ):
     """Times far enough apart for a bin each, so that the textbook estimate is matched at every bin's end."""
     times = [1e-2 * 1.2**i for i in range(41)]
-    rolling = feed(rolling_of(), [times[i] for i in seen])
+    rolling = feed(Rolling(half_life=None), [times[i] for i in seen])
     before = rolling.snapshot()
     for i in censored:
         rolling.observe_censored(times[i])
@@ -98,24 +94,10 @@ def test_censored_times_are_redistributed_as_kaplan_and_meier_do_which_only_move
     assert (known.cdf(everywhere) <= before.cdf(everywhere) + 1e-9).all()
 
 
-def test_losers_cancelled_early_do_not_make_a_slow_server_look_fast():
-    """A device that wins against every slow start cuts those times off; the tail must survive that."""
-    truth = load_server("deepseek-v3-2025").ttft()
-    rng = np.random.default_rng(3)
-    honest, naive = rolling_of(), rolling_of()
-    for t in truth.sample(rng, 4000).tolist():
-        # The device's own speed varies, so that some slow starts are seen.
-        cut = float(rng.uniform(0.8, 12.0))
-        if t <= cut:
-            feed(honest, [t])
-            feed(naive, [t])
-        else:
-            honest.observe_censored(cut)
-    assert honest.snapshot().quantile(0.98) == pytest.approx(truth.quantile(0.98), rel=0.1)
-    assert naive.snapshot().quantile(0.98) < 0.9 * truth.quantile(0.98)
+def test_only_censored_times_leave_the_prior_its_tail():
     rolling = Rolling(prior=Empirical.from_quantiles([0, 1], [0.1, 2.0]), prior_weight=10)
     before = rolling.snapshot().survival(1.0)
-    for _ in range(30):  # only censored times leave the prior its tail
+    for _ in range(30):
         rolling.observe_censored(0.5)
     assert rolling.snapshot().survival(1.0) > before
     assert rolling.snapshot().quantile(1.0) == pytest.approx(2.0, rel=0.03)

@@ -29,21 +29,16 @@ from disco.profiles import (
 )
 from disco.profiles.profile_toml import dump_toml, read_toml
 
-# mean, P50, P99 in seconds and rows, as published with the traces (P50 None where it is not).
+# Mean and P99 in seconds and rows, as published with the traces.
 SERVERS = {
-    "deepseek-v3-2025": (1.38, 1.14, 6.50, 3159),
-    "gpt-4.1-nano-2026": (0.57, None, 1.48, 769),
-    "gpt-4o-mini-2024": (0.57, None, 1.49, 63),
-    "llama-2-70b-together-2023": (0.62, None, 0.87, 150),
-    "llama-2-70b-replicate-2023": (5.08, None, 63.6, 145),
-    "llama-2-70b-anyscale-2023": (0.25, None, 0.47, 150),
+    "deepseek-v3-2025": (1.38, 6.50, 3159),
+    "gpt-4.1-nano-2026": (0.57, 1.48, 769),
+    "gpt-4o-mini-2024": (0.57, 1.49, 63),
+    "llama-2-70b-together-2023": (0.62, 0.87, 150),
+    "llama-2-70b-replicate-2023": (5.08, 63.6, 145),
+    "llama-2-70b-anyscale-2023": (0.25, 0.47, 150),
 }
-STANDS_FOR = {
-    "deepseek-v3-2025": "DeepSeek-V2.5",
-    "gpt-4.1-nano-2026": "GPT-4o-mini",
-    "gpt-4o-mini-2024": None,
-}
-# prefill and decode tokens/s, GFLOPs per token at 32, 64, 128 prompt tokens and for decode, as printed.
+# Prefill and decode tokens/s, GFLOPs per token at 32, 64, 128 prompt tokens and for decode, as printed.
 DEVICES = {
     "pixel7pro-bloom-1.1b": (31.32, 13.93, 0.85, 0.93, 1.25, 0.82),
     "pixel7pro-bloom-560m": (51.80, 20.14, 0.45, 0.50, 0.65, 0.42),
@@ -58,71 +53,34 @@ def users_folder(tmp_path, monkeypatch):
     return tmp_path / "disco" / "profiles"
 
 
-def test_everything_that_ships_loads_under_its_own_name_and_names_its_source():
+def test_what_ships_names_its_source_and_is_what_was_measured_and_printed():
     names = available_profiles()
-    profiles = [load_profile(name) for name in names]
-    assert [profile.name for profile in profiles] == list(names)
-    assert all(profile.source for profile in profiles)
-    assert set(available_profiles("server")) == set(SERVERS)
-    assert set(available_profiles("device")) == set(DEVICES)
-    files = {path.stem for path in resource_dir("profiles").glob("*.toml")}
-    assert files == {*names, "prices"} >= {*SERVERS, *DEVICES, "lengths-azure-conv-2023"}
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_server_profile_is_what_was_measured(name):
-    mean, p50, p99, rows = SERVERS[name]
-    profile = load_server(name)
-    assert (profile.rows, profile.ttft_s.mean) == (rows, pytest.approx(mean, abs=0.005))
-    assert profile.licence in {"MIT", "Apache-2.0"}
-    assert profile.ttft().quantile(0.99) == pytest.approx(p99, rel=0.01)
-    assert p50 is None or profile.ttft().quantile(0.5) == pytest.approx(p50, abs=0.005)
-    # A table through so few rows shortens the very last step of the tail.
-    assert profile.ttft().mean() == pytest.approx(profile.ttft_s.mean, rel=0.05)
-    assert len(profile.ttft_s.levels) < 50
-    assert (profile.tpot_s is None) == (profile.decode_tps is None)
-    if profile.tpot_s is not None:
-        assert profile.tpot().mean() == pytest.approx(profile.tpot_s.mean, rel=0.01)
-        assert profile.decode_tps == pytest.approx(1 / profile.tpot().quantile(0.5))
-    assert profile.price in load_prices().models
-    assert profile.stands_for == STANDS_FOR.get(name, profile.stands_for)
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_a_device_profile_is_what_the_paper_prints(name):
-    prefill, decode, at_32, at_64, at_128, flops = DEVICES[name]
-    profile = load_device(name)
-    assert (profile.prefill_tps, profile.decode_tps, profile.line.c_s) == (prefill, decode, 0)
-    per_token = [profile.flops.prefill_at(n) / 1e9 for n in (32, 48, 64, 128, 9999)]
-    assert per_token == pytest.approx([at_32, (at_32 + at_64) / 2, at_64, at_128, at_128])
-    assert profile.flops.decode == pytest.approx(flops * 1e9)
-    assert profile.ttft_s(100) == pytest.approx(100 / prefill)
-
-
-def test_lengths_and_prices_are_those_of_the_trace_and_the_printed_ones():
-    profile = load_lengths("lengths-azure-conv-2023")
-    assert (profile.rows, profile.licence) == (19366, "CC-BY-4.0")
-    for known, table, mean in (
-        (profile.prompt(weight=50), profile.prompt_tokens, 1154.7),
-        (profile.output(weight=50), profile.output_tokens, 211.1),
-    ):
-        assert table.mean == pytest.approx(mean, abs=0.05)
-        assert known.mean() == pytest.approx(mean, rel=0.01)
-        assert known.weight == pytest.approx(50)
-        median = known.lengths[known.p.cumsum().searchsorted(0.5)]
-        assert median == pytest.approx(table.empirical().quantile(0.5), abs=1)
-    prices = load_prices()
-    assert prices.date == dt.date(2024, 10, 28)
-    assert {name: (p.usd_per_mtok_in, p.usd_per_mtok_out) for name, p in prices.models.items()} == {
-        "deepseek-v2.5": (0.14, 0.28),
-        "gpt-4o-mini": (0.15, 0.60),
-        "llama-3.1-70b-hyperbolic": (0.40, 0.40),
-        "llama-3.1-70b-amazon": (0.99, 0.99),
-        "command": (1.25, 2.00),
-        "gpt-4o": (2.50, 10.0),
-        "claude-3.5-sonnet": (3.0, 15.0),
-        "o1-preview": (15.0, 60.0),
-    }
+    profiles = {name: load_profile(name) for name in names}
+    assert all(profile.name == name and profile.source for name, profile in profiles.items())
+    assert {path.stem for path in resource_dir("profiles").glob("*.toml")} == {*names, "prices"}
+    assert (set(available_profiles("server")), set(available_profiles("device"))) == (
+        set(SERVERS),
+        set(DEVICES),
+    )
+    for name, (mean, p99, rows) in SERVERS.items():
+        one = profiles[name]
+        assert (one.rows, one.ttft_s.mean) == (rows, pytest.approx(mean, abs=0.005))
+        assert one.ttft().quantile(0.99) == pytest.approx(p99, rel=0.01)
+        # A table through so few rows shortens the very last step of the tail.
+        assert one.ttft().mean() == pytest.approx(one.ttft_s.mean, rel=0.05)
+        assert one.decode_tps == (one.tpot_s and pytest.approx(1 / one.tpot().quantile(0.5)))
+        assert one.price in load_prices().models
+    for name, (prefill, decode, at_32, at_64, at_128, flops) in DEVICES.items():
+        one = profiles[name]
+        assert (one.prefill_tps, one.decode_tps, one.line.c_s) == (prefill, decode, 0)
+        per_token = [one.flops.prefill_at(n) / 1e9 for n in (32, 48, 64, 128, 9999)]
+        assert per_token == pytest.approx([at_32, (at_32 + at_64) / 2, at_64, at_128, at_128])
+        assert (one.flops.decode, one.ttft_s(100)) == pytest.approx((flops * 1e9, 100 / prefill))
+    lengths = profiles["lengths-azure-conv-2023"]
+    for known, mean in ((lengths.prompt(weight=50), 1154.7), (lengths.output(weight=50), 211.1)):
+        assert (known.mean(), known.weight) == (pytest.approx(mean, rel=0.01), pytest.approx(50))
+    prices = {name: (p.usd_per_mtok_in, p.usd_per_mtok_out) for name, p in load_prices().models.items()}
+    assert (len(prices), prices["gpt-4o-mini"], prices["command"]) == (8, (0.15, 0.60), (1.25, 2.00))
 
 
 OWN_PRICES = """
@@ -167,23 +125,17 @@ def test_a_saved_profile_is_found_by_name_before_the_shipped_one(users_folder):
     save_profile(device(name=name), path)
     assert load_device(name).load_s is None
     assert [p.name for p in users_folder.iterdir()] == [path.name]
-
-
-TABLE = QuantileTable(levels=(0, 0.5, 1), values=(0.1, 0.2, 3.5e-7 + 1), mean=0.4)
-FACTS = {"source": "x", "licence": "MIT", "rows": 3}
-
-
-FLOPS = FlopsPerToken(prompt_tokens=(32, 64), prefill=(1e9, 2e9), decode=1e22)
-SAVED = [
-    device(notes="two\nlines", flops=FLOPS, energy=Energy(prefill_j_per_token=0, decode_j_per_token=1e-7)),
-    ServerProfile(name="s", **FACTS, ttft_s=TABLE, tpot_s=TABLE),
-    LengthsProfile(name="l", **FACTS, prompt_tokens=TABLE, output_tokens=TABLE),
-]
-
-
-@pytest.mark.parametrize("profile", SAVED)
-def test_what_is_saved_is_what_is_loaded(profile, tmp_path):
-    assert load_profile(save_profile(profile, tmp_path / "deep" / "er" / "it.toml")) == profile
+    flops = FlopsPerToken(prompt_tokens=(32, 64), prefill=(1e9, 2e9), decode=1e22)
+    table = QuantileTable(levels=(0, 0.5, 1), values=(0.1, 0.2, 3.5e-7 + 1), mean=0.4)
+    facts = {"name": "it", "source": "x", "licence": "MIT", "rows": 3}
+    for one in (
+        device(
+            notes="two\nlines", flops=flops, energy=Energy(prefill_j_per_token=0, decode_j_per_token=1e-7)
+        ),
+        ServerProfile(**facts, ttft_s=table, tpot_s=table),
+        LengthsProfile(**facts, prompt_tokens=table, output_tokens=table),
+    ):
+        assert load_profile(save_profile(one, users_folder / "deep" / "er" / "it.toml")) == one
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -204,7 +156,7 @@ def test_the_writer_writes_what_the_reader_reads(tmp_path_factory, data):
     assert read_toml(path) == data
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_name_is_answered_with_the_nearest_and_contradictory_flops_are_refused():
     for load, name, said in [
         (load_profile, "deepseek-v3", "Did you mean 'deepseek-v3-2025'"),
         (load_profile, "somewhere/else.toml", "no profile file"),
@@ -216,6 +168,9 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     ]:
         with pytest.raises(ConfigurationError, match=said):
             load(name)
+    for at, flops, said in [((1, 2), (1,), "same number"), ((2, 1), (1, 1), "increase")]:
+        with pytest.raises(ValueError, match=said):
+            FlopsPerToken(prompt_tokens=at, prefill=flops, decode=1)
 
 
 GOOD = """kind = "server"
@@ -257,12 +212,6 @@ def test_a_broken_file_is_named_with_line_and_fault(tmp_path, old, new, said):
     with pytest.raises(ConfigurationError, match=said) as caught:
         load_profile(path)
     assert str(path) in str(caught.value)
-
-
-def test_contradictory_flops_are_refused():
-    for at, flops, said in [((1, 2), (1,), "same number"), ((2, 1), (1, 1), "increase")]:
-        with pytest.raises(ValueError, match=said):
-            FlopsPerToken(prompt_tokens=at, prefill=flops, decode=1)
 
 
 def test_the_users_folder_follows_xdg_and_without_a_home_the_shipped_profiles_are_still_there(

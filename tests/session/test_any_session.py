@@ -5,20 +5,24 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import run_session
-from session.plays import FAST, NO_CLOCKS, ON_SERVER, REQUEST, SERVER_ALONE, check, play, session_of
+from session.plays import FAST, NO_CLOCKS, REQUEST, check, play, session_of
 from situations import profiles_of_one
 
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure
+from disco.cost.budget_limiter import BudgetLimiter, Limit
+from disco.cost.budget_reservation import BudgetReservation
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
-from disco.plan import Migration, Plan, Start
+from disco.plan import Migration, Payer, Plan, Start
 from disco.playback import Pace
+from disco.rates import Rates
 from disco.request import Timeouts
 
 NAMES = ("device", "birch", "cedar", "durian", "elm")
@@ -42,7 +46,10 @@ def crowds(draw: st.DrawFn) -> dict[str, object]:
         costs = {name: draw(st.sampled_from([1e-9, 1e-7, 1e-6, 1e-4])) for name in names}
     starts = tuple(Start(name, draw(st.sampled_from([0.0, 0.1, 1.0]))) for name in starters)
     hand_over = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    max_tokens = draw(st.none() | st.integers(1, 120))
     return {
+        "max_tokens": max_tokens,
+        "request": replace(REQUEST, params={} if max_tokens is None else {"max_tokens": max_tokens}),
         "profiles": {name: draw(profiles_of_one) for name in names},
         "plan": Plan(starts, fallbacks, moves, hand_over),  # type: ignore[arg-type]
         "costs": costs,
@@ -65,10 +72,36 @@ def texts(item: object) -> list[str]:
     return [item] if isinstance(item, str) else []
 
 
+class Watched(BudgetReservation):
+    """Writes down what every attempt reserved."""
+
+    def open(self, attempt, endpoint, prefix, now):
+        allowed = super().open(attempt, endpoint, prefix, now)
+        if allowed is not None:
+            self.reserved[attempt] = self._held[attempt].held[0][3]
+        return allowed
+
+
 @settings(max_examples=200)
-@given(crowds())
-def test_whatever_happens_every_token_comes_once_in_order_is_charged_and_is_recorded_without_text(crowd):
-    record = check(play(**crowd))
+@given(crowds(), st.none() | st.integers(85, 500))
+def test_whatever_happens_every_token_comes_once_in_order_is_charged_and_is_recorded_without_text(
+    crowd, budget
+):
+    """Under a budget none takes more than was reserved for it, and all reservations are given back."""
+    limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", budget or 1, 60.0)
+    free, names = Rates(0.0, 0.0), crowd["profiles"]
+    payers = {n: (Payer(n, "device" if n == "device" else "server", free),) for n in names}
+    watched = Watched(limiter, (limit,) if budget else (), payers, 20, max_tokens=crowd["max_tokens"])
+    watched.reserved = {}
+    run = play(**crowd, reservation=watched)
+    record = check(run)
+    for number, reserved in watched.reserved.items():
+        state = run.session.attempts[number]
+        over = state.usage.prompt_tokens + state.usage.completion_tokens - reserved
+        # Nobody told it to stop: what was in its last packet, and what it wrote until it heard of it.
+        late = crowd["profiles"][state.candidate.name].packet_tokens + 0.1 * state.candidate.decode_tps
+        assert over <= (late if crowd["max_tokens"] is None else 0)
+    assert not limiter.counter(limit)._open, "a reservation was never given back"
     written = json.loads(json.dumps(record.to_dict(timelines=True), allow_nan=False))
     assert {e["name"] for e in written["endpoints"]} == set(crowd["profiles"])
     for tried in written["attempts"]:
@@ -76,36 +109,6 @@ def test_whatever_happens_every_token_comes_once_in_order_is_charged_and_is_reco
     assert max(map(len, texts(written))) <= 20, (
         "nothing but names of endpoints, phases and outcomes is that long"
     )
-
-
-RETRIED = {"connection", "timeout", "stalled", "rate_limit", "server", "incomplete"}
-WHOLE = play({"server": FAST}, SERVER_ALONE).text
-READERS = [{}, {"pace": Pace(tps=10.0)}, {"streams": False}, {"pace": Pace(tps=10.0), "streams": False}]
-
-
-@pytest.mark.parametrize("plan", [ON_SERVER, Plan((Start("server"), Start("device", 60.0)))])
-@pytest.mark.parametrize("after_tokens", [0, 10])
-def test_a_failure_starts_the_next_endpoint_at_once_unless_it_is_the_callers_fault(after_tokens, plan):
-    """Before the first token, and from the last good prefix: the answer is the same."""
-    for number, kind in enumerate(FailureKind):
-        dying = SimulatedProfile(ttft_s=0.1, answer_tokens=120, fault=Fault(after_tokens, kind=kind))
-        run = play({"server": dying, "device": FAST}, plan, **READERS[number % 4])
-        dead, *others = run.session.attempts
-        assert (dead.candidate.name, dead.failure) == ("server", kind)
-        if kind.is_callers_fault:
-            assert (type(run.error).__name__, others) == ("BadRequestError", [])
-            continue
-        assert (run.finished, run.text) == ("stop", WHOLE)
-        assert [(a.candidate.name, a.started_at) for a in others] == [("device", dead.ended_at)]
-        assert bool(others[0].prefix) == (after_tokens > 0)
-
-
-def test_the_only_endpoint_is_tried_again_after_a_back_off_where_that_may_help_and_no_more_than_allowed():
-    for kind in FailureKind:
-        run = play({"server": SimulatedProfile(fault=Fault(kind=kind))}, SERVER_ALONE, max_retries=2)
-        assert type(run.error) is type(simulated_failure(kind).error)
-        tried = [0.0, 0.5, 1.5] if kind in RETRIED else [0.0]
-        assert [a.started_at for a in run.session.attempts] == pytest.approx(tried), kind
 
 
 def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_was_stopped():
@@ -126,40 +129,43 @@ def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_w
     assert [a.candidate.name for a in session.attempts] == ["server", "device", "server"]
 
 
-@pytest.mark.parametrize("order", ["make_before_break", "break_before_make"])
-@pytest.mark.parametrize("pace", [None, Pace(tps=10.0)])
-def test_an_answer_is_handed_over_along_a_chain_and_no_token_is_late(pace, order):
-    """Each endpoint is a hundred times cheaper than the one before it."""
-    names = ("alder", "birch", "cedar", "durian", "elm")
-    hops = list(itertools.pairwise(names))
-    profiles = {name: SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=200) for name in names}
-    costs = {name: 1e-4 / 100**i for i, name in enumerate(names)}
-    plan = Plan((Start(names[0]),), names[1:], {a: Migration(b) for a, b in hops}, order)
-    run = play(profiles, plan, costs=costs, streams=pace is not None, pace=pace, timeouts=NO_CLOCKS)
-    record = check(run)
-    assert (run.finished, record.answer_tokens) == ("stop", 200)
-    assert [(t.source, t.target) for t in record.migrations if t.outcome == "switched"] == hops
-    writers = tuple(piece.endpoint for piece in record.segments)
-    assert (writers[0], writers[-1]) == (names[0], names[-1])
-    # An endpoint whose only word is cut off again, because the next one is cheaper still, has no piece.
-    assert writers == (names if pace else tuple(sorted(writers)))
-    assert sum(t.late_tokens for t in record.migrations) == 0
+class Heard(list):
+    """A listener; by event: what, endpoint, when the attempt started, when it happened."""
+
+    def answered(self, *told):
+        self.append(("answered", *told))
+
+    def stopped(self, *told, overdue):
+        self.append(("overdue" if overdue else "stopped", *told))
+
+    def failed(self, endpoint, failure, *told):
+        self.append((str(failure.kind), endpoint, *told))
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 4])
-def test_text_of_an_earlier_writer_stays_its_own_where_a_move_is_given_up(tokens):
-    """The cut of the move falls into what the failed writer wrote before its source took over."""
-    base = {"ttft_s": 1.0, "decode_tps": 2.0, "packet_tokens": 1}
-    profiles = {
-        "alder": SimulatedProfile(
-            **base, answer_tokens=tokens, role_at_s=0.0
-        ),  # it is asked at its first sign
-        "birch": SimulatedProfile(**base, answer_tokens=3, fault=Fault(3, kind=FailureKind.CONNECTION)),
-        "cedar": SimulatedProfile(**base, answer_tokens=0),
-    }
-    plan = Plan((Start("birch"),), ("alder",), {"alder": Migration("cedar")})
-    run = play(profiles, plan, costs={"alder": 1e-7, "birch": 1e-9, "cedar": 1e-9}, streams=False)
-    handover = run.session.migrations[0]
-    assert handover.cut_chars < len("".join(run.session.attempts[0].parts))
-    assert handover.outcome in ("target_empty", "source_finished")
-    check(run)
+QUICK, SLOW = SimulatedProfile(ttft_s=0.1, answer_tokens=10), SimulatedProfile(ttft_s=50.0)
+DIES = replace(QUICK, decode_tps=20.0, fault=Fault(3, kind=FailureKind.SERVER))
+BOTH, LATER = Plan((Start("a"), Start("b"))), Plan((Start("a"), Start("b", 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("profiles", "plan", "how", "heard"),
+    [
+        ([QUICK], Plan((Start("a"),)), {}, [("answered", "a", 0.0, 0.1)]),
+        ([replace(QUICK, answer="")], Plan((Start("a"),)), {}, [("answered", "a", 0.0, 0.1)]),
+        (
+            [SLOW],
+            Plan((Start("a"),)),
+            {"timeouts": Timeouts(first_content_s=2.0)},
+            [("timeout", "a", 0.0, 2.0)],
+        ),
+        ([SLOW], Plan((Start("a"),)), {"cancel_at": 0.5}, [("stopped", "a", 0.0, 0.5)]),
+        ([SLOW, QUICK], BOTH, {}, [("stopped", "a", 0.0, 0.1), ("answered", "b", 0.0, 0.1)]),
+        ([SLOW, QUICK], LATER, {}, [("overdue", "a", 0.0, 1.1), ("answered", "b", 1.0, 1.1)]),
+        ([DIES], Plan((Start("a"),)), {}, [("answered", "a", 0.0, 0.1), ("server", "a", 0.0, 0.2)]),
+    ],
+)
+def test_a_listener_is_told_of_first_words_failures_and_silence(profiles, plan, how, heard):
+    told, named = Heard(), dict(zip("ab", profiles, strict=False))
+    believed = {name: {"overhead_s": 1.0} for name in named}
+    play(named, plan, listener=told, believed=believed, max_retries=0, **how)
+    assert [(*event[:-1], round(event[-1], 6)) for event in told] == heard

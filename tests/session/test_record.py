@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from playing import run_session
-from session.plays import record_of
+from session.plays import play, record_of
 
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import Candidate, CoolDown, Plan, Start
-from disco.playback import Playback
+from disco.plan import CoolDown, Plan, Start
 from disco.request import Request
-from disco.session.machine import Session, SessionConfig
 from disco.session.records.route_record import RouteRecord
-from disco.session.switching.answer_lengths import AnswerLengths
 
 CANARY = "canary-7f3a"
 REQUEST = Request(messages=[{"role": "user", "content": CANARY}], model="m", params={"max_tokens": 30})
@@ -29,17 +24,12 @@ def record_of_a_race(**more) -> RouteRecord:
     """The device speaks after 0.2 s; the server, which would after 0.3 s, was started 0.05 s later."""
     profiles = {
         "device": SimulatedProfile(ttft_s=0.2, decode_tps=50.0, answer=f"{CANARY} sea and sky. " * 20),
-        "server": SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=100),
-    }
-    candidates = {
-        "device": Candidate("device", "device", RATES["device"], continues=True),
-        "server": Candidate("server", "any", RATES["server"], rank=1),
+        "server": SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=100, continues=False),
     }
     plan = Plan((Start("device"), Start("server", 0.05)), deprioritised=RESTED)
-    config = SessionConfig(prompt_tokens=20, max_tokens=30)
-    session = Session(plan, candidates, config, Playback(None), AnswerLengths.geometric(150.0))
-    run_session(session, profiles, REQUEST, np.random.default_rng(0))
-    return record_of(session, **more)
+    believed = {name: {"rates": rates, "rank": rank} for rank, (name, rates) in enumerate(RATES.items())}
+    run = play(profiles, plan, request=REQUEST, max_tokens=30, believed=believed)
+    return record_of(run.session, **more)
 
 
 def test_it_knows_when_where_at_what_price_and_who_was_left_alone_and_holds_no_text():
@@ -56,10 +46,6 @@ def test_it_knows_when_where_at_what_price_and_who_was_left_alone_and_holds_no_t
     assert server == {"name": "server", "place": "server", "cost_in": 1.5e-7, "cost_out": 6e-7} | {
         "cached_share": 1.0, "continues": False, "reach": "any", "rank": 1,
     }  # fmt: skip
-    # Enough to bill: charges times rates are the cost, to the last digit.
-    for charge in record["ledger"]["charges"]:
-        tokens = (charge[f"{kind}_tokens"] for kind in ("prompt", "completion", "cached"))
-        assert charge["cost"] == RATES[charge["endpoint"]].cost(*tokens)
     assert made.deprioritised == RESTED
     keys = ("endpoint", "reason", "failure", "failures", "for_s")
     rested = [("backup", "rate_limit", "rate_limit", 1, 11.25), ("edge", "offline", None, 0, None)]
