@@ -9,7 +9,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loops import by_turns, mostly
+from loops import mostly
 from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
@@ -132,13 +132,6 @@ def test_prompt_rendered_by_the_server():
         completions_call(ask(), Prefix("Well"), continuation)
 
 
-def test_the_template_of_a_model_file():
-    prompt = completions_call(
-        ask(), Prefix("Well"), Continuation("completions", template=str(smollm2_gguf()))
-    )
-    assert prompt.body["prompt"].endswith(f"Hi<|im_end|>\n{HEAD}Well")
-
-
 CONTENT = "{{ m['content'] }}"
 TRIMMING = CHATML.replace(CONTENT, "{{ m['content'] | trim }}")
 # Past turns are rendered with an empty thought, new ones without: the header differs.
@@ -253,11 +246,3 @@ async def test_server_that_renders(anyio_backend):
     async with probed(said("Sure!"), rendered, continues) as (verdict, server):
         assert (verdict.method, verdict.applied_to(AUTO).server_renders) == ("completions", True)
         assert server.requests[2][2]["prompt"] == "<user>Count<assistant>" + SENT
-
-
-@pytest.mark.real
-@pytest.mark.anyio
-@pytest.mark.parametrize(("status", "anyio_backend"), by_turns(["401 X", "429 X", "503 X"]))
-async def test_server_that_cannot_be_asked_now_gets_no_verdict(status, anyio_backend):
-    async with probed(answer(b"{}", status=status)) as (verdict, server):
-        assert (verdict.method, verdict.conclusive, len(server.requests)) == ("none", False, 1)

@@ -1,15 +1,11 @@
-"""Tools with the real model: calls that are required, chosen and cut off, and as an application meets them."""
+"""Tools with the real model: calls that are required, chosen and cut off, and what the model cannot keep to."""
 
 from __future__ import annotations
 
 import json
-from typing import Literal
 
 import openai
-import pydantic
 import pytest
-from loops import mostly
-from openai.types.chat import ChatCompletionChunk
 from weather_server import weather_server
 
 from disco import AsyncDisco
@@ -151,13 +147,6 @@ async def test_tools_beside_structured_output(thread_model):
 
 # Templates that know tools; small ones of our own, because the model at hand has none.
 
-HERMES = (
-    "{% if tools %}<|im_start|>system\n<tools>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</tools>"
-    '<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n{% endif %}'
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
-    '\n<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
-    "{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-)
 MISTRAL = (
     "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]\n{% endif %}"
     "{% for m in messages %}{% if m.tool_calls %}[TOOL_CALLS]{% for c in m.tool_calls %}"
@@ -178,7 +167,7 @@ def written(model):
     return b"".join(map(model.piece, model._cached)).decode().rpartition("assistant")[2]
 
 
-@pytest.mark.parametrize(("template", "form"), [(HERMES, "hermes"), (MISTRAL, "mistral"), (LLAMA, "llama")])
+@pytest.mark.parametrize(("template", "form"), [(MISTRAL, "mistral"), (LLAMA, "llama")])
 async def test_a_template_that_knows_tools_decides_how_calls_are_written(
     thread_model, template, form, monkeypatch
 ):
@@ -207,72 +196,21 @@ async def test_a_template_that_refuses_the_history_or_only_mentions_tools_gets_t
     _, deltas, _ = await complete(thread_model, ask(**FIVE, history=history, tool_choice="required"))
     assert json.loads(calls_of(deltas)[0][1])
     assert written(model).startswith("<tool_call>")
-    mentions = "{# tools: <tool_call> arguments #}" + HERMES.replace("if tools", "if xml_tools")
+    mentions = "{% if tools %}{# <tool_call> arguments #}{% endif %}{{ messages[0].content }}"
     assert Renderer(model, mentions).form.name == "generic"
-
-
-class GetWeather(pydantic.BaseModel):
-    """The weather of a city."""
-
-    city: str = pydantic.Field(max_length=12)
-    unit: Literal["C", "F"]
-
-
-ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
-GIVEN = {"model": "m", "messages": ASK, "temperature": 0, "max_tokens": 60}
-PARSED = openai.pydantic_function_tool(GetWeather, name="get_weather")
-REQUIRED = {**GIVEN, "tools": [PARSED], "tool_choice": "required"}
-
-
-@mostly("trio")
-async def test_streamed_parsed_and_by_the_responses_api_it_is_the_same_call(thread_model, anyio_backend):
-    async with AsyncDisco(local=thread_model, policy="private") as client:
-        whole = await client.chat.completions.parse(**REQUIRED)
-        (choice,) = whole.choices
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-        (call,) = choice.message.tool_calls
-        assert (call.type, call.id[:5], call.function.name) == ("function", "call_", "get_weather")
-        asked_for = call.function.parsed_arguments
-        assert isinstance(asked_for, GetWeather)
-        stream = await client.chat.completions.create(
-            **REQUIRED, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [ChatCompletionChunk.model_validate(chunk.model_dump()) async for chunk in stream]
-        assert {(chunk.id, chunk.model) for chunk in chunks} == {(chunks[0].id, "m")}
-        choices = [one for chunk in chunks for one in chunk.choices]
-        assert choices[0].delta.role == "assistant"
-        assert [one.finish_reason for one in choices if one.finish_reason] == ["tool_calls"]
-        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
-        pieces = [piece.function for one in choices for piece in one.delta.tool_calls or ()]
-        assert [piece.name for piece in pieces if piece.name] == ["get_weather"]
-        assert GetWeather.model_validate_json("".join(piece.arguments for piece in pieces)) == asked_for
-        assert len(pieces) > 3
-        given = {"model": "m", "temperature": 0}
-        tools = [{"type": "function", **PARSED["function"]}]  # the same prompt, which is in the cache
-        answer = await client.responses.create(**given, input=ASK, tools=tools, tool_choice="required")
-        (item,) = answer.output
-        assert (item.type, item.name, answer.status) == ("function_call", "get_weather", "completed")
-        assert GetWeather.model_validate_json(item.arguments) == asked_for
-        result = {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"}
-        following = [*ASK, item.model_dump(exclude_none=True), result]
-        last = await client.responses.create(**given, input=following, max_output_tokens=4)
-        assert last.output_text
 
 
 async def test_what_the_local_model_cannot_keep_to_goes_to_the_server_or_is_refused_by_name(thread_model):
     unique = tool("f", x={"type": "array", "items": {}, "uniqueItems": True})
+    given = {"model": "m", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 60}
     async with AsyncDisco(local=thread_model, policy="private") as client:
         with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
-            await client.chat.completions.create(**GIVEN, tools=[unique])
+            await client.chat.completions.create(**given, tools=[unique])
         assert caught.value.param == "tools"
-        for name, value in (("functions", [{"name": "f"}]), ("tool_choice", "required")):
-            with pytest.raises(openai.BadRequestError, match=name):
-                await client.chat.completions.create(**GIVEN, **{name: value})
-    policy = Preset(dispatch={"policy": "device_only"})
     with weather_server() as server:
-        base = {"base_url": server.base_url, "api_key": "key"}
-        async with AsyncDisco(local=thread_model, policy=policy, **base) as client:
-            answer = await client.chat.completions.create(**GIVEN, tools=[unique])
+        more = {"policy": Preset(dispatch={"policy": "device_only"}), "base_url": server.base_url}
+        async with AsyncDisco(local=thread_model, api_key="key", **more) as client:
+            answer = await client.chat.completions.create(**given, tools=[unique])
         assert answer.choices[0].message.tool_calls[0].id == "call_1"
         assert [one.endpoint for one in answer.route.attempts] == ["device", "server"]
         assert server.bodies[0]["tools"] == [unique]

@@ -227,25 +227,25 @@ def asking(schema, **params):
 
 @pytest.mark.real
 @pytest.mark.anyio
-async def test_an_answer_ends_with_its_document(either_model, monkeypatch):
+async def test_an_answer_ends_with_its_document(thread_model, monkeypatch):
     """By itself: also where the limit of tokens is just reached, and where it could go on."""
     params = {"temperature": 1.5, "seed": 7, "top_p": 0.9}
-    text, _, ended = await complete(either_model, asking(Item.model_json_schema(), **params))
+    text, _, ended = await complete(thread_model, asking(Item.model_json_schema(), **params))
     Item.model_validate_json(text)
     assert ended.finish_reason == "stop"
     tokens = ended.usage.completion_tokens
     for limit, reason in ((tokens, "stop"), (tokens - 1, "length")):
         _, _, ended = await complete(
-            either_model, asking(Item.model_json_schema(), max_tokens=limit, **params)
+            thread_model, asking(Item.model_json_schema(), max_tokens=limit, **params)
         )
         assert (ended.finish_reason, ended.usage.completion_tokens) == (reason, limit)
-    failure = await fails(either_model, asking({"type": "array", "uniqueItems": True}))
+    failure = await fails(thread_model, asking({"type": "array", "uniqueItems": True}))
     assert (failure.kind, "uniqueItems" in str(failure.error)) == (FailureKind.UNSERVED, True)
     monkeypatch.setattr("disco.endpoints.llamacpp.constraints.find_spec", lambda _name: None)
-    failure = await fails(either_model, asking(Item.model_json_schema()))
+    failure = await fails(thread_model, asking(Item.model_json_schema()))
     assert failure.kind is FailureKind.UNSERVED
     assert 'pip install "disco-llm[local]"' in str(failure.error)
-    assert (await complete(either_model, ask("Hi", max_tokens=1)))[2].finish_reason == "length"
+    assert (await complete(thread_model, ask("Hi", max_tokens=1)))[2].finish_reason == "length"
 
 
 @pytest.mark.real

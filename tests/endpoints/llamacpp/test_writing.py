@@ -10,7 +10,6 @@ import anyio.lowlevel
 import openai
 import pytest
 from loops import mostly
-from promptly import promptly
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.native import NativeModel
@@ -18,7 +17,7 @@ from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.errors import ConfigurationError, FailureKind, LocalModelError
 from disco.request import Prefix
 from tests.endpoints.conformance import next_event
-from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh, until
+from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
 
@@ -121,52 +120,18 @@ async def test_the_context_ends_the_answer_and_refuses_what_does_not_fit():
         assert (await complete(endpoint, ask(max_tokens=2)))[0]
 
 
-async def test_measuring_gives_times_and_rates(either_model):
-    steps = []
-    measured = await either_model.measure(
+@pytest.mark.parametrize("name", ["thread_model", "process_model"])
+async def test_measuring_gives_times_and_rates(name, request):
+    model, steps = request.getfixturevalue(name), []
+    measured = await model.measure(
         prompt_tokens=(8, 16, 10**6), depths=(8,), decode_tokens=4, progress=lambda *step: steps.append(step)
     )
     assert [one.tokens for one in measured.prefill] == [8, 16]
     assert all(one.seconds_s > 0 for one in measured.prefill)
     assert (measured.decode[0].depth_tokens, measured.decode[0].tps > 0) == (8, True)
     # To start an interpreter takes that long.
-    assert measured.load_s > (0 if either_model.process_id is None else 0.1)
+    assert measured.load_s > (0 if model.process_id is None else 0.1)
     assert (steps, measured.batch_tokens) == ([(1, 3), (2, 3), (3, 3)], 64)
-
-
-async def from_cold(endpoint):
-    await complete(endpoint, ask("Something else.", max_tokens=1))  # so that two runs begin alike
-    return (await complete(endpoint, ask(max_tokens=6)))[0]
-
-
-async def read_in_part(attempt, more_than=0):
-    """Have some more of a prompt read, and leave it there."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(next_event, attempt)
-        await until(lambda: attempt.usage.prompt_tokens > more_than)
-        group.cancel_scope.cancel()
-
-
-@mostly("trio")
-async def test_the_next_answer_is_right_wherever_one_was_stopped(thread_model, anyio_backend):
-    whole = await from_cold(thread_model)
-    async with thread_model.open(ask("Something else.", max_tokens=1000)) as attempt:
-        await next_event(attempt)
-        with promptly(1.0):  # a token takes some milliseconds
-            await attempt.aclose()
-    assert await from_cold(thread_model) == whole
-    long = ask("river " * 1500, max_tokens=5)
-    async with thread_model.open(long) as attempt:
-        await read_in_part(attempt)
-        with promptly(1.0):
-            await attempt.aclose()
-        done = attempt.usage
-    assert (0 < done.prompt_tokens < 1500, done.completion_tokens) == (True, 0)
-    # Whole batches of it are kept.
-    async with thread_model.open(long) as attempt:
-        await read_in_part(attempt, more_than=done.prompt_tokens)
-    assert attempt.usage.cached_tokens == done.prompt_tokens
-    assert await from_cold(thread_model) == whole
 
 
 async def test_a_full_queue_refuses_and_says_so():

@@ -21,10 +21,8 @@ from scripted_server import (
     stream,
     usage,
 )
-from servers import free_port
 
-from disco.endpoints.continuation import Continuation, ProbeVerdict
-from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.errors import FailureKind as K
 from disco.errors import IncompleteAnswerError
@@ -79,15 +77,11 @@ async def test_an_answer_from_beginning_to_end(kind):
 
 
 ZIPPED = gzip.compress(sse(chunk("a"), STOP))
-PING = sse({**chunk(), "choices": []}, done=False)
 RENDERED = answer(json.dumps({"prompt": "<user>Hi<assistant>"}).encode())
 WRITTEN = stream(sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}))
 MOVED = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
 WHOLE = {
     "compressed": [answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")],
-    "no [DONE]": [stream(A + sse(STOP, done=False))],
-    "cut behind the finish reason": [[STREAM_HEAD, piece(A + sse(STOP, done=False))]],
-    "pings": [stream(b": ping\n\n", PING, A + sse(STOP))],
     "moved": [MOVED, stream(A + sse(STOP))],
     "rendered": [RENDERED, WRITTEN],
 }
@@ -106,58 +100,25 @@ async def test_whatever_is_around_it_the_answer_is_whole_and_its_bytes_are_count
     assert (ended.finish_reason, ended.usage) == ("stop", None)
 
 
-TYPES = {
-    K.INCOMPLETE: IncompleteAnswerError,
-    K.CONNECTION: openai.APIConnectionError,
-    K.SERVER: openai.APIError,
-    K.GARBAGE: openai.APIResponseValidationError,
-    K.AUTHENTICATION: openai.AuthenticationError,
-}
+# Most are in `tests/client/test_bad_server.py`.
 FAULTS = {
-    "no finish reason": (stream(sse(chunk("a"))), "a", K.INCOMPLETE),
-    "no end": (stream(A), "a", K.INCOMPLETE),
-    "cut": (stream(A, b'data: {"cho'), "a", K.INCOMPLETE),
-    "reset": ([*BEGUN, RESET], "a", K.CONNECTION),
-    "no end of the body": ([STREAM_HEAD, piece(A + b'data: {"x": "\xe2\x82')], "a", K.CONNECTION),
-    "error": (stream(A, sse({"error": {"message": "boom", "code": 500}})), "a", K.SERVER),
-    "finish error": (stream(sse(chunk("a", finish="error"))), "a", K.SERVER),
-    "garbage": (stream(A, b"data: <oops>\n\n"), "a", K.GARBAGE),
-    "page": (answer(b"<html>login</html>", content_type="text/html; charset=utf-8"), "", K.GARBAGE),
-    "document": (answer(b'{"id": "x"}'), "", K.GARBAGE),
-    "no JSON": (answer(b"no JSON"), "", K.GARBAGE),
-    "error document": (answer(b'{"error": {"message": "boom"}}'), "", K.SERVER),
-    "reset at once": ([RESET], "", K.CONNECTION),
-    "401": (answer(b"{}", status="401 Unauthorized"), "", K.AUTHENTICATION),
-    "503": (answer(b"<h1>no</h1>", status="503 X", content_type="text/html"), "", K.SERVER),
+    "finish error": (stream(sse(chunk("a", finish="error"))), "a", K.SERVER, openai.APIError),
+    "half a body": ([*BEGUN, piece(b'data: {"x": "\xe2\x82')], "a", K.CONNECTION, openai.APIConnectionError),
+    "error document": (answer(b'{"error": {"message": "boom"}}'), "", K.SERVER, openai.APIError),
+    "no JSON": (answer(b"no JSON"), "", K.GARBAGE, openai.APIResponseValidationError),
+    "reset at once": ([RESET], "", K.CONNECTION, openai.APIConnectionError),
 }
 
 
 @pytest.mark.parametrize(("what", "anyio_backend"), by_turns(FAULTS))
 async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(what, anyio_backend):
-    script, said, kind = FAULTS[what]
+    script, *expected = FAULTS[what]
     async with served(script) as (server, endpoint):
         attempt = endpoint.open(ask())
         got, failure = await failing(attempt)
-        assert what not in ("reset at once", "401") or attempt.traffic == seen_by(server)
-    assert (got, failure.kind) == (said, kind)
-    assert type(failure.error) is (openai.InternalServerError if what == "503" else TYPES[kind])
+        assert what == "half a body" or attempt.traffic == seen_by(server)
+    assert [got, failure.kind, type(failure.error)] == expected
     assert len(server.requests) == 1, "retries belong to the session"
-
-
-async def test_what_an_error_says_of_waiting_is_kept_and_the_key_is_not():
-    body = json.dumps({"error": {"message": f"slow down, {KEY}"}}).encode()
-    async with served(answer(body, status="429 X", headers="Retry-After: 12\r\n")) as (_, endpoint):
-        _, failure = await failing(endpoint.open(ask()))
-    assert (failure.kind, failure.retry_after_s) == (K.RATE_LIMIT, 12.0)
-    assert isinstance(failure.error, openai.RateLimitError)
-    assert KEY not in f"{failure.error!r}{failure.error}{failure}{failure.error.body}"
-
-
-async def test_refused_connection_costs_nothing():
-    async with PlainClient(base_url=f"http://127.0.0.1:{free_port()}/v1", api_key=KEY) as client:
-        attempt = OpenAIEndpoint(client=client).open(ask())
-        _, failure = await failing(attempt)
-    assert (failure.kind, attempt.usage, attempt.traffic) == (K.CONNECTION, Usage(), Traffic())
 
 
 @pytest.mark.parametrize("way", ["closed", "cancelled"])
@@ -242,30 +203,16 @@ async def test_a_server_that_does_not_continue_fails_at_the_seam(method, asked):
     assert isinstance(failure.error, IncompleteAnswerError)
 
 
-UNASKABLE = {"401": answer(b"{}", status="401 X"), "a page": answer(b"<html>"), "odd": answer(b'{"data": 3}')}
+UNASKABLE = {"a page": answer(b"<html>"), "odd": answer(b'{"data": 3}')}
+UNASKABLE |= {status: answer(b"{}", status=f"{status} X") for status in ("401", "429", "503")}
 
 
 @pytest.mark.parametrize(("what", "anyio_backend"), by_turns(UNASKABLE))
-async def test_warm_up_never_raises(what, anyio_backend):
-    async with served(UNASKABLE[what], continuation=Continuation("auto")) as (_, endpoint):
+async def test_warm_up_never_raises_and_who_cannot_be_asked_now_gets_no_verdict(what, anyio_backend):
+    async with served(UNASKABLE[what], continuation=Continuation("auto")) as (server, endpoint):
         await endpoint.warm_up()
+        assert len(server.requests) <= 1 or not what.isdigit()
         assert (endpoint.capabilities("m").continues, endpoint.verdicts) == (False, {})
-
-
-@mostly("trio")
-async def test_auto_finds_that_a_real_server_continues_only_a_rendered_prompt(llama_server, anyio_backend):
-    async with openai.AsyncOpenAI(base_url=llama_server.base_url, api_key="none") as client:
-        endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
-        verdict = await endpoint.probe(llama_server.model)
-        restarts = dict.fromkeys(("flags", "prefix", "trailing"), "restarts")
-        assert (verdict.method, verdict.outcomes) == ("none", {**restarts, "completions": "refuses"})
-        assert not endpoint.capabilities(llama_server.model).continues
-        with_template = Continuation("auto", template=str(llama_server.gguf))
-        endpoint = OpenAIEndpoint(client=client, continuation=with_template)
-        await endpoint.warm_up()
-        (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
-        assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
-        assert endpoint.capabilities("another name for it").continues
 
 
 COUNTS = {"nothing": ("x", None), "the answer": (12, {"cached_tokens": 10**6})}

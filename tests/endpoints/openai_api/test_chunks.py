@@ -12,9 +12,7 @@ from openai.types.chat import ChatCompletionChunk
 from scripted_server import chunk, usage
 
 from disco.endpoints.openai_api.chunk_reader import ChatReader, CompletionReader
-from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.chunk_template import TemplateChunk
-from disco.endpoints.openai_api.sse import ErrorData
 from disco.events import DeltaKind, Usage
 from disco.events import ToolCallDelta as Call
 
@@ -201,30 +199,6 @@ def test_what_is_no_content_is_none_and_done_ends_the_reading():
     reader = ChatReader()
     (delta,) = reader.read([*data(*nothing), b"[DONE]", *data(chunk("late"))])
     assert (delta.kind, reader.done) == (ROLE, True)
-
-
-BOOM = b'{"error": {"message": "boom"}}'
-
-
-@READERS
-def test_what_is_no_chunk_is_malformed_and_an_error_object_is_reported(reader):
-    for event in (b"<html>", b"[1, 2]", b'{"choices": [', b"\xff\xfe"):
-        with pytest.raises(MalformedChunkError):
-            reader().read([event])
-    for event in (BOOM, ErrorData(b'{"message": "boom"}')):
-        with pytest.raises(ServerReportedError) as caught:
-            reader().read([event])
-        assert caught.value.body == {"message": "boom"}
-
-
-@pytest.mark.parametrize("wrong", [b"<html>", BOOM])
-def test_what_is_wrong_behind_something_right_takes_nothing_away(wrong):
-    reader = ChatReader()
-    (delta,) = reader.read([*data(chunk("a")), wrong])
-    assert (delta.text, reader.broken is None) == ("a", False)
-    reader = ChatReader()
-    assert reader.read([*data(chunk(finish="stop")), wrong]) == []  # complete: no failure
-    assert (reader.done, reader.broken) == (True, None)
 
 
 # Where a server may cut a text, and how it is read from the vendor's chunk.
