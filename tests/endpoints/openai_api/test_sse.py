@@ -25,28 +25,26 @@ def events(*reads: bytes) -> list[bytes]:
     return [*found, last] if last is not None else found
 
 
-@pytest.mark.parametrize(
-    ("stream", "expected"),
-    [
-        (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
-        (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
-        (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
-        (b"data:a\n\n", [b"a"]),
-        (b"data:  a\n\n", [b" a"]),
-        (b": ping\n\ndata: a\n\n", [b"a"]),
-        (b": ping\ndata: a\n\n", [b"a"]),
-        (b"id: 1\nevent: message\nretry: 5\ndata: a\n\n", [b"a"]),
-        (b'data: {"a":\ndata: 1}\n\n', [b'{"a":\n1}']),
-        (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
-        (b"\n\n\n\ndata: a\n\n\n\n", [b"a"]),
-        (b"data: a\n\ndata: [DONE]", [b"a", b"[DONE]"]),
-        (b"event: only\n\n", []),
-        (b"", []),
-    ],
-)
-def test_every_form_of_an_event_is_read(stream, expected):
-    assert events(stream) == expected
-    assert events(*(stream[n : n + 1] for n in range(len(stream)))) == expected
+FORMS = {
+    b"data: a\n\ndata: b\n\n": [b"a", b"b"],
+    b"data: a\r\n\r\ndata: b\r\n\r\n": [b"a", b"b"],
+    b"data: a\r\rdata: b\r\r": [b"a", b"b"],
+    b"data:a\n\ndata:  a\n\n": [b"a", b" a"],
+    b": ping\n\n: ping\ndata: a\n\n": [b"a"],
+    b"id: 1\nevent: message\nretry: 5\ndata: a\n\n": [b"a"],
+    b'data: {"a":\ndata: 1}\n\n': [b'{"a":\n1}'],
+    b"\xef\xbb\xbfdata: a\n\n": [b"a"],
+    b"\n\n\n\ndata: a\n\n\n\n": [b"a"],
+    b"data: a\n\ndata: [DONE]": [b"a", b"[DONE]"],
+    b"event: only\n\n": [],
+    b"": [],
+}
+
+
+def test_every_form_of_an_event_is_read():
+    for stream, expected in FORMS.items():
+        assert events(stream) == expected, stream
+        assert events(*(stream[n : n + 1] for n in range(len(stream)))) == expected, stream
 
 
 @given(
