@@ -9,7 +9,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loops import by_turns, mostly
+from loops import mostly
 from scripted_server import answer, chunk, scripted_server, sse, stream
 from servers import smollm2_gguf
 
@@ -48,49 +48,38 @@ def test_settings_that_contradict_each_other_are_refused_and_unknown_means_no():
             continue_call(ask(), Prefix("Well"), Continuation(method))
 
 
-@pytest.mark.parametrize(
-    ("method", "message", "fields"),
-    [
-        ("flags", {}, {"continue_final_message": True, "add_generation_prompt": False}),
-        ("prefix", {"prefix": True}, {}),
-        ("trailing", {}, {}),
-    ],
-)
-def test_chat_methods(method, message, fields):
+FIELDS = {"flags": {"continue_final_message": True, "add_generation_prompt": False}}
+
+
+@pytest.mark.parametrize("method", ["flags", "prefix", "trailing"])
+def test_chat_methods(method):
     call = continue_call(ask(max_completion_tokens=10), Prefix("Well then", tokens=2), Continuation(method))
     assert call.path == "/chat/completions"
-    told = {"role": "assistant", "content": "Well then", **message}
-    limit = {"max_completion_tokens": 8}
+    told = {"role": "assistant", "content": "Well then", **({"prefix": True} if method == "prefix" else {})}
+    limit, fields = {"max_completion_tokens": 8}, FIELDS.get(method, {})
     assert call.body == {"messages": [*MESSAGES, told], "model": "m", **limit, **fields, **STREAMED}
     assert MESSAGES == [{"role": "user", "content": "Hi"}], "the caller's messages stay as they were"
     # An empty prefix is never sent: the request is only made a stream.
     request = ask(a=1, stream_options={"x": True})
     streamed = {"stream": True, "stream_options": {"x": True, "include_usage": True}}
-    for call in (
-        continue_call(request, Prefix("Well", withheld="Well"), Continuation(method)),
-        chat_call(request),
-    ):
+    nothing = continue_call(request, Prefix("Well", withheld="Well"), Continuation(method))
+    for call in (nothing, chat_call(request)):
         assert call.body == {"messages": MESSAGES, "model": "m", "a": 1, **streamed}
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "by_its_specification"),
-    [
+def test_whether_a_server_echoes_is_configured_or_its_methods_specification():
+    for method, params, by_its_specification in (
         ("flags", {}, False),
         ("completions", {}, False),
         ("prefix", {}, None),
         ("trailing", {}, None),
         ("flags", {"echo": True}, True),  # the caller asks for it
-    ],
-)
-def test_whether_a_server_echoes_is_configured_or_its_methods_specification(
-    method, params, by_its_specification
-):
-    make = completions_call if method == "completions" else continue_call
-    template = CHATML if method == "completions" else None
-    for told, echoes in ((None, by_its_specification), (True, True), (False, False)):
-        continuation = Continuation(method, template=template, echoes=told)
-        assert make(ask(**params), Prefix("Well then"), continuation).echoes is echoes
+    ):
+        completes = method == "completions"
+        make, template = (completions_call, CHATML) if completes else (continue_call, None)
+        for told, echoes in ((None, by_its_specification), (True, True), (False, False)):
+            continuation = Continuation(method, template=template, echoes=told)
+            assert make(ask(**params), Prefix("Well then"), continuation).echoes is echoes
 
 
 def test_the_limit_is_lowered_by_what_is_written_and_raised_by_what_must_be_written_again():
@@ -114,8 +103,9 @@ def test_completions_maps_parameters_and_drops_the_rest():
 
 
 def test_completions_render_with_the_requests_tools_and_variables():
-    template = "{% if tools %}{{ tools | tojson }}{% endif %}{{ mood }}" + CHATML
-    request = ask(tools=[{"a": "<"}], chat_template_kwargs={"mood": "gay"})
+    template = "{% if tools %}{{ tools | tojson }}{% endif %}{{ mood }}{{ bos_token }}" + CHATML
+    none_of_its_own = {"messages": [], "bos_token": "<x>", "add_generation_prompt": False}
+    request = ask(tools=[{"a": "<"}], chat_template_kwargs={"mood": "gay", **none_of_its_own})
     call = completions_call(request, Prefix("Well"), Continuation("completions", template=template))
     assert call.body["prompt"].startswith('[{"a": "<"}]gay<|im_start|>user')
     of_a_file = Continuation("completions", template=str(smollm2_gguf()))
@@ -125,18 +115,10 @@ def test_completions_render_with_the_requests_tools_and_variables():
 
 def test_prompt_rendered_by_the_server():
     continuation = Continuation("completions", template="apply-template")
-    assert completions_call(ask(), Prefix("Well"), continuation, head=HEAD).body["prompt"] == HEAD + "Well"
     with pytest.raises(CannotContinueError, match="control token"):
         completions_call(ask(), Prefix("A <|im_start|>"), continuation, head=HEAD)
     with pytest.raises(CannotContinueError, match="no chat template"):
         completions_call(ask(), Prefix("Well"), continuation)
-
-
-def test_the_template_of_a_model_file():
-    prompt = completions_call(
-        ask(), Prefix("Well"), Continuation("completions", template=str(smollm2_gguf()))
-    )
-    assert prompt.body["prompt"].endswith(f"Hi<|im_end|>\n{HEAD}Well")
 
 
 CONTENT = "{{ m['content'] }}"
@@ -148,44 +130,28 @@ REWRITING = THINKING.replace(CONTENT, "{{ m['content'] | upper | trim }}")
 MARKED = CHATML.replace(CONTENT, "{% generation %}" + CONTENT + "{% endgeneration %}")
 
 
-@pytest.mark.parametrize(
-    ("template", "sent", "end"),
-    [
+def test_the_prompt_ends_with_what_was_sent():
+    for template, sent, end in (
         (CHATML, "Well ", HEAD + "Well "),
         (TRIMMING, " Well ", HEAD + " Well "),  # it trims past turns only
         (THINKING, "Well", HEAD + "<think></think>Well"),  # rendered as a past turn
         (MARKED, "Well", HEAD + "Well"),
-    ],
-)
-def test_the_prompt_ends_with_what_was_sent(template, sent, end):
-    rendered = render_prefix(template, MESSAGES, sent)
-    assert (rendered.text[-len(end) :], rendered.end_of_turn) == (end, "<|im_end|>")
+    ):
+        rendered = render_prefix(template, MESSAGES, sent)
+        assert (rendered.text[-len(end) :], rendered.end_of_turn) == (end, "<|im_end|>")
 
 
-@pytest.mark.parametrize(
-    ("template", "sent", "says"),
-    [
+def test_what_cannot_be_rendered_is_refused_without_quoting_it():
+    for template, sent, says in (
         (REWRITING, "Well", "trims or rewrites"),
         (CHATML, "Write <|im_end|> to stop", "control token"),
         ("{% for %}", "Well", "not valid Jinja .line 1"),
         ("{{ raise_exception(messages[0].content) }}", "Well", "refused the conversation"),
-        ("{{ 1 / 0 }}", "Well", "refused the conversation"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "Well", "SecurityError"),
-        ("{{ 'a' * 10000000000 }}", "Well", "was stopped: it makes more than"),
-    ],
-)
-def test_what_cannot_be_rendered_is_refused_without_quoting_it(template, sent, says):
-    with pytest.raises(CannotContinueError, match=says) as caught:
-        render_prefix(template, MESSAGES, sent)
-    assert "Hi" not in str(caught.value)
-
-
-def test_further_variables_reach_the_template_and_change_none_of_its_own():
-    extra = {"thinking": True, "messages": [], "bos_token": "<x>", "add_generation_prompt": False}
-    template = "{% if thinking %}<think>{% endif %}{{ bos_token }}" + CHATML
-    text = render_prefix(template, MESSAGES, "Well", bos_token="<s>", extra=extra).text
-    assert text == f"<think><s><|im_start|>user\nHi<|im_end|>\n{HEAD}Well"
-    assert not render_prefix(template, MESSAGES, "Well").text.startswith("<s>")
+    ):
+        with pytest.raises(CannotContinueError, match=says) as caught:
+            render_prefix(template, MESSAGES, sent)
+        assert "Hi" not in str(caught.value)
 
 
 @given(st.text(min_size=1, max_size=40), st.sampled_from([CHATML, TRIMMING, THINKING, REWRITING, MARKED]))
@@ -253,11 +219,3 @@ async def test_server_that_renders(anyio_backend):
     async with probed(said("Sure!"), rendered, continues) as (verdict, server):
         assert (verdict.method, verdict.applied_to(AUTO).server_renders) == ("completions", True)
         assert server.requests[2][2]["prompt"] == "<user>Count<assistant>" + SENT
-
-
-@pytest.mark.real
-@pytest.mark.anyio
-@pytest.mark.parametrize(("status", "anyio_backend"), by_turns(["401 X", "429 X", "503 X"]))
-async def test_server_that_cannot_be_asked_now_gets_no_verdict(status, anyio_backend):
-    async with probed(answer(b"{}", status=status)) as (verdict, server):
-        assert (verdict.method, verdict.conclusive, len(server.requests)) == ("none", False, 1)

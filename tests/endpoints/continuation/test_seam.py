@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from disco.endpoints.continuation.repetition import MIN_CHARS, common_chars, overlap_chars, repeats_itself
 from disco.endpoints.continuation.seam import Seam, SeamMismatchError
-from disco.events import SeamReport
 from disco.request import Prefix
 
 LONG = "The quick brown fox jumps over"
@@ -81,16 +80,6 @@ def test_what_is_let_through_and_the_verdict(prefix, known, wrote, shown, verdic
         seam = Seam(prefix, echoes=echoes)
         assert run(seam, wrote) == shown
         assert verdict in (None, seam.report.verdict)
-
-
-def test_the_report_counts_characters():
-    seam = Seam(P, echoes=False)
-    run(seam, [" the", " lazy", " dog"])
-    assert seam.report == SeamReport("continued", len(LONG), 13, 0)
-    sent = OVER.sent
-    seam = Seam(OVER, echoes=None)
-    assert run(seam, [sent + " ov", "er the"]) == " the"
-    assert seam.report == SeamReport("echo", len(sent), len(LONG) + 4, len(LONG))
 
 
 def test_text_is_let_through_and_a_mismatch_raised_as_soon_as_it_is_known():

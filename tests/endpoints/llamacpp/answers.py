@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 import pytest
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, Ended, Started
+from disco.errors import EndpointFailure
+from disco.events import Ended, Started
 from disco.request import Prefix, Request
 
 NOTHING = Prefix()
 
 
-def ask(
-    content: str = "Write two sentences about Paris.",
-    history: Sequence[Mapping[str, Any]] = (),
-    max_tokens: int | None = 20,
-    **params: Any,
-) -> Request:
+def ask(content="Write two sentences about Paris.", history=(), max_tokens=20, **params):
     params = {"temperature": 0, "max_tokens": max_tokens, **params}
     return Request([*history, {"role": "user", "content": content}], "server-model", params)
 
 
-async def complete(
-    endpoint: LlamaCppEndpoint, request: Request, prefix: Prefix = NOTHING
-) -> tuple[str, list[Delta], Ended]:
+async def complete(endpoint, request, prefix=NOTHING):
     """Text, deltas and the end of one attempt."""
-    deltas: list[Delta] = []
+    deltas = []
     async with endpoint.open(request, prefix) as attempt:
         async for event in attempt:
             if isinstance(event, Ended):
@@ -42,7 +33,7 @@ async def complete(
     raise AssertionError("no Ended")
 
 
-async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure:
+async def fails(endpoint, request):
     """What it fails with; never with what the request says."""
     with pytest.raises(EndpointFailure) as caught:
         await complete(endpoint, request)
@@ -50,7 +41,7 @@ async def fails(endpoint: LlamaCppEndpoint, request: Request) -> EndpointFailure
     return caught.value
 
 
-def refused(kind: FailureKind, named: str, what: Callable[[], object]) -> None:
+def refused(kind, named, what):
     with pytest.raises(EndpointFailure) as caught:
         what()
     assert caught.value.kind is kind
@@ -58,7 +49,7 @@ def refused(kind: FailureKind, named: str, what: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def fresh(**options: Any) -> AsyncIterator[LlamaCppEndpoint]:
+async def fresh(**options):
     """An endpoint of a test's own."""
     endpoint = LlamaCppEndpoint(**{"name": "device", "context_tokens": 512, "threads": 1, **options})
     try:
@@ -67,7 +58,7 @@ async def fresh(**options: Any) -> AsyncIterator[LlamaCppEndpoint]:
         await endpoint.aclose()
 
 
-async def until(what: Callable[[], object]) -> None:
+async def until(what):
     with anyio.fail_after(60):
         while not what():  # noqa: ASYNC110 - it is another thread's or process's state
             await anyio.sleep(0.01)

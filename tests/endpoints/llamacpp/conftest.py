@@ -7,8 +7,3 @@ import pytest
 def anyio_backend():
     """A real model takes its time: where the loop matters, a test says that it runs on both."""
     return "asyncio"
-
-
-@pytest.fixture(params=["thread_model", "process_model"])
-def either_model(request):
-    return request.getfixturevalue(request.param)

@@ -191,9 +191,8 @@ WRONG, ELSEWHERE = FailureKind.BAD_REQUEST, FailureKind.UNSERVED  # another endp
 CUSTOM = {"type": "custom", "custom": {"name": "x"}}
 
 
-@pytest.mark.parametrize(
-    ("params", "kind", "says"),
-    [
+def test_what_is_wrong_with_tools_is_said():
+    for params, kind, says in (
         ({"tools": ["x"]}, WRONG, "function"),
         (function(name="a b"), WRONG, "name"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, WRONG, "same name"),
@@ -205,10 +204,19 @@ CUSTOM = {"type": "custom", "custom": {"name": "x"}}
         ({"tool_choice": CUSTOM}, ELSEWHERE, "custom"),
         (function(parameters={"not": {}}), ELSEWHERE, "'f'"),
         (function(parameters={"type": "string"}), ELSEWHERE, "types"),
-    ],
-)
-def test_what_is_wrong_with_tools_is_said(params, kind, says):
-    refused(kind, says, lambda: read(**params))
+    ):
+        refused(kind, says, lambda params=params: read(**params))
+
+
+def test_parts_become_plain_text_and_malformed_history_is_refused():
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    assert plain({"role": "assistant", "content": parts})[0]["content"] == "ab"
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
+    function_call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
+    for message in ({"role": "function", "name": "f", "content": "1"}, function_call, image):
+        refused(ELSEWHERE, "", lambda message=message: plain(message))
+    for message in ({"role": "assistant", "tool_calls": [{}]}, calling(arguments={"a": 1})):
+        refused(WRONG, "", lambda message=message: plain(message))
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -256,22 +264,8 @@ def test_history_for_any_other_template_is_text():
     assert json.loads(argument)
 
 
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [
-        ({"role": "function", "name": "f", "content": "1"}, ELSEWHERE),
-        ({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, ELSEWHERE),
-        ({"role": "assistant", "tool_calls": [{}]}, WRONG),
-        (calling(arguments={"a": 1}), WRONG),
-    ],
-)
-def test_malformed_history_is_refused(message, kind):
-    refused(kind, "", lambda: plain(message))
-
-
-@pytest.mark.parametrize(
-    ("template", "form"),
-    [
+def test_a_template_shows_its_form():
+    for template, form in (
         ("{{ messages }}", GENERIC),
         ('{% if tools %}<tool_call>{"name": .., "arguments": ..}</tool_call>{% endif %}', HERMES),
         ("{% if tools %}<tool_call><function=f><parameter=a>{% endif %} arguments", GENERIC),
@@ -279,8 +273,5 @@ def test_malformed_history_is_refused(message, kind):
         ("{% if tools %}[TOOL_CALLS]f[ARGS]{}{% endif %}", GENERIC),
         ("<|start_header_id|>{% if tools %}{{ '\"name\": ' }}{{ '\"parameters\": ' }}{% endif %}", LLAMA),
         ("{% if tools %}to=functions.f<|message|>{}{% endif %}", GENERIC),
-    ],
-    ids=range(7),
-)
-def test_a_template_shows_its_form(template, form):
-    assert form_of(template) is form
+    ):
+        assert form_of(template) is form, template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 
@@ -9,30 +10,73 @@ import anyio
 import openai
 import pytest
 import trio.testing
-from loops import by_turns, mostly
+from loops import by_turns
 from scripted_server import (
     RESET,
     STREAM_HEAD,
-    WAIT_FOR_CLOSE,
     answer,
     chunk,
     piece,
+    scripted_server,
     sse,
     stream,
     usage,
 )
-from servers import free_port
 
-from disco.endpoints.continuation import Continuation, ProbeVerdict
+from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.sdk_client import PlainClient
+from disco.errors import EndpointFailure, IncompleteAnswerError
 from disco.errors import FailureKind as K
-from disco.errors import IncompleteAnswerError
 from disco.events import DeltaKind, Ended, Traffic, Usage
 from disco.request import Prefix, Request, Timeouts
-from tests.endpoints.openai_api.asking import KEY, QUESTION, ask, collect, failing, served, text_of
 
 pytestmark = [pytest.mark.real, pytest.mark.anyio]
+
+KEY = "sk-test-0123456789abcdef"
+QUESTION = [{"role": "user", "content": "Grüß Gott. " * 20}]
+
+
+@contextlib.asynccontextmanager
+async def served(*scripts, kind=PlainClient, **settings):
+    """A scripted server and an endpoint on it."""
+    async with scripted_server(*scripts) as server, kind(base_url=server.base_url, api_key=KEY) as client:
+        endpoint = OpenAIEndpoint(client=client, **settings)
+        try:
+            yield server, endpoint
+        finally:
+            await endpoint.aclose()
+
+
+def ask(*, timeouts=Timeouts(connect_s=20.0), **params):  # noqa: B008 - frozen
+    return Request(messages=QUESTION, model="m", params=params, timeouts=timeouts)
+
+
+async def collect(attempt):
+    """All deltas of an answer, and its end, which comes once and last."""
+    async with attempt:
+        events = [event async for event in attempt]
+    *batches, ended = events
+    assert isinstance(ended, Ended)
+    assert all(batches)
+    return [delta for batch in batches for delta in batch], ended
+
+
+async def failing(attempt):
+    """The text that came before the failure, and the failure."""
+    said = ""
+    async with attempt:
+        try:
+            async for event in attempt:
+                said += text_of(event)
+        except EndpointFailure as failure:
+            return said, failure
+    raise AssertionError("did not fail")
+
+
+def text_of(deltas):
+    return "".join(delta.text for delta in deltas)
+
 
 STOP = chunk(finish="stop")
 NORMAL = stream(sse(chunk(role="assistant", content=""), chunk("Hel"), chunk("lo"), STOP, usage(9, 2)))
@@ -67,6 +111,8 @@ async def test_an_answer_from_beginning_to_end(kind):
         await collect(endpoint.open(asked))  # what others send is not counted
         assert begun.traffic.bytes_up == before.bytes_up < server.bytes_in
         await begun.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(begun)
     text = DeltaKind.TEXT
     assert [(d.kind, d.text) for d in deltas] == [(DeltaKind.ROLE, ""), (text, "Hel"), (text, "lo")]
     assert (rest, ended.finish_reason, ended.usage, attempt.usage) == ([], "stop", Usage(9, 2), Usage(9, 2))
@@ -79,15 +125,11 @@ async def test_an_answer_from_beginning_to_end(kind):
 
 
 ZIPPED = gzip.compress(sse(chunk("a"), STOP))
-PING = sse({**chunk(), "choices": []}, done=False)
 RENDERED = answer(json.dumps({"prompt": "<user>Hi<assistant>"}).encode())
 WRITTEN = stream(sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}))
 MOVED = answer(b"", status="307 Temporary Redirect", headers="Location: /v1/elsewhere\r\n")
 WHOLE = {
     "compressed": [answer(ZIPPED, content_type="text/event-stream", headers="Content-Encoding: gzip\r\n")],
-    "no [DONE]": [stream(A + sse(STOP, done=False))],
-    "cut behind the finish reason": [[STREAM_HEAD, piece(A + sse(STOP, done=False))]],
-    "pings": [stream(b": ping\n\n", PING, A + sse(STOP))],
     "moved": [MOVED, stream(A + sse(STOP))],
     "rendered": [RENDERED, WRITTEN],
 }
@@ -97,108 +139,41 @@ WHOLE = {
 async def test_whatever_is_around_it_the_answer_is_whole_and_its_bytes_are_counted(what, anyio_backend):
     way = Continuation("completions", template="apply-template")
     prefix = SO_FAR if what == "rendered" else Prefix()
-    async with served(*WHOLE[what], continuation=way) as (server, endpoint):
-        attempt = endpoint.open(ask(), prefix)
+    async with served(*WHOLE[what], continuation=way, logp=True) as (server, endpoint):
+        attempt = endpoint.open(ask(), prefix, wants=LOGP)
         deltas, ended = await collect(attempt)
         assert attempt.traffic == seen_by(server)
+        assert server.requests[-1][2]["logprobs"] is (1 if what == "rendered" else True)
         assert len(server.requests) == len(WHOLE[what])
     assert [d.text for d in deltas] == ["a"]
     assert (ended.finish_reason, ended.usage) == ("stop", None)
 
 
-TYPES = {
-    K.INCOMPLETE: IncompleteAnswerError,
-    K.CONNECTION: openai.APIConnectionError,
-    K.SERVER: openai.APIError,
-    K.GARBAGE: openai.APIResponseValidationError,
-    K.AUTHENTICATION: openai.AuthenticationError,
-}
+# Most are in `tests/client/test_bad_server.py`.
 FAULTS = {
-    "no finish reason": (stream(sse(chunk("a"))), "a", K.INCOMPLETE),
-    "no end": (stream(A), "a", K.INCOMPLETE),
-    "cut": (stream(A, b'data: {"cho'), "a", K.INCOMPLETE),
-    "reset": ([*BEGUN, RESET], "a", K.CONNECTION),
-    "no end of the body": ([STREAM_HEAD, piece(A + b'data: {"x": "\xe2\x82')], "a", K.CONNECTION),
-    "error": (stream(A, sse({"error": {"message": "boom", "code": 500}})), "a", K.SERVER),
-    "finish error": (stream(sse(chunk("a", finish="error"))), "a", K.SERVER),
-    "garbage": (stream(A, b"data: <oops>\n\n"), "a", K.GARBAGE),
-    "page": (answer(b"<html>login</html>", content_type="text/html; charset=utf-8"), "", K.GARBAGE),
-    "document": (answer(b'{"id": "x"}'), "", K.GARBAGE),
-    "no JSON": (answer(b"no JSON"), "", K.GARBAGE),
-    "error document": (answer(b'{"error": {"message": "boom"}}'), "", K.SERVER),
-    "reset at once": ([RESET], "", K.CONNECTION),
-    "401": (answer(b"{}", status="401 Unauthorized"), "", K.AUTHENTICATION),
-    "503": (answer(b"<h1>no</h1>", status="503 X", content_type="text/html"), "", K.SERVER),
+    "finish error": (stream(sse(chunk("a", finish="error"))), "a", K.SERVER, openai.APIError),
+    "half a body": ([*BEGUN, piece(b'data: {"x": "\xe2\x82')], "a", K.CONNECTION, openai.APIConnectionError),
+    "error document": (answer(b'{"error": {"message": "boom"}}'), "", K.SERVER, openai.APIError),
+    "no JSON": (answer(b"no JSON"), "", K.GARBAGE, openai.APIResponseValidationError),
+    "reset at once": ([RESET], "", K.CONNECTION, openai.APIConnectionError),
 }
 
 
 @pytest.mark.parametrize(("what", "anyio_backend"), by_turns(FAULTS))
 async def test_misbehaviour_has_its_kind_and_keeps_the_text_before_it(what, anyio_backend):
-    script, said, kind = FAULTS[what]
+    script, *expected = FAULTS[what]
     async with served(script) as (server, endpoint):
         attempt = endpoint.open(ask())
         got, failure = await failing(attempt)
-        assert what not in ("reset at once", "401") or attempt.traffic == seen_by(server)
-    assert (got, failure.kind) == (said, kind)
-    assert type(failure.error) is (openai.InternalServerError if what == "503" else TYPES[kind])
+        assert what == "half a body" or attempt.traffic == seen_by(server)
+    assert [got, failure.kind, type(failure.error)] == expected
     assert len(server.requests) == 1, "retries belong to the session"
 
 
-async def test_what_an_error_says_of_waiting_is_kept_and_the_key_is_not():
-    body = json.dumps({"error": {"message": f"slow down, {KEY}"}}).encode()
-    async with served(answer(body, status="429 X", headers="Retry-After: 12\r\n")) as (_, endpoint):
-        _, failure = await failing(endpoint.open(ask()))
-    assert (failure.kind, failure.retry_after_s) == (K.RATE_LIMIT, 12.0)
-    assert isinstance(failure.error, openai.RateLimitError)
-    assert KEY not in f"{failure.error!r}{failure.error}{failure}{failure.error.body}"
-
-
-async def test_refused_connection_costs_nothing():
-    async with PlainClient(base_url=f"http://127.0.0.1:{free_port()}/v1", api_key=KEY) as client:
-        attempt = OpenAIEndpoint(client=client).open(ask())
-        _, failure = await failing(attempt)
-    assert (failure.kind, attempt.usage, attempt.traffic) == (K.CONNECTION, Usage(), Traffic())
-
-
-@pytest.mark.parametrize("way", ["closed", "cancelled"])
-@pytest.mark.parametrize("head", [[], [STREAM_HEAD], BEGUN])
-async def test_leaving_closes_the_connection_whatever_is_awaited_and_what_was_sent_counts(head, way):
-    async with served([*head, WAIT_FOR_CLOSE]) as (server, endpoint):
-        attempt = endpoint.open(ask())
-        if head is BEGUN:
-            await anext(attempt)
-
-        async def read():
-            async for _ in attempt:
-                pass
-
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(read)
-                await server.asked.wait()
-                await anyio.sleep(0.02)  # what was sent is read, and the next read waits
-                if way == "cancelled":
-                    tasks.cancel_scope.cancel()
-                else:
-                    await attempt.aclose()
-            await attempt.aclose()
-            await server.closed.wait()
-        with pytest.raises(StopAsyncIteration):
-            await anext(attempt)
-        used = attempt.usage
-        assert (used.prompt_tokens > 50, used.completion_tokens) == (True, int(head is BEGUN))
-        assert attempt.traffic.bytes_up == server.bytes_in
-        assert head == [STREAM_HEAD] or attempt.traffic.bytes_down == sum(map(len, head))
-
-
-VIRTUAL = pytest.mark.parametrize(
-    "anyio_backend",
-    [pytest.param(("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.1)}), id="trio-virtual")],
-)
-
-
-@VIRTUAL
 @pytest.mark.parametrize("tail", [[10_000.0], [0.5, piece(b": ping\n\n")] * 100], ids=["silence", "pings"])
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.1)})]
+)
 async def test_clocks_that_are_off_wait_for_ever_but_the_answer_ends_soon_behind_its_finish_reason(tail):
     script = [STREAM_HEAD, 5000.0, piece(A), 5000.0, piece(sse(STOP, done=False)), *tail]
     async with served(script) as (_, endpoint):
@@ -219,9 +194,7 @@ async def test_continuation_is_sent_and_its_echo_and_withheld_text_are_swallowed
         assert await collect(used_up) == ([], Ended("length", Usage()))
     assert (text_of(deltas), used_up.usage) == (" the", Usage())
     ((_, _, body),) = server.requests  # what is used up ends without asking
-    assert body["messages"][-1] == {"role": "assistant", "content": told[:-5]}
-    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
-    assert body["max_tokens"] == 20 - 6 + 2
+    assert (body["messages"][-1]["content"], body["max_tokens"]) == (told[:-5], 20 - 6 + 2)
 
 
 async def test_text_released_late_has_no_raw_chunk_and_counts_its_tokens():
@@ -242,47 +215,27 @@ async def test_a_server_that_does_not_continue_fails_at_the_seam(method, asked):
     assert isinstance(failure.error, IncompleteAnswerError)
 
 
-UNASKABLE = {"401": answer(b"{}", status="401 X"), "a page": answer(b"<html>"), "odd": answer(b'{"data": 3}')}
+UNASKABLE = {"a page": answer(b"<html>"), "odd": answer(b'{"data": 3}')}
+UNASKABLE |= {status: answer(b"{}", status=f"{status} X") for status in ("401", "429", "503")}
 
 
 @pytest.mark.parametrize(("what", "anyio_backend"), by_turns(UNASKABLE))
-async def test_warm_up_never_raises(what, anyio_backend):
-    async with served(UNASKABLE[what], continuation=Continuation("auto")) as (_, endpoint):
+async def test_warm_up_never_raises_and_who_cannot_be_asked_now_gets_no_verdict(what, anyio_backend):
+    async with served(UNASKABLE[what], continuation=Continuation("auto")) as (server, endpoint):
         await endpoint.warm_up()
+        assert len(server.requests) <= 1 or not what.isdigit()
         assert (endpoint.capabilities("m").continues, endpoint.verdicts) == (False, {})
 
 
-@mostly("trio")
-async def test_auto_finds_that_a_real_server_continues_only_a_rendered_prompt(llama_server, anyio_backend):
-    async with openai.AsyncOpenAI(base_url=llama_server.base_url, api_key="none") as client:
-        endpoint = OpenAIEndpoint(client=client, continuation=Continuation("auto"))
-        verdict = await endpoint.probe(llama_server.model)
-        restarts = dict.fromkeys(("flags", "prefix", "trailing"), "restarts")
-        assert (verdict.method, verdict.outcomes) == ("none", {**restarts, "completions": "refuses"})
-        assert not endpoint.capabilities(llama_server.model).continues
-        with_template = Continuation("auto", template=str(llama_server.gguf))
-        endpoint = OpenAIEndpoint(client=client, continuation=with_template)
-        await endpoint.warm_up()
-        (verdict,) = {id(v): v for v in endpoint.verdicts.values()}.values()
-        assert verdict == ProbeVerdict("completions", {"flags": "restarts", "completions": "continues"})
-        assert endpoint.capabilities("another name for it").continues
-
-
-COUNTS = {"nothing": ("x", None), "the answer": (12, {"cached_tokens": 10**6})}
-
-
-@pytest.mark.parametrize(("what", "anyio_backend"), by_turns(COUNTS))
-async def test_counts_that_make_no_sense_are_replaced_by_our_own(what, anyio_backend):
-    completion_tokens, cached = COUNTS[what]
-    counts = {"prompt_tokens": -7, "completion_tokens": completion_tokens, "prompt_tokens_details": cached}
+async def test_counts_that_make_no_sense_are_replaced_by_our_own():
+    counts = {"prompt_tokens": -7, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 10**6}}
     script = stream(sse(chunk("a"), chunk("b"), STOP, {**chunk(), "choices": [], "usage": counts}))
     async with served(script) as (_, endpoint):
         attempt = endpoint.open(ask())
         _, ended = await collect(attempt)
-    used = attempt.usage
-    assert (used.prompt_tokens > 50, used.completion_tokens) == (True, 12 if cached else 2)
-    assert ended.usage == (used if cached else None)
-    assert used.cached_tokens == (used.prompt_tokens if cached else 0)  # never more than there is
+    used = ended.usage
+    assert used == attempt.usage
+    assert used.cached_tokens == used.prompt_tokens > 50 > used.completion_tokens == 12
 
 
 def with_logprobs(text: str, *values: float):
@@ -315,15 +268,3 @@ async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown(wha
     assert [delta.logp for delta in deltas] == [(-1.0, -2.0), (-0.5,)]
     assert [delta.logprobs is not None for delta in deltas] == [shown] * 2
     assert [delta.raw.choices[0].logprobs is not None for delta in deltas] == [shown] * 2
-
-
-@mostly("trio")
-async def test_log_probabilities_of_a_completion(anyio_backend):
-    written = {"choices": [{"index": 0, "text": " on", "logprobs": {"token_logprobs": [-0.5]}}]}
-    last = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
-    way = Continuation("completions", template=template)
-    async with served(stream(sse(written, last)), logp=True, continuation=way) as (server, endpoint):
-        (delta,), ended = await collect(endpoint.open(ask(), SO_FAR, wants=LOGP))
-        assert server.requests[0][2]["logprobs"] == 1
-    assert (delta.text, delta.logp, ended.usage) == (" on", (-0.5,), None)

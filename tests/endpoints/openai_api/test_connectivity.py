@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import shutil
 import socket
 import subprocess
@@ -20,17 +21,13 @@ NO_WAY = [errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTA
 NOT_KNOWN = [errno.EPERM, errno.EMFILE, errno.EINVAL]
 
 
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch):
+@pytest.fixture
+def connect(monkeypatch):
+    """Of the kernel's sockets; at first there is no way to anywhere."""
     monkeypatch.setattr(connectivity, "_known", {})
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture
-def connect(monkeypatch):
-    """Of the kernel's sockets; at first there is no way to anywhere."""
     made = MagicMock()
     monkeypatch.setattr(connectivity.socket, "socket", made)
     connect = made.return_value.__enter__.return_value.connect
@@ -40,18 +37,16 @@ def connect(monkeypatch):
     assert {kind for (_, kind), _ in made.call_args_list} <= {socket.SOCK_DGRAM}
 
 
-@pytest.mark.parametrize("host", ["api.example.com", "203.0.113.7", "2001:db8::7"])
-def test_no_way_is_no_way_and_not_knowing_is_no_reason(connect, host):
-    for number in [*NO_WAY, *NOT_KNOWN]:
-        connectivity._known.clear()
-        connect.side_effect = OSError(number, "told to")
-        assert has_route(host, 443) is (number in NOT_KNOWN)
-
-
-def test_this_machine_is_always_there_and_nobody_is_asked(connect):
+def test_no_way_is_no_way_not_knowing_is_no_reason_and_this_machine_is_always_there(connect):
     for host in ("localhost", "db.localhost", "127.0.0.1", "127.8.8.8", "::1"):
         assert has_route(host, 8000)
     connect.assert_not_called()
+    for number, host in itertools.product(
+        [*NO_WAY, *NOT_KNOWN], ["api.example.com", "203.0.113.7", "2001:db8::7"]
+    ):
+        connectivity._known.clear()
+        connect.side_effect = OSError(number, "told to")
+        assert has_route(host, 443) is (number in NOT_KNOWN)
 
 
 def test_an_address_is_asked_for_itself_and_the_answer_kept_for_a_second(connect, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is sent is what the SDK sends, to the byte; of an error's body only the beginning is read."""
+"""What is sent is what the SDK sends, to the byte; every failure has its kind and keeps its exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from openai._models import FinalRequestOptions
 from scripted_server import RESET, piece, scripted_server
 
 from disco import AsyncDisco
+from disco.endpoints.openai_api.error_mapping import failure_from, retry_after_s, stream_error
 from disco.endpoints.openai_api.sdk_client import MAX_ERROR_BYTES, PlainClient
+from disco.errors import FailureKind as Kind
+from disco.errors import IncompleteAnswerError
 
 CLOCKS = httpx2.Timeout(None, connect=5.0)
 VALUES = st.recursive(
@@ -98,3 +101,55 @@ async def test_an_endless_error_is_not_read_to_its_end(status, anyio_backend):
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}])
         assert len(json.dumps(raised.value.body or "")) <= 2 * MAX_ERROR_BYTES
         assert isinstance(raised.value, openai.APIStatusError | openai.APIResponseValidationError)
+
+
+REQUEST = httpx2.Request("POST", "http://x/v1/chat/completions")
+
+
+def status(number: int, message: str | None = None, code: str | None = None) -> openai.APIStatusError:
+    body = {"error": {"message": message, "code": code, "type": None}} if message or code else None
+    response = httpx2.Response(number, request=REQUEST, json=body)
+    return openai.AsyncOpenAI(api_key="none")._make_status_error_from_response(response)
+
+
+def streamed(message: str, code: str | None = None) -> openai.APIError:
+    return stream_error({"message": message, "code": code}, REQUEST)
+
+
+# What the usual statuses are is in `tests/client/test_bad_server.py`.
+KINDS = [
+    (Kind.BAD_REQUEST, status(400, "unknown parameter")),
+    (Kind.RATE_LIMIT, streamed("x", "rate_limit_exceeded")),
+    (Kind.SERVER, status(425)),
+    (Kind.SERVER, streamed("x", "server_error")),
+    (Kind.SERVER, stream_error("no object at all", REQUEST)),
+    (Kind.CONTEXT_LENGTH, status(400, "prompt is too long: 9 > 8")),
+    (Kind.CONTEXT_LENGTH, status(400, "This model's maximum context length is 8 tokens.")),
+    (Kind.CONTEXT_LENGTH, streamed("prompt is too long: 9 > 8")),
+    (Kind.TIMEOUT, openai.APITimeoutError(request=REQUEST)),
+    (Kind.INCOMPLETE, IncompleteAnswerError("x")),
+]
+
+
+def test_kind_and_what_the_sdk_would_raise():
+    for kind, error in KINDS:
+        failure = failure_from(error, name="server")
+        assert (failure.kind, failure.error) == (kind, error)
+    for error in (httpx2.ConnectError("x"), httpx2.ConnectTimeout("x"), OSError("tls")):
+        late = isinstance(error, httpx2.ConnectTimeout)
+        failure = failure_from(error, name="server")
+        assert failure.kind is (Kind.TIMEOUT if late else Kind.CONNECTION)
+        assert type(failure.error) is (openai.APITimeoutError if late else openai.APIConnectionError)
+        assert failure.error.__cause__ is error
+
+
+def test_retry_after():
+    for headers, expected in (
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 60.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0.0),
+        *(({"retry-after": odd}, None) for odd in ("soon", "-3", "nan")),
+        *((nothing, None) for nothing in ({}, None)),
+    ):
+        assert retry_after_s(headers, now=40.0) == expected
