@@ -30,7 +30,7 @@ async def ask(case, local=None, *, stream=True, once=True, **more) -> tuple[Answ
     server = MemoryServer(befallen(case.fault), *[befallen(None)] * once)
     async with asking(server, local, **more) as client:
         answer = await get(client, stream=stream)
-    assert local is None or local.busy == 0
+    assert (server.open, local.busy if local else 0) == (0, 0)
     return answer, server
 
 
