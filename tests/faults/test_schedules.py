@@ -25,7 +25,7 @@ from disco.errors import FailureKind
 from disco.plan import Migration, Plan, Start
 from disco.playback import Pace
 from disco.request import Timeouts
-from disco.session.attempt.attempt_state import AttemptOutcome, Role
+from disco.session.attempt.attempt_state import AttemptOutcome
 
 # ---------------------------------------------------------------------- clients
 
@@ -145,25 +145,3 @@ def test_wherever_the_source_of_a_move_fails_the_answer_is_whole(target_fault, a
         if fault is None and target_fault is GONE:  # a target that fails is given up at once
             assert [a.candidate.name for a in run.session.attempts] == ["server", "device"]
     assert among in seen
-
-
-def test_a_hedge_does_not_wait_once_one_side_has_failed():
-    faults = {"server": SILENT, "edge": GONE, "device": None}
-    there = {name: SimulatedProfile(answer=TEXT, fault=fault) for name, fault in faults.items()}
-    run = play(there, Plan((Start("server"), Start("edge"), Start("device", 5.0))))
-    assert run.text == TEXT
-    assert run.session.attempts[2].started_at == 0.0
-
-
-def test_a_first_word_that_nobody_has_seen_is_written_anew_by_whoever_is_asked_again():
-    """There is nothing to go on from; whoever is asked again is a starter, and heard as one."""
-    there = {
-        "server": SimulatedProfile(answer=TEXT, fault=Fault(2, kind=FailureKind.GARBAGE)),  # not asked again
-        "edge": SimulatedProfile(answer=TEXT, fault=replace(GONE, probability=0.5)),
-    }
-    plan = Plan((Start("server"),), ("edge",))
-    runs = [play(there, plan, streams=False, max_retries=1, seed=seed) for seed in range(20)]
-    again = [run for run in runs if len(run.session.attempts) == 3]
-    assert {run.session.attempts[2].role for run in again} == {Role.STARTER}
-    assert {run.finished for run in again} == {None, "stop"}
-    assert {run.text for run in again if run.finished} == {TEXT}

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import ProfileScripts, run_session
-from session.plays import FAST, REQUEST, SERVER_ALONE, session_of
+from session.plays import FAST, REQUEST, SERVER_ALONE, ProfileScripts, run_session, session_of
 from situations import situations
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit

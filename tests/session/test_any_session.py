@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import run_session
-from session.plays import FAST, NO_CLOCKS, ON_SERVER, REQUEST, SERVER_ALONE, check, play, session_of
+from session.plays import (
+    FAST,
+    NO_CLOCKS,
+    ON_SERVER,
+    REQUEST,
+    SERVER_ALONE,
+    check,
+    play,
+    run_session,
+    session_of,
+)
 from situations import profiles_of_one
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from playing import run_session
-from session.plays import record_of
+from session.plays import record_of, run_session
 
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import SimulatedProfile

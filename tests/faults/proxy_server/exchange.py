@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 from faults.proxy_server import http_parts as http
 from faults.proxy_server.fault import PAGE, Fault, Kind, Moment, first_part, strikes_before
-from faults.proxy_server.http_parts import CHUNKED_HEAD, LAST_CHUNK, Event, Head, chunked
+from faults.proxy_server.http_parts import Event, Head
+from scripted_server import STREAM_END, answer, piece
 
 __all__ = ["Client", "Gone", "Passage"]
 
 # A reset takes with it what its receiver has not read yet; so long the client has time to read what passed before.
 _READ_S = 0.03
+CLOSE = "Connection: close\r\n"
 
 
 class Gone(Exception):
@@ -91,18 +93,19 @@ class Passage:
         """The response, down to the client."""
         ours = ("content-length", "transfer-encoding", "connection")
         fields = "".join(f"{n}: {v}\r\n" for n, v in head.fields.items() if n not in ours)
-        top = f"{head.line}\r\n{fields}Connection: close\r\n"
-        await self._send(top.encode("latin-1") + CHUNKED_HEAD + b"\r\n")
+        top = f"{head.line}\r\n{fields}{CLOSE}Transfer-Encoding: chunked\r\n\r\n"
+        await self._send(top.encode("latin-1"))
         passed = 0
         async for event in http.events(http.read_body(up, head)):
             fault = None if self.struck else self.fault
             if fault is not None and strikes_before(fault, event, self.tokens, passed):
-                await self._send(chunked(first_part(event.data, fault, passed)))
+                if part := first_part(event.data, fault, passed):
+                    await self._send(piece(part))
                 await self.strike(event)
-            await self._send(chunked(event.data))
+            await self._send(piece(event.data))
             passed += len(event.data)
             self.tokens += bool(event.content)
-        await self._send(LAST_CHUNK)
+        await self._send(STREAM_END)
 
     async def strike(self, event: Event | None = None) -> None:
         """The fault, here and now; before `event` where the response has begun. Returns when it is one that passes."""
@@ -126,28 +129,21 @@ class Passage:
                 await self.client.gone.wait()
             case Kind.GARBAGE:
                 framed = event is not None and fault.framed
-                await self._send(chunked(fault.body) if framed else fault.body)
+                await self._send(piece(fault.body) if framed else fault.body)
             case Kind.STATUS:
-                await self._plain(fault.status, "application/json", fault.body, fault.headers)
+                lines = "".join(f"{name}: {value}\r\n" for name, value in fault.headers)
+                await self._send(*answer(fault.body, status=f"{fault.status} X", headers=CLOSE + lines))
             case Kind.PAGE:
-                await self._plain(200, "text/html", PAGE)
+                await self._send(*answer(PAGE, content_type="text/html", headers=CLOSE))
             case Kind.ERROR:
-                await self._send(chunked(b"data: " + fault.body + b"\n\n"))
+                await self._send(piece(b"data: " + fault.body + b"\n\n"))
             case Kind.CLOSE | Kind.END:
                 pass
             case _:
                 raise AssertionError(f"{fault.kind} is no fault of a socket's")
         if event is not None and fault.kind in (Kind.GARBAGE, Kind.ERROR, Kind.END):
-            await self._send(LAST_CHUNK)
+            await self._send(STREAM_END)
         raise Gone
-
-    async def _plain(
-        self, status: int, kind: str, body: bytes, more: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        """A response of its own, in the place of the server's; the connection is closed behind it."""
-        fields = (("Content-Type", kind), ("Content-Length", len(body)), ("Connection", "close"), *more)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
-        await self._send(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode("latin-1") + body)
 
     async def _send(self, data: bytes) -> None:
         self.writer.write(data)

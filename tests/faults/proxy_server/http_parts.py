@@ -7,9 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-CHUNKED_HEAD = b"Transfer-Encoding: chunked\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
-
 
 class Head(NamedTuple):
     """A request's or response's first line and its fields, names in lower case."""
@@ -25,11 +22,6 @@ class Event(NamedTuple):
     content: str = ""
     finishes: bool = False
     done: bool = False
-
-
-def chunked(data: bytes) -> bytes:
-    """`data` as one piece of a chunked body."""
-    return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head:
