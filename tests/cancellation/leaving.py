@@ -21,7 +21,7 @@ import moved_clock
 import openai
 from faults.in_memory import RESET, MemoryServer, Reply
 from promptly import Since
-from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, ScriptedServer, chunk, piece, scripted_server, sse
+from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, chunk, piece, scripted_server, sse
 
 from disco import AsyncDisco, DiscoError
 from disco.client.chat.answer_stream import DiscoStream
@@ -89,20 +89,22 @@ class Scene:
     moment: str
     local: Any
     server: Any
+    virtual: bool = False  # where moments that last no time on a real machine last as well
     texts: int = 0
 
-    def client(self, **more: Any) -> AsyncDisco:
-        server = {} if self.server is None else {"base_url": self.server.base_url, "api_key": "x"}
+    def client(self) -> AsyncDisco:
+        more = {} if self.server is None else {"base_url": self.server.base_url, "api_key": "x"}
+        if self.virtual and self.server is not None:
+            more |= {"http_client": httpx2.AsyncClient(transport=self.server), "continuation": "flags"}
         policy = "device_only" if self.server is None else "race" if self.moment == "race" else "server_only"
-        pace = 10.0 if self.moment in ("move", "held for its pace") else "off"
         preset = Preset(
             dispatch={"policy": policy},
             cost={"exchange_rate": 0.0},
-            playback={"pace_tps": pace},
+            playback={"pace_tps": 10.0 if self.moment in ("move", "held for its pace") else "off"},
             migration={"enabled": self.moment == "move"},
         )
-        settings = {"max_retries": 0, "device_profile": SPEEDY, **server, **more}
-        return AsyncDisco(local=self.local, policy=preset, **settings)
+        retries = int(self.moment == "back-off")
+        return AsyncDisco(local=self.local, policy=preset, max_retries=retries, device_profile=SPEEDY, **more)
 
     def asked(self, way: str, *, stream: bool = True) -> dict[str, Any]:
         text = LONG if self.moment in ("prefill", "move") else "Tell me about the sea."
@@ -117,19 +119,27 @@ class Scene:
         }
 
     def generates(self) -> bool:
-        return self.local is not None and generates(self.local)
+        if self.local is None:
+            return False
+        return self.local.busy > 0 if self.virtual else generates(self.local)
 
     def reached(self, stream: DiscoStream | None = None) -> bool:
-        if self.moment == "move":
-            moves = [] if stream is None else stream._live.session.migrations
-            return any(move.outcome == "running" for move in moves) and self.generates()
-        if self.moment == "model loads":
-            return self.local._worker._thread is not None and self.local._worker.model is None
-        if self.moment == "prefill":
-            running = self.local._worker._running
-            return running is not None and getattr(running, "prompt_tokens", 0) > 0
-        if stream is None:
-            return self.server.asked.is_set()
+        match self.moment:
+            case "move":
+                moves = [] if stream is None else stream._live.session.migrations
+                return any(move.outcome == "running" for move in moves) and self.generates()
+            case "model loads":
+                return self.local._worker._thread is not None and self.local._worker.model is None
+            case "prefill" if not self.virtual:
+                return getattr(self.local._worker._running, "prompt_tokens", 0) > 0
+            case "prefill" | "takeover at once":
+                return self.generates()
+            case "race":
+                return self.generates() and self.server.open > 0
+            case "back-off":
+                return bool(self.server.requests) and not self.server.open
+            case "before headers" | "before the first token":
+                return bool(self.server.requests) and self.server.open > 0
         return self.texts >= 3
 
     def still_runs(self) -> list[str]:
@@ -140,54 +150,27 @@ class Scene:
         return ["the model works"] * works + ["a connection to the server"] * connected
 
     def since(self) -> Since:
-        return Since()
-
-
-class VirtualScene(Scene):
-    """The same in virtual time, where the moments that last no time on a real machine last as well."""
-
-    def client(self) -> AsyncDisco:
-        more = {} if self.server is None else {"http_client": httpx2.AsyncClient(transport=self.server)}
-        return super().client(continuation="flags", max_retries=self.moment == "back-off", **more)
-
-    def generates(self) -> bool:
-        return self.local is not None and self.local.busy > 0
-
-    def reached(self, stream: DiscoStream | None = None) -> bool:
-        match self.moment:
-            case "prefill" | "takeover at once":
-                return self.generates()
-            case "race":
-                return self.generates() and self.server.open > 0
-            case "back-off":
-                return bool(self.server.requests) and not self.server.open
-            case "before headers" | "before the first token":
-                return self.server.open > 0
-        return super().reached(stream)
-
-    def since(self) -> Since:
-        return Since(clock=anyio.current_time)  # shorter than any bound of disco's, to the second
+        """In virtual time shorter than any bound of disco's, to the second."""
+        return Since(clock=anyio.current_time) if self.virtual else Since()
 
 
 @contextlib.asynccontextmanager
 async def scene(moment: str, shared: LlamaCppEndpoint) -> AsyncIterator[Scene]:
     """Set a real moment up; `shared` is a loaded model."""
-    with contextlib.ExitStack() as stack:
-        server: ScriptedServer | None = None
+    local = shared if moment in ("prefill", "device writes", "move") else None
+    if moment == "model loads":
+        local = device()
+    async with contextlib.AsyncExitStack() as stack:
+        if local is not shared and local is not None:
+            stack.push_async_callback(local.aclose)
+        server = None
         if moment in SAID:
             portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
             server = stack.enter_context(portal.wrap_async_context_manager(scripted_server(script(moment))))
-        local = shared if moment in ("prefill", "device writes", "move") else None
-        if moment == "model loads":
-            local = device()
-        try:
-            yield Scene(moment, local, server)
-        finally:
-            if local is not shared and local is not None:
-                await local.aclose()
+        yield Scene(moment, local, server)
 
 
-def virtual_scene(moment: str) -> VirtualScene:
+def virtual_scene(moment: str) -> Scene:
     """Set a moment up in virtual time; the device reads on where it is to be caught reading."""
     ttft_s = 0.1 if moment == "device writes" else 5.0 if moment == "move" else 1000.0
     profile = SimulatedProfile(
@@ -196,7 +179,7 @@ def virtual_scene(moment: str) -> VirtualScene:
     alone = moment in ("prefill", "device writes")
     helps = moment in ("race", "takeover at once", "takeover", "move")
     local = SimulatedEndpoint("device", profile, place="device") if alone or helps else None
-    return VirtualScene(moment, local, None if alone else MemoryServer(SAID[moment]))
+    return Scene(moment, local, None if alone else MemoryServer(SAID[moment]), virtual=True)
 
 
 def tasks() -> set[Any]:

@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 
 import anyio
-import httpx2
 import moved_clock
 import pytest
-from faults.in_memory import MemoryServer, no_thread, spoken  # noqa: F401 - a fixture
+from faults.in_memory import MemoryServer
 from leaving import tasks, until
 from scripted_server import chunk, sse, stream, usage
 from serving import upstream
+from session.plays import SERVER_ALONE, session_of
 
 from disco import AsyncDisco
 from disco.client.background_tasks import BackgroundTasks
@@ -22,17 +22,13 @@ from disco.client.live_driver import LiveSession
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import Candidate, Plan, Start
-from disco.playback import Pace, Playback
+from disco.playback import Pace
 from disco.request import Request
-from disco.session.machine import Session, SessionConfig
-from disco.session.switching.answer_lengths import AnswerLengths
 
 pytestmark = pytest.mark.anyio
 
-HERE, THERE, BOTH = (
-    Preset(dispatch={"policy": policy}, playback={"pace_tps": "off"})
-    for policy in ("device_only", "server_only", "race")
+HERE, BOTH = (
+    Preset(dispatch={"policy": policy}, playback={"pace_tps": "off"}) for policy in ("device_only", "race")
 )
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 ASKED = {"model": "m", "messages": SEA, "stream": True}
@@ -51,12 +47,10 @@ virtual = pytest.mark.parametrize("anyio_backend", [moved_clock.virtual("asyncio
 async def test_a_reader_who_pauses_for_an_hour_holds_the_writer_and_loses_nothing(banking):
     """And no clock runs out on a writer that is kept waiting."""
     limit, tokens = 20_000, 2_000
-    server = SimulatedEndpoint("server", SimulatedProfile(decode_tps=500.0, answer_tokens=tokens))
-    playback = Playback(Pace(tps=5.0) if banking else None)
-    playback.banking = banking
-    config = SessionConfig(10, pace_tps=5.0 if banking else None)
-    there = {"server": Candidate("server", "any")}
-    session = Session(Plan((Start("server"),)), there, config, playback, AnswerLengths.geometric(100))
+    profile = SimulatedProfile(decode_tps=500.0, answer_tokens=tokens)
+    server = SimulatedEndpoint("server", profile)
+    session = session_of({"server": profile}, SERVER_ALONE, pace=Pace(tps=5.0) if banking else None)
+    session.transcript.playback.banking = banking
     live = LiveSession(
         session, {"server": server}, Request(messages=SEA, model="m"), max_buffered_bytes=limit
     )
@@ -75,21 +69,6 @@ async def test_a_reader_who_pauses_for_an_hour_holds_the_writer_and_loses_nothin
     assert session.finish_reason == "stop"
     assert len(session.attempts) == 1
     await host.aclose()
-
-
-@virtual
-async def test_a_server_that_writes_faster_than_anybody_reads_is_held():
-    many = 8_000
-    server = MemoryServer(spoken([f" {n}" for n in range(many)]), spoken(["Hello."]))
-    http = httpx2.AsyncClient(transport=server)
-    async with AsyncDisco(policy=THERE, base_url=server.base_url, api_key="x", http_client=http) as client:
-        lazy = await client.chat.completions.create(**ASKED)
-        await until(lambda: lazy._live._held)
-        assert 0.5 * many < lazy._live.buffered_tokens < 0.9 * many
-        answer = await client.chat.completions.create(**{**ASKED, "stream": False})
-        assert answer.choices[0].message.content == "Hello."
-        text = "".join([part.choices[0].delta.content or "" async for part in lazy])
-    assert text == "".join(f" {n}" for n in range(many))
 
 
 # ---------------------------------------------------------------------- long lives

@@ -15,6 +15,7 @@ from leaving import (
     LEFT,
     VIRTUAL_READING,
     VIRTUAL_WAITING,
+    WAITING,
     break_off,
     leave,
     scene,
@@ -47,15 +48,13 @@ def at(cells, kind):
 
 
 # Each moment and each way.
-REAL_WAITING = [
+REAL = [
     ("model loads", "scope", "asyncio"),
     ("prefill", "client", "asyncio"),
     ("prefill", "fail_after", "trio"),
     ("before headers", "deadline", "asyncio"),
     ("before headers", "scope", "trio"),
     ("before the first token", "task", "asyncio"),
-]
-REAL_READING = [
     ("server writes", "async with", "asyncio"),
     ("server writes", "fail_after", "trio"),
     ("device writes", "drop", "asyncio"),
@@ -67,34 +66,27 @@ REAL_READING = [
 ]
 
 
-@at(itertools.product(VIRTUAL_WAITING, BROKEN_OFF, LOOPS), "virtual")
-async def test_a_call_that_waits(moment, way):
+@at(
+    [*itertools.product(VIRTUAL_WAITING, BROKEN_OFF, LOOPS), *itertools.product(VIRTUAL_READING, ALL, LOOPS)],
+    "virtual",
+)
+async def test_in_virtual_time(moment, way):
     before = tasks()
-    await break_off(virtual_scene(moment), way)
-    await break_off(virtual_scene(moment), way, stream=False)
-    assert tasks() == before
-
-
-@at(itertools.product(VIRTUAL_READING, ALL, LOOPS), "virtual")
-async def test_a_stream_that_is_read(moment, way):
-    before = tasks()
-    await leave(virtual_scene(moment), way)
+    if moment in VIRTUAL_WAITING:
+        await break_off(virtual_scene(moment), way)
+        await break_off(virtual_scene(moment), way, stream=False)
+    else:
+        await leave(virtual_scene(moment), way)
     assert tasks() == before
 
 
 @pytest.mark.real
-@at(REAL_WAITING, "backend")
-async def test_a_real_call_that_waits(thread_model, moment, way):
+@at(REAL, "backend")
+async def test_for_real(thread_model, moment, way):
     before = tasks()
     async with scene(moment, thread_model) as found:
-        await break_off(found, way, stream=way in ("scope", "deadline"))
-        assert tasks() == before
-
-
-@pytest.mark.real
-@at(REAL_READING, "backend")
-async def test_a_real_stream_that_is_read(thread_model, moment, way):
-    before = tasks()
-    async with scene(moment, thread_model) as found:
-        await leave(found, way)
+        if moment in WAITING:
+            await break_off(found, way, stream=way in ("scope", "deadline"))
+        else:
+            await leave(found, way)
         assert tasks() == before

@@ -14,13 +14,7 @@ pytestmark = pytest.mark.anyio
 
 LOOPS = ("asyncio", "trio")
 # Asked for in every way and on both loops: in mid-stream, before the first text, a refusal. Others whole and streamed.
-TELLING = (
-    "an error object in mid-stream",
-    "a body that is cut off",
-    "a web page",
-    "429",
-    "401 invalid_api_key",
-)
+TELLING = ("an error object in mid-stream", "a body that is cut off", "a web page", "429", "401")
 CASES = [
     pytest.param(fault, loop, id=f"{fault.name}-{loop}")
     for number, fault in enumerate(FAULTS)
@@ -75,11 +69,6 @@ async def test_alone_it_is_what_the_plain_sdk_makes_of_it_and_with_a_device_the_
                 shown = [str(getattr(error, name, None)).replace("[key]", KEY) for name in SAME]
                 assert shown == [str(getattr(theirs, name, None)) for name in SAME]
             async with asking(server, device()) as one:
-                if not fault.survives:
-                    error = await caught(one, way)
-                    assert isinstance(error, fault.raises)
-                    assert [t.endpoint for t in error.route.attempts] == ["server"]
-                    continue
                 text, route = await ask(one, way)
             assert text == WHOLE
             if route is not None:

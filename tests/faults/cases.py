@@ -19,7 +19,7 @@ K, M, F = Kind, Moment, FailureKind
 _ERROR = json.dumps({"error": {"message": "Boom.", "type": "server_error", "code": "boom"}}).encode()
 _BUSY = json.dumps({"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}).encode()
 _OOPS = b"data: {oops\n\n"
-_IN_3_S = (("Retry-After", "3"),)
+_IN_3_S = [((name, value),) for name, value in (("Retry-After", "3"), ("retry-after-ms", "3000"))]
 _IN_AN_ANSWER = (M.FIRST, M.MIDDLE, M.LAST)
 EVENT_BYTES = 200  # of a chunk with one token, about
 
@@ -58,7 +58,8 @@ def _cases() -> Iterator[tuple[FailureKind | None, list[Fault]]]:
     yield F.GARBAGE, [*(Fault(K.GARBAGE, moment, body=_OOPS) for moment in _IN_AN_ANSWER), Fault(K.PAGE)]
     yield F.SERVER, [Fault(K.ERROR, moment, body=_ERROR) for moment in _IN_AN_ANSWER]
     yield F.SERVER, [refusal(status) for status in (408, 409, 500, 503)]
-    yield F.RATE_LIMIT, [Fault(K.ERROR, M.MIDDLE, body=_BUSY), refusal(429), refusal(429, headers=_IN_3_S)]
+    yield F.RATE_LIMIT, [Fault(K.ERROR, M.MIDDLE, body=_BUSY), refusal(429)]
+    yield F.RATE_LIMIT, [refusal(429, headers=headers) for headers in _IN_3_S]
     yield F.CONTEXT_LENGTH, [refusal(413), refusal(400, "context_length_exceeded")]
     yield F.AUTHENTICATION, [refusal(401, "invalid_api_key"), refusal(403)]
     yield F.BAD_REQUEST, [refusal(400), refusal(404, "model_not_found"), refusal(422)]

@@ -11,21 +11,6 @@ from faults.proxy_server.proxy import FaultProxy, fault_proxy
 
 
 @pytest.fixture(scope="session")
-def proxies() -> Iterator[dict[bool, FaultProxy]]:
-    """By whether connections are used again."""
-    with (
-        origin_server() as origin,
-        fault_proxy(origin) as proxy,
-        fault_proxy(origin, keep_alive=True) as kept,
-    ):
-        yield {False: proxy, True: kept}
-
-
-@pytest.fixture(params=[False])
-def proxy(proxies: dict[bool, FaultProxy], request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
-    chosen = proxies[request.param]
-    chosen.arm([])
-    chosen.passages.clear()
-    yield chosen
-    chosen.wait_idle()
-    assert not chosen.errors
+def proxy() -> Iterator[FaultProxy]:
+    with origin_server() as origin, fault_proxy(origin) as proxy:
+        yield proxy

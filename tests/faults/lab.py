@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import anyio
 import httpx2
-import moved_clock
 import openai
-from faults.in_memory import MemoryServer
 from faults.proxy_server.origin import TEXT
-from faults.proxy_server.proxy import FaultProxy
 
 from disco import AsyncDisco
 from disco.dispatch import Preset
@@ -22,11 +18,8 @@ from disco.request import Timeouts
 from disco.session.records.route_record import RouteRecord
 
 MESSAGES = [{"role": "user", "content": "Erzähl mir vom Meer, bitte. " * 8}]
-# So long that no busy machine uses them up; `get` moves the clock once a silence has begun for certain.
-PATIENT = Timeouts(connect_s=10.0, first_content_s=20.0, gap_s=20.0, total_s=600.0)
-# In virtual time: shorter than a throttled event takes.
+# Shorter than a throttled event takes.
 VIRTUAL = Timeouts(connect_s=2.0, first_content_s=3.0, gap_s=3.0, total_s=600.0)
-_proxies: WeakKeyDictionary[AsyncDisco, FaultProxy] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -57,40 +50,17 @@ def device(text: str = TEXT, **profile: Any) -> SimulatedEndpoint:
     return SimulatedEndpoint("device", SimulatedProfile(**settings), place="device")
 
 
-def asking(
-    server: FaultProxy | MemoryServer, local: Any = None, *, policy: str = "server_only", **more: Any
-) -> AsyncDisco:
-    """A client of a proxy, or of a server in memory, in virtual time."""
-    in_memory = isinstance(server, MemoryServer)
-    settings = {
-        "max_retries": 0,
-        "policy": preset(policy),
-        "continuation": "trailing",
-        "timeouts": VIRTUAL if in_memory else PATIENT,
-        "http_client": httpx2.AsyncClient(transport=server)
-        if in_memory
-        else httpx2.AsyncClient(verify=False),
-        **more,
-    }
-    client = AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
-    if not in_memory:
-        _proxies[client] = server
-    return client
+def asking(server: Any, local: Any = None, *, policy: str = "server_only", **more: Any) -> AsyncDisco:
+    """A client of a server in memory, in virtual time, unless `more` says otherwise."""
+    settings = {"max_retries": 0, "policy": preset(policy), "continuation": "trailing", "timeouts": VIRTUAL}
+    settings |= (
+        more if "http_client" in more else {"http_client": httpx2.AsyncClient(transport=server), **more}
+    )
+    return AsyncDisco(local=local, base_url=server.base_url, api_key="secret-key-1234", **settings)
 
 
 async def get(client: AsyncDisco, *, stream: bool = True, **params: Any) -> Answer:
-    """Ask, and read to the end, whatever end that is. Silence passes quickly where the clock is a moved one."""
-    async with anyio.create_task_group() as group:
-        if client in _proxies and moved_clock.is_running():
-            # By less than what the driver takes for a process that stood still, whose silence then counts anew; and
-            # so many steps that what came before the silence has been read long before a clock runs out.
-            group.start_soon(moved_clock.pass_silence, _proxies[client].is_silent, 0.1)
-        answer = await _get(client, stream=stream, **params)
-        group.cancel_scope.cancel()
-    return answer
-
-
-async def _get(client: AsyncDisco, *, stream: bool, **params: Any) -> Answer:
+    """Ask, and read to the end, whatever end that is."""
     text: list[str] = []
     asked = {"model": "m", "messages": MESSAGES, **params}
     try:

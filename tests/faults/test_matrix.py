@@ -5,6 +5,7 @@ Client, adapter and session are real, the connection is in memory; `test_sockets
 
 from __future__ import annotations
 
+import httpx2
 import openai
 import pytest
 from faults.cases import FAILING, FINE, OF_THE_CALLER, RETRIED, each, simulated
@@ -21,6 +22,7 @@ from disco.plan import Plan, Start
 
 pytestmark = pytest.mark.anyio
 on_trio = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+SDK = openai.OpenAI(api_key="x")
 CRASH = Fault(12, kind=FailureKind.CRASHED)
 IN_THE_MIDDLE = [case for case in FAILING if case.fault.moment is Moment.MIDDLE]
 
@@ -30,7 +32,7 @@ async def ask(case, local=None, *, stream=True, once=True, **more) -> tuple[Answ
     server = MemoryServer(befallen(case.fault), *[befallen(None)] * once)
     async with asking(server, local, **more) as client:
         answer = await get(client, stream=stream)
-    assert local is None or local.busy == 0
+    assert (server.open, local.busy if local else 0) == (0, 0)
     return answer, server
 
 
@@ -85,6 +87,9 @@ async def test_alone_it_is_raised_with_what_was_written_and_asked_again_where_th
     local = device() if case in OF_THE_CALLER else None
     answer, _ = await ask(case, local)  # `get` compares the error's `partial_text` with what was read
     assert isinstance(answer.error, openai.APIError)
+    if case.fault.kind is Kind.STATUS:  # the same class as the SDK's
+        response = httpx2.Response(case.fault.status, request=httpx2.Request("POST", MemoryServer.base_url))
+        assert type(answer.error) is type(SDK._make_status_error("", body=None, response=response))
     assert answer.attempts == [("server", case.failure)]
     assert TEXT.startswith(answer.text)
     assert bool(answer.text) == shows_text(case)

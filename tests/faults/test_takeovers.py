@@ -22,7 +22,6 @@ from disco.events import Delta
 pytestmark = pytest.mark.anyio
 
 TOKENS = tokenise(TEXT)
-CRASH = Simulated(4, kind=FailureKind.CRASHED)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"], indirect=True)
@@ -68,40 +67,13 @@ async def test_an_endpoint_that_fails_at_a_seam_far_behind_it_is_not_sent_back_t
     assert answer.attempts == [("server", "connection"), ("device", "seam")]
 
 
-def busy(name: str, value: str) -> Fault:
-    return refusal(429, headers=((name, value),))
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "wait_s"),
-    [(refusal(503), "server", 0.5), (busy("retry-after-ms", "5000"), "rate_limit", 5.0)],
-)
-async def test_the_server_is_asked_again_after_its_wait_when_the_device_that_took_over_dies(
-    fault, kind, wait_s
-):
-    server = MemoryServer(befallen(fault), befallen(None))
-    async with asking(server, device(fault=CRASH), max_retries=1) as client:
-        answer = await get(client)
-    calm(answer)
-    assert answer.attempts == [("server", kind), ("device", "crashed"), ("server", None)]
-    assert answer.route.attempts[2].started_s == pytest.approx(wait_s, abs=0.1)
-
-
-async def test_a_server_that_comes_back_is_found():
-    server = MemoryServer(*[befallen(Fault(Kind.REFUSE))] * 5, befallen(None))
-    async with asking(server, max_retries=8) as client:
-        answer = await get(client)
-    calm(answer)
-    assert answer.attempts == [("server", "connection")] * 5 + [("server", None)]
-
-
 LATER = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 
 
 @pytest.mark.parametrize("wait", ["3600", "3600.0", pytest.param(LATER, id="date")])
 async def test_a_rate_limit_that_outlasts_the_deadline_is_not_waited_for(wait):
     """Read wrongly, as no number or no date, it would be asked again after the usual back-off."""
-    server = MemoryServer(befallen(busy("Retry-After", wait)))
+    server = MemoryServer(befallen(refusal(429, headers=(("Retry-After", wait),))))
     async with asking(server, max_retries=2) as client:
         answer = await get(client, extra_body={"disco": {"deadline_s": 20}})
     assert isinstance(answer.error, openai.RateLimitError)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from playing import Run, run_session
 
 from disco.cost import Rates
-from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Scripted, SimulatedProfile, script
+from disco.events import Delta
 from disco.plan import Candidate, Plan, Start
 from disco.playback import Pace, Playback
+from disco.replay.simulator.virtual_driver import Player
 from disco.request import Request, Timeouts
+from disco.session.effects import StartAttempt
 from disco.session.machine import Session, SessionConfig
 from disco.session.records.billing import settle_accounts
 from disco.session.records.record_writer import make_record
@@ -76,6 +79,59 @@ def session_of(
 
     session.woken = count  # type: ignore[method-assign]
     return session
+
+
+@dataclass(slots=True)
+class Run:
+    """How a session went."""
+
+    session: Session  # in its last state
+    out: list[tuple[float, list[Delta]]]  # (time, deltas) as the reader got them
+    finished: str | None  # the reason, or None when it failed
+    error: Exception | None
+    now: float  # virtual time at the end, seconds
+    running: set[int]  # attempts that were never stopped; must be empty
+
+    @property
+    def text(self) -> str:
+        """What the reader got."""
+        return "".join(d.text for _, deltas in self.out for d in deltas)
+
+
+def run_session(
+    session: Session,
+    profiles: PROFILES,
+    request: Request = REQUEST,
+    rng: np.random.Generator | None = None,
+    *,
+    cancel_at: float = math.inf,
+    cancel_takes_s: float = 0.0,
+) -> Run:
+    """Play a session to its end; the reader leaves at `cancel_at`, and a cancelled attempt goes on for a while."""
+    scripts = ProfileScripts(profiles, request, rng or np.random.default_rng(0), session.config.prompt_tokens)
+    out: list[tuple[float, list[Delta]]] = []
+    player = Player(session, scripts, cancel_takes_s=cancel_takes_s, out=out)
+    now = player.run(0.0, cancel_at)
+    running = {number for number, playing in player.playing.items() if not playing.stopped}
+    return Run(session, out, player.finished, player.error, now, running)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileScripts:
+    """Endpoints that do what their profiles say, whatever they did before."""
+
+    profiles: PROFILES
+    request: Request
+    rng: np.random.Generator
+    prompt_tokens: int
+
+    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
+        del holds_prompt  # these endpoints keep nothing
+        prompt = self.prompt_tokens + start.prefix.tokens
+        request = self.request if start.max_tokens is None else self.request.limited(start.max_tokens)
+        profile, name = self.profiles[start.endpoint], start.endpoint
+        events = script(profile, request, start.prefix, self.rng, endpoint=name, prompt_tokens=prompt)
+        return events, prompt, 0
 
 
 def play(

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import run_session
-from session.plays import FAST, NO_CLOCKS, REQUEST, check, play, session_of
+from session.plays import FAST, NO_CLOCKS, REQUEST, check, play, run_session, session_of
 from situations import profiles_of_one
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit

@@ -12,7 +12,7 @@ import sniffio
 import trio.lowlevel
 import trio.testing
 
-__all__ = ["backend", "is_running", "pass_silence", "skip", "virtual"]
+__all__ = ["backend", "pass_silence", "skip", "virtual"]
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
@@ -63,13 +63,6 @@ def backend(name: str) -> tuple[str, dict[str, Any]]:
     if name == "trio":
         return name, {"clock": trio.testing.MockClock(rate=1.0)}
     return name, {"loop_factory": MovedLoop}
-
-
-def is_running() -> bool:
-    """Whether the running loop's clock is one of these."""
-    if sniffio.current_async_library() == "trio":
-        return isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
-    return isinstance(asyncio.get_running_loop(), MovedLoop)
 
 
 def skip(seconds: float) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-import numpy as np
-from playing import run_session
+from session.plays import play, record_of
 
 from disco.cost import Rates
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
-from disco.plan import Candidate, Migration, Plan, Start
-from disco.playback import Pace, Playback
+from disco.plan import Migration, Plan, Start
+from disco.playback import Pace
 from disco.replay.formats import read_trace
 from disco.replay.workload.trace import Trace
-from disco.request import Request
-from disco.session.machine import Session, SessionConfig
-from disco.session.records.billing import settle_accounts
-from disco.session.records.record_writer import make_record
 from disco.session.records.route_record import RouteRecord
-from disco.session.switching.migration_rule import AnswerLengths
 
-REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 RATES = {"device": Rates(4e-9, 5e-9, 0.0), "server": Rates(1.5e-7, 6e-7)}
 SERVER = SimulatedProfile(ttft_s=0.3, decode_tps=80.0, answer_tokens=40)
 
@@ -37,23 +31,19 @@ def played(
     move: bool = False,
     load_s: float = 0.0,
     fallbacks: tuple[str, ...] = (),
-    cancel_at: float = np.inf,
+    cancel_at: float = math.inf,
     rates: dict[str, Rates] = RATES,
     pace_tps: float | None = None,
 ) -> RouteRecord:
     """The record of one answer in virtual time, as if it had been asked for at `created_s`."""
-    loads = {"device": load_s, "server": 0.0}
-    candidates = {
-        name: Candidate(name, name, rates=rates[name], load_s=loads[name], overhead_s=0.1, continues=True)
+    believed = {
+        name: {"reach": name, "rates": rates[name], "load_s": load_s * (name == "device"), "overhead_s": 0.1}
         for name in profiles
     }
-    moves = {"server": Migration("device")} if move else {}
+    plan = Plan(starts, fallbacks, {"server": Migration("device")} if move else {})
     pace = None if pace_tps is None else Pace(tps=pace_tps)
-    plan = Plan(starts, fallbacks, moves)
-    config = SessionConfig(prompt_tokens=prompt_tokens, pace_tps=pace_tps)
-    session = Session(plan, candidates, config, Playback(pace), AnswerLengths.geometric(150.0))
-    run_session(session, profiles, REQUEST, np.random.default_rng(0), cancel_at=cancel_at)
-    return make_record(session, settle_accounts(session), preset="test", created_s=created_s)
+    more = {"prompt_tokens": prompt_tokens, "pace": pace, "cancel_at": cancel_at}
+    return record_of(play(profiles, plan, believed=believed, **more).session, created_s=created_s)
 
 
 def file_of(path: Path, *records: RouteRecord, timelines: bool = True) -> Path:

@@ -5,28 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-
-CHUNKED_HEAD = b"Transfer-Encoding: chunked\r\n"
-LAST_CHUNK = b"0\r\n\r\n"
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """A request's or response's first line and its fields, names in lower case."""
 
     line: str
     fields: dict[str, str]
 
-    @property
-    def length(self) -> int | None:
-        """Bytes of the body where the head says so."""
-        value = self.fields.get("content-length")
-        return int(value) if value is not None else None
 
-
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One server-sent event: its bytes, its text, whether it carries a finish reason, or is `[DONE]`."""
 
     data: bytes
@@ -35,17 +24,9 @@ class Event:
     done: bool = False
 
 
-def chunked(data: bytes) -> bytes:
-    """`data` as one piece of a chunked body."""
-    return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
-
-
-async def read_head(reader: asyncio.StreamReader) -> Head | None:
-    """The next head; None when the other side has closed before it."""
-    try:
-        block = await reader.readuntil(b"\r\n\r\n")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
+async def read_head(reader: asyncio.StreamReader) -> Head:
+    """Raises `asyncio.IncompleteReadError` when the other side has closed before it."""
+    block = await reader.readuntil(b"\r\n\r\n")
     line, *rest = block.decode("latin-1").strip().split("\r\n")
     fields = {name.strip().lower(): value.strip() for name, _, value in (f.partition(":") for f in rest)}
     return Head(line, fields)
@@ -57,9 +38,8 @@ async def read_body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[b
         while size := int(await reader.readuntil(b"\r\n"), 16):
             yield await reader.readexactly(size)
             await reader.readexactly(2)
-        await reader.readuntil(b"\r\n")
-    elif head.length is not None:
-        yield await reader.readexactly(head.length)
+    elif "content-length" in head.fields:
+        yield await reader.readexactly(int(head.fields["content-length"]))
     else:
         while data := await reader.read(65536):
             yield data

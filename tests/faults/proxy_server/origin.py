@@ -8,16 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from faults.proxy_server.http_parts import (
-    CHUNKED_HEAD,
-    LAST_CHUNK,
-    Event,
-    chunked,
-    event_of,
-    read_body,
-    read_head,
-)
-from scripted_server import chunk
+from faults.proxy_server.http_parts import Event, event_of, read_body, read_head
+from scripted_server import chunk, stream
 from stream_server import listening
 
 from disco.endpoints.simulation.simulated_text import tokenise
@@ -35,13 +27,9 @@ def origin_server() -> Iterator[str]:
     """Serve `TEXT` on a loopback port, from a thread of its own; its base_url."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (head := await read_head(reader)) is not None:
-            body = json.loads(b"".join([data async for data in read_body(reader, head)]))
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED_HEAD + b"\r\n")
-            for event in answer_events(TEXT[len(begun_by(body)) :]):
-                writer.write(chunked(event.data))
-                await writer.drain()
-            writer.write(LAST_CHUNK)
+        head = await read_head(reader)
+        body = json.loads(b"".join([data async for data in read_body(reader, head)]))
+        writer.writelines(stream(*(event.data for event in answer_events(TEXT[len(begun_by(body)) :]))))
 
     with listening(serve) as port:
         yield f"http://127.0.0.1:{port}/v1"

@@ -4,23 +4,21 @@
         proxy.arm([Fault(Kind.RESET, Moment.MIDDLE, tokens=5), None])
         client = AsyncDisco(base_url=proxy.base_url, ...)
 
-It runs on an event loop and a thread of its own. Upstream is any HTTP server; each request gets a connection of its own
-there. What comes back is passed on event by event, each as one piece of a chunked body.
+Upstream is any HTTP server. Each request comes on a new connection, so that faults of connecting befall requests, and
+gets one of its own upstream. What comes back is passed on event by event, each as one piece of a chunked body.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator
 from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from faults.proxy_server.exchange import Client, Exchange, Gone, Passage
+from faults.proxy_server.exchange import Client, Gone, Passage
 from faults.proxy_server.fault import Fault, Kind, Moment, Schedule
 from faults.proxy_server.http_parts import read_head
 
@@ -31,10 +29,9 @@ class FaultProxy:
     `passages` are the requests for an answer so far; `errors`, what went wrong with the proxy itself.
     """
 
-    def __init__(self, upstream: str, portal: BlockingPortal, *, keep_alive: bool) -> None:
+    def __init__(self, upstream: str, portal: BlockingPortal) -> None:
         parts = urlsplit(upstream)
-        self._upstream = parts.hostname, parts.port
-        self._portal, self._keep_alive = portal, keep_alive
+        self._upstream, self._portal = (parts.hostname, parts.port), portal
         self._listener: asyncio.Server | None = None
         self._hole: list[socket.socket] = []
         self._schedule: Iterator[Fault | None] = iter(())
@@ -54,40 +51,28 @@ class FaultProxy:
 
         REFUSE and BLACK_HOLE stay until the next `arm`: nobody can count who finds no door.
         """
-        self._portal.call(self._arm, iter(schedule))
+        self._schedule = iter(schedule)
+        self._next = next(self._schedule, None)
+        self._portal.call(self._set_door)
 
     def wait_idle(self, within_s: float = 60.0) -> None:
         """Return when no connection is open at the proxy; raises TimeoutError where somebody left one open."""
-        self.wait_for(lambda: self._open == 0, within_s)
-
-    def wait_for(self, what: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Return when `what()` holds, or raise TimeoutError; it is asked whenever something happens."""
         with self._changed:
-            if not self._changed.wait_for(what, within_s):
-                raise TimeoutError(f"{self._open} connections are open; passages: {self.passages}")
+            if not self._changed.wait_for(lambda: self._open == 0, within_s):
+                raise TimeoutError(f"{self._open} connections are open")
 
     def is_silent(self) -> bool:
         """Whoever knocks now is not heard, or whoever came last is not answered any more."""
-        return bool(self._hole) or any(p.silent and not p.over for p in self.passages[-1:])
-
-    def drop_idle(self) -> None:
-        """Close every connection to a client without a word, as servers do with those they find idle."""
-        self._portal.call(self._drop)
+        return bool(self._hole) or any(p.silent and not p.client.gone.is_set() for p in self.passages[-1:])
 
     # ------------------------------------------------------------------ in the proxy's loop
 
-    async def _arm(self, schedule: Iterator[Fault | None]) -> None:
-        self._schedule = schedule
-        self._next = next(schedule, None)
-        await self._set_door()
-
-    def _take(self) -> Passage:
-        passage = Passage(self._next)
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Passage:
+        passage = Passage(self._next, reader, writer)
         self._next = next(self._schedule, None)
         if self._next is not None and self._next.kind in (Kind.REFUSE, Kind.BLACK_HOLE):
             self._spawn(self._set_door())
         self.passages.append(passage)
-        self._tell()
         return passage
 
     async def _set_door(self) -> None:
@@ -107,7 +92,8 @@ class FaultProxy:
             sock.close()
         self._hole = []
 
-    async def _drop(self) -> None:
+    async def _end(self) -> None:
+        self._shut()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -123,73 +109,53 @@ class FaultProxy:
             self.errors.append(error)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tell(1)
+        self._count(1)
         self._spawn(self._serve(reader, writer))
 
-    def _tell(self, connections: int = 0) -> None:
+    def _count(self, connections: int) -> None:
         with self._changed:
             self._open += connections
             self._changed.notify_all()
 
-    def _exchange(self, *passing: Any) -> Exchange:
-        return Exchange(*passing, tell=self._tell, keep_alive=self._keep_alive)
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client."""
-        passage = Passage(None)
-
         try:
             if self._next is not None and self._next.moment is Moment.CONNECT:
-                passage = self._take()
-                await self._exchange(passage, reader, writer).strike()
-            for count in itertools.count():
-                head = await read_head(reader)
-                if head is None:
-                    return
-                passage = self._take() if head.line.startswith("POST") else Passage(None)
-                passage.reused = count > 0
-                await self._exchange(passage, reader, writer).run(head, *self._upstream)
-                passage.over = True
-                self._tell()
-                if not self._keep_alive:
-                    return
+                await self._take(reader, writer).strike()
+            head = await read_head(reader)
+            asks = head.line.startswith("POST")
+            passage = self._take(reader, writer) if asks else Passage(None, reader, writer)
+            await passage.run(head, *self._upstream)
         except (Gone, ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            passage.over = True
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 writer.close()
                 await writer.wait_closed()
-            self._tell(-1)
+            self._count(-1)
 
 
 def _black_hole(port: int) -> list[socket.socket]:
     """A port whose queue is full and never served: the kernel drops whoever knocks."""
-    door = socket.socket()
+    door, *waiting = made = [socket.socket() for _ in range(3)]
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     door.bind(("127.0.0.1", port))
     door.listen(0)
-    waiting = [socket.socket(), socket.socket()]
     for sock in waiting:
         sock.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            sock.connect(("127.0.0.1", port))
-    return [*waiting, door]
+        sock.connect_ex(("127.0.0.1", port))
+    return made
 
 
 @contextlib.contextmanager
-def fault_proxy(upstream: str, *, keep_alive: bool = False) -> Iterator[FaultProxy]:
-    """A proxy in front of the server at `upstream` (its base_url), in a thread of its own.
-
-    Without `keep_alive`, each request that comes is a new connection, so that faults of connecting befall requests.
-    """
+def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
+    """A proxy in front of the server at `upstream` (its base_url), in a thread of its own."""
     with start_blocking_portal("asyncio") as portal:
-        proxy = FaultProxy(upstream, portal, keep_alive=keep_alive)
+        proxy = FaultProxy(upstream, portal)
         proxy.arm(())
         try:
             yield proxy
         finally:
-            portal.call(proxy._shut)
-            portal.call(proxy._drop)
+            portal.call(proxy._end)
     for error in proxy.errors:
         raise error

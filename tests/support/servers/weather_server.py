@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,9 +75,8 @@ def _filled(schema: dict[str, Any]) -> str:
 
 
 def _made(kind: str, *choices: dict[str, Any], **more: Any) -> str:
-    return json.dumps(
-        {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "choices": choices, **more}
-    )
+    made = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "choices": choices}
+    return json.dumps({**made, **more})
 
 
 def _completion(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
@@ -89,16 +89,12 @@ def _events(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
     for call in message.get("tool_calls", ()):
         function = call["function"]
         deltas.append({"tool_calls": [{**call, "index": 0, "function": {**function, "arguments": ""}}]})
-        pieces = _pieces(function["arguments"])
+        pieces = re.findall(".{1,6}", function["arguments"])
         deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
-    deltas += [{"content": piece} for piece in _pieces(message.get("content", ""))]
-    chunk = "chat.completion.chunk"
-    chunks = [_made(chunk, {"index": 0, "delta": delta, "finish_reason": None}) for delta in deltas]
-    chunks.append(_made(chunk, {"index": 0, "delta": {}, "finish_reason": reason}))
+    deltas += [{"content": piece} for piece in re.findall(".{1,6}", message.get("content", ""))]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": reason})
+    chunks = [_made("chat.completion.chunk", choice) for choice in choices]
     if (body.get("stream_options") or {}).get("include_usage"):
-        chunks.append(_made(chunk, usage=USAGE))
+        chunks.append(_made("chat.completion.chunk", usage=USAGE))
     return "".join(f"data: {data}\n\n" for data in [*chunks, "[DONE]"])
-
-
-def _pieces(text: str) -> list[str]:
-    return [text[start : start + 6] for start in range(0, len(text), 6)]
