@@ -113,10 +113,11 @@ def test_pages_of_an_allowed_origin_may_ask(keyed):
     wants = {"access-control-request-headers": "authorization,x-stainless-os"}
     wants |= {"access-control-request-private-network": "true", **PREFLIGHT}
     allowed = keyed(CHATS, method="OPTIONS", origin=PAGE, **wants)
+    may = {"origin": PAGE, "headers": wants["access-control-request-headers"], "private-network": "true"}
     assert allowed.status == 204
-    assert allowed.headers["access-control-allow-origin"] == PAGE
-    assert allowed.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
-    assert allowed.headers["access-control-allow-private-network"] == "true"
+    assert {
+        f"access-control-allow-{name}": value for name, value in may.items()
+    }.items() <= allowed.headers.items()
     for headers, status in ((KEYED, 200), ({}, 401)):
         answer = keyed(CHATS, CHAT, origin=PAGE, **headers)
         assert answer.status == status
@@ -125,12 +126,14 @@ def test_pages_of_an_allowed_origin_may_ask(keyed):
         assert keyed("/v1/models", method=method, origin=PAGE, **PREFLIGHT).status == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health"])
-def test_a_page_cannot_load_something_from_here_as_a_picture_or_script(keyed, path):
+def test_a_page_cannot_load_something_from_here_as_a_picture_or_script(keyed):
     """Such requests have no Origin."""
-    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
-        assert keyed(path, **KEYED, **{"sec-fetch-site": site}).status == status
-    assert keyed(path, **KEYED, **{"sec-fetch-site": "cross-site", "origin": PAGE}).status == 200
+    sites = (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200))
+    for path in ("/v1/models", "/metrics", "/health"):
+        assert [keyed(path, **KEYED, **{"sec-fetch-site": s}).status for s, _ in sites] == [
+            n for _, n in sites
+        ]
+        assert keyed(path, **KEYED, **{"sec-fetch-site": "cross-site", "origin": PAGE}).status == 200
 
 
 def test_a_name_that_was_made_to_mean_this_machine_is_refused(unlocked):
