@@ -19,9 +19,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 def run(name: str, cwd: Path, **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    script = ROOT / "examples" / name
-    # They take seconds; a busy machine may need more.
-    printed, complaints = run_script(script, cwd=cwd, environment=inherited | environment, timeout_s=600.0)
+    given = {"cwd": cwd, "environment": inherited | environment, "timeout_s": 600.0}  # they take seconds
+    printed, complaints = run_script(ROOT / "examples" / name, **given)
     assert complaints == "", "an example neither warns nor logs"
     return printed
 
@@ -37,11 +36,7 @@ def test_an_example_says_how_to_run_it_stays_short_and_has_a_test():
 
 def test_stream_on_this_machine_alone_and_with_a_server(tmp_path, llama_server):
     # This server answers to any name; of this one the price is known.
-    server = {
-        "OPENAI_BASE_URL": llama_server.base_url,
-        "OPENAI_MODEL": "gpt-4o-mini",
-        "OPENAI_API_KEY": "none",
-    }
+    server = {"OPENAI_BASE_URL": llama_server.base_url, "OPENAI_MODEL": "gpt-4o-mini", "OPENAI_API_KEY": "k"}
     for environment, writers in (({}, "device"), (server, "(device|server)")):
         text, _, last = run("stream.py", tmp_path, **environment).strip().rpartition("\n\n")
         assert len(text) > 5  # small models can be brief
@@ -61,10 +56,10 @@ def test_route_record_shows_both_attempts_of_a_race(tmp_path):
     text, _, summary = run("route_record.py", tmp_path).partition("\n\n{")
     record = json.loads("{" + summary)
     assert text.strip()
-    assert record["preset"] == "fast"
-    assert {attempt["endpoint"] for attempt in record["attempts"]} == {"device", "server"}
-    assert sorted(attempt["outcome"] for attempt in record["attempts"]) == ["finished", "lost"]
-    assert record["cost_usd"] == pytest.approx(sum(attempt["cost"] for attempt in record["attempts"]))
+    attempts = record["attempts"]
+    assert (record["preset"], {a["endpoint"] for a in attempts}) == ("fast", {"device", "server"})
+    assert sorted(a["outcome"] for a in attempts) == ["finished", "lost"]
+    assert record["cost_usd"] == pytest.approx(sum(a["cost"] for a in attempts))
 
 
 def test_record_and_replay_gives_back_what_was_measured(tmp_path):

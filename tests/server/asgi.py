@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 from serving import Answer
 
 from disco import AsyncDisco
@@ -39,12 +38,6 @@ def pieces(*messages: dict[str, Any], every_s: float = 0.0) -> Callable[[], Any]
     return receive
 
 
-def scope(path: str, method: str = "POST", **headers: str) -> dict[str, Any]:
-    fixed = {"type": "http", "root_path": "", "query_string": b"", "method": method, "path": path}
-    named = {"host": "localhost", **headers}
-    return {**fixed, "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in named.items()]}
-
-
 async def ask(
     app: Any, path: str, body: Any = None, receive: Any = None, method: str = "", **headers: str
 ) -> Answer:
@@ -56,26 +49,23 @@ async def ask(
 
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     method = method or ("GET" if body is None else "POST")
-    await app(scope(path, method, **headers), receive or pieces(part(data, more=False)), send)
+    fields = {"host": "localhost", **headers}
+    scope = {"type": "http", "root_path": "", "query_string": b"", "method": method, "path": path}
+    scope["headers"] = [(k.lower().encode(), v.encode("latin-1")) for k, v in fields.items()]
+    await app(scope, receive or pieces(part(data, more=False)), send)
     given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return Answer(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
-@dataclass
-class Asked:
-    """The application on a simulated device, in a loop of its own."""
-
-    app: Any
-    client: AsyncDisco
-    portal: BlockingPortal
-
-    def __call__(self, *given: Any, **more: Any) -> Answer:
-        """As `ask`."""
-        return self.portal.call(lambda: ask(self.app, *given, **more))
-
-
 @contextlib.contextmanager
-def asking(made: AsyncDisco | None = None, **options: Any) -> Iterator[Asked]:
+def asking(made: AsyncDisco | None = None, **options: Any) -> Iterator[Any]:
+    """`ask` of the application on a simulated device, in a loop of its own; its `client` and its `portal`."""
     client = made or simulated()
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(client):
-        yield Asked(make_app(client, **options), client, portal)
+        app = make_app(client, **options)
+
+        def asked(*given: Any, **more: Any) -> Answer:
+            return portal.call(lambda: ask(app, *given, **more))
+
+        asked.client, asked.portal = client, portal
+        yield asked

@@ -13,7 +13,6 @@ from watched import virtually
 
 from disco import ConfigurationError
 from disco.server import Metrics, make_app
-from disco.server.access_guards import is_loopback
 
 KEY = "a-key-of-many-characters"
 KEYED = {"authorization": f"Bearer {KEY}"}
@@ -38,20 +37,6 @@ def keyed():
 
 def told(answer):
     return answer.status, answer.error["code"]
-
-
-def test_what_counts_as_this_machine():
-    inside = ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST.", "my.localhost"]
-    outside = [
-        "0.0.0.0",
-        "::",
-        "",
-        "192.168.1.2",
-        "example.org",
-        "localhost.example.org",
-        "127.0.0.1.example.org",
-    ]
-    assert [host for host in inside + outside if is_loopback(host)] == inside
 
 
 @pytest.mark.parametrize(("key", "says"), [(None, "no key"), ("short", "fewer than 16")])
@@ -128,10 +113,11 @@ def test_pages_of_an_allowed_origin_may_ask(keyed):
     wants = {"access-control-request-headers": "authorization,x-stainless-os"}
     wants |= {"access-control-request-private-network": "true", **PREFLIGHT}
     allowed = keyed(CHATS, method="OPTIONS", origin=PAGE, **wants)
+    may = {"origin": PAGE, "headers": wants["access-control-request-headers"], "private-network": "true"}
     assert allowed.status == 204
-    assert allowed.headers["access-control-allow-origin"] == PAGE
-    assert allowed.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
-    assert allowed.headers["access-control-allow-private-network"] == "true"
+    assert {
+        f"access-control-allow-{name}": value for name, value in may.items()
+    }.items() <= allowed.headers.items()
     for headers, status in ((KEYED, 200), ({}, 401)):
         answer = keyed(CHATS, CHAT, origin=PAGE, **headers)
         assert answer.status == status
@@ -140,35 +126,31 @@ def test_pages_of_an_allowed_origin_may_ask(keyed):
         assert keyed("/v1/models", method=method, origin=PAGE, **PREFLIGHT).status == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health"])
-def test_a_page_cannot_load_something_from_here_as_a_picture_or_script(keyed, path):
+def test_a_page_cannot_load_something_from_here_as_a_picture_or_script(keyed):
     """Such requests have no Origin."""
-    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
-        assert keyed(path, **KEYED, **{"sec-fetch-site": site}).status == status
-    assert keyed(path, **KEYED, **{"sec-fetch-site": "cross-site", "origin": PAGE}).status == 200
+    sites = (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200))
+    for path in ("/v1/models", "/metrics", "/health"):
+        assert [keyed(path, **KEYED, **{"sec-fetch-site": s}).status for s, _ in sites] == [
+            n for _, n in sites
+        ]
+        assert keyed(path, **KEYED, **{"sec-fetch-site": "cross-site", "origin": PAGE}).status == 200
 
 
 def test_a_name_that_was_made_to_mean_this_machine_is_refused(unlocked):
     """DNS rebinding: for the browser such a page is of the same origin, so only the name gives it away."""
-    outside = ["evil.test", "evil.test:8642", "127.0.0.1.evil.test", "localhost.evil.test", "other.test", ""]
-    for host in outside:
+    outside = (
+        "evil.test evil.test:8642 127.0.0.1.evil.test localhost.evil.test other.test 0.0.0.0 192.168.1.2"
+    )
+    for host in ["", *outside.split()]:
         for path in ("/v1/models", "/health", "/metrics", CHATS):
-            answer = unlocked(
-                path, CHAT if path == CHATS else None, host=host, **{"sec-fetch-site": "same-origin"}
-            )
+            body = CHAT if path == CHATS else None
+            answer = unlocked(path, body, host=host, **{"sec-fetch-site": "same-origin"})
             assert told(answer) == (403, "host_not_allowed")
-    for host in (
-        "localhost",
-        "LOCALHOST:1",
-        "127.0.0.1:8642",
-        "[::1]:8642",
-        "a.localhost",
-        "models.test:443",
-    ):
+    inside = (
+        "localhost LOCALHOST:1 LOCALHOST. 127.0.0.1:8642 127.8.9.1 [::1]:8642 a.localhost models.test:443"
+    )
+    for host in inside.split():
         assert unlocked("/v1/models", host=host).status == 200
-
-
-# ---------------------------------------------------------------------- limits
 
 
 def test_a_body_that_is_too_long_is_refused(unlocked):
@@ -176,9 +158,7 @@ def test_a_body_that_is_too_long_is_refused(unlocked):
     for headers, body in ((announced, []), ({}, [part(b"x" * 60_000)]), ({}, [part(b"x" * 60_000)] * 5)):
         receive = pieces(*body, part(b"x" * 60_000, more=False), {"type": "the end"})
         assert told(unlocked(CHATS, {}, receive, **headers)) == (413, "body_too_long")
-        assert unlocked.portal.call(receive) == {"type": "the end"}, (
-            "the rest has been read, so no reset is seen"
-        )
+        assert unlocked.portal.call(receive) == {"type": "the end"}, "the rest is read, so no reset is seen"
     assert unlocked(CHATS, json.dumps(CHAT).encode().ljust(100_000)).status == 200
 
 
@@ -197,9 +177,6 @@ def test_more_than_the_limit_are_asked_to_come_back():
             assert (await ask(app, CHATS, CHAT)).status == 200
 
     virtually(main)
-
-
-# ---------------------------------------------------------------------- paths and failures
 
 
 def test_methods_and_made_up_paths(unlocked):

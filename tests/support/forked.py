@@ -16,7 +16,11 @@ __all__ = ["run_script"]
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["disco", "disco.cli.demonstration.demo_server", "disco.client.sync.sync_client", "openai.resources"]
+    [
+        *("disco", "disco.cli.demonstration.demo_server", "disco.client.sync.sync_client", "disco.replay"),
+        *("disco.client.router", "disco.client.chat.completions", "disco.endpoints.openai_api.api_endpoint"),
+        *("openai.resources", "jinja2.sandbox", "llama_cpp", "numpy", "trio", "truststore", "httpcore2"),
+    ]
 )
 
 

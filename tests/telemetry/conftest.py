@@ -26,11 +26,8 @@ class Otel:
     def spans(self) -> list[ReadableSpan]:
         return list(self.exporter.get_finished_spans())
 
-    def answers(self) -> list[ReadableSpan]:
-        return [span for span in self.spans if span.name.startswith("chat ")]
-
     def answer(self) -> ReadableSpan:
-        (span,) = self.answers()
+        (span,) = (span for span in self.spans if span.name.startswith("chat "))
         return span
 
     def attempts(self) -> list[ReadableSpan]:

@@ -9,9 +9,9 @@ import sys
 
 import httpx2
 import pytest
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 from scripted_server import chunk, scripted_server, sse, stream
-from watched import CANARY, answer, endpoint, preset
+from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco
 from disco.endpoints.simulation.simulated_script import Fault
@@ -26,14 +26,20 @@ def fields(record):
     return {k.removeprefix("disco_"): v for k, v in vars(record).items() if k.startswith("disco_")}
 
 
-def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
+def events(span):
+    return [event.name for event in span.events]
+
+
+def test_an_answer_is_one_line_and_one_span_with_its_figures_and_its_attempts_are_siblings_below_it(
+    caplog, otel
+):
+    device, server = endpoint("device"), endpoint("server", ttft_s=0.3)
     with caplog.at_level(logging.INFO, logger="disco"):
-        live = answer(endpoint("device"), endpoint("server", ttft_s=0.3), preset(pace_tps=40.0))
+        route = answer(device, server, preset(pace_tps=40.0), request=ask(temperature=0.5)).record
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("disco.route", logging.INFO)
     assert line.getMessage().startswith("answer finished: device, ")
-    route = live.record
-    assert json.loads(json.dumps(fields(line))) == {
+    figures = {
         "model": "gpt-4o-mini",
         "preset": "watched",
         "stream": True,
@@ -52,6 +58,40 @@ def test_an_answer_is_one_line_with_its_figures_as_fields(caplog):
         "duration_s": pytest.approx(route.duration_s, abs=1e-6),
         "cost_usd": pytest.approx(route.cost, abs=1e-9),
     }
+    assert json.loads(json.dumps(fields(line))) == figures
+    whole, (device, server) = otel.answer(), otel.attempts()
+    assert len(otel.spans) == 3
+    assert (whole.name, whole.kind, whole.parent) == ("chat gpt-4o-mini", SpanKind.CLIENT, None)
+    assert whole.status.status_code is StatusCode.UNSET
+    ids = (whole.context.trace_id, whole.context.span_id)
+    assert {(a.context.trace_id, a.parent.span_id) for a in (device, server)} == {ids}
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "disco",
+        "gen_ai.request.model": "gpt-4o-mini",
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.response.time_to_first_chunk": figures["ttft_released_s"],
+        "gen_ai.usage.input_tokens": figures["input_tokens"],
+        "gen_ai.usage.output_tokens": figures["output_tokens"],
+        **{f"disco.{n}": figures[n] for n in ("preset", "winner", "outcome", "attempts", "cost_usd")},
+    }
+    assert {name: whole.attributes[name] for name in expected} == expected
+    assert "error.type" not in whole.attributes
+    for name, values in {
+        "disco.endpoint": ("device", "server"),
+        "disco.outcome": ("finished", "lost"),
+        "disco.role": ("starter", "starter"),
+        "gen_ai.provider.name": ("local", "openai"),
+        "gen_ai.request.model": ("local/device", "gpt-4o-mini"),
+    }.items():
+        assert (device.attributes[name], server.attributes[name]) == values
+    assert (device.kind, server.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
+    first_s = (device.events[0].timestamp - whole.start_time) / 1e9
+    assert (events(device), first_s) == (["disco.first_token"], pytest.approx(0.1, abs=1e-5))
+    assert (events(server), events(whole)) == ([], ["disco.first_token", "disco.first_release"])
+    assert whole.events[0].attributes["disco.endpoint"] == "device"
 
 
 @pytest.mark.parametrize(
@@ -79,19 +119,62 @@ def test_an_answer_that_failed_or_was_left_says_so(caplog, otel, fault, leave_af
     assert "gen_ai.response.finish_reasons" not in whole.attributes
 
 
-def test_at_debug_level_it_says_how_the_answer_came_about(caplog):
-    device = endpoint("device", ttft_s=0.8, answer=None, answer_tokens=400)
-    server = endpoint("server", answer=None, answer_tokens=400)
+UNITS = {
+    "gen_ai.client.operation.duration": "s",
+    "gen_ai.client.operation.time_to_first_chunk": "s",
+    "gen_ai.client.operation.time_per_output_chunk": "s",
+    "gen_ai.client.token.usage": "{token}",
+    "disco.generation.time_to_first_chunk": "s",
+    "disco.generation.time_per_output_chunk": "s",
+    "disco.cost": "{USD}",
+    "disco.attempts": "{attempt}",
+    "disco.migrations": "{move}",
+    "disco.failovers": "{failover}",
+}
+
+
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+TOKENS = tuple(4**n for n in range(14))
+
+
+def test_at_debug_level_the_log_and_always_spans_and_metrics_say_how_the_answer_came_about(caplog, otel):
+    dies = endpoint("server", fault=Fault(5, kind=FailureKind.SERVER))
+    answer(endpoint("device", ttft_s=0.4), dies, preset("server_only"))
+    otel.exporter.clear()
+    caplog.clear()
+    long = {"answer": None, "answer_tokens": 400}
+    device, server = endpoint("device", ttft_s=0.8, **long), endpoint("server", **long)
     with caplog.at_level(logging.DEBUG, logger="disco"):
-        live = answer(device, server, preset(moves=True, pace_tps=10.0))
+        route = answer(device, server, preset(moves=True, pace_tps=10.0)).record
     plan, *attempts, move = lines(caplog, "disco.route", logging.DEBUG)
     assert "start device after 0 s, server after 0 s" in plan.getMessage()
     assert "move server to device" in plan.getMessage()
     told = [(fields(a)["endpoint"], fields(a)["outcome"]) for a in attempts]
-    assert told == [(t.endpoint, t.outcome) for t in live.record.attempts]
+    assert told == [(t.endpoint, t.outcome) for t in route.attempts]
     assert fields(move) == {"source": "server", "target": "device", "outcome": "switched"}
     assert caplog.records.index(plan) == 0
     assert lines(caplog, "disco.route", logging.INFO) == caplog.records[-1:]
+
+    whole = otel.answer()
+    assert (whole.attributes["disco.migrations"], whole.attributes["disco.last_writer"]) == (1, "device")
+    assert events(whole)[-2:] == ["disco.migration.decided", "disco.migration.switched"]
+    decided, switched = whole.events[-2:]
+    way = {"disco.source": "server", "disco.target": "device"}
+    moved = {**way, "disco.outcome": "switched"}
+    assert decided.attributes.items() >= moved.items()
+    assert switched.attributes.items() >= way.items()
+    took_s = (switched.timestamp - decided.timestamp) / 1e9
+    assert switched.attributes["disco.took_s"] == pytest.approx(took_s, abs=1e-5)
+    for name, value in {"disco.role": "target", "disco.outcome": "handed_over"}.items():
+        assert value in {a.attributes[name] for a in otel.attempts()}
+
+    assert [(a, point.value) for a, point in otel.points("disco.migrations")] == [(moved, 1)]
+    found = otel.metrics()
+    assert {name: metric.unit for name, metric in found.items()} == UNITS
+    for metric in found.values():
+        for point in metric.data.data_points:
+            if bounds := {"s": SECONDS, "{token}": TOKENS}.get(metric.unit):
+                assert point.explicit_bounds == bounds
 
 
 def test_nothing_is_computed_for_lines_that_nobody_wants(monkeypatch):

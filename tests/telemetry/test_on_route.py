@@ -32,14 +32,11 @@ async def later(route):
 
 
 class Later:
-    async def __call__(self, route):
-        """Neither this."""
+    __call__ = later
 
 
 @pytest.mark.parametrize("on_route", [later, [print, later], Later(), 3, "routes.jsonl", [print, None]])
 def test_what_cannot_be_called_or_would_have_to_be_awaited_is_refused_at_once(on_route):
-    says = (
-        "Later.* is a coroutine function" if "ater" in str(on_route) else "takes a callable, or a sequence of"
-    )
+    says = "Later.* is a coroutine function" if "ater" in str(on_route) else "a callable, or a sequence of"
     with pytest.raises(ConfigurationError, match=f"(?i){says}"):
         AsyncDisco(local=endpoint("device"), on_route=on_route)
