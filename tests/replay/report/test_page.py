@@ -136,13 +136,6 @@ def test_every_token_of_the_timeline_has_the_writer_that_wrote_it():
     assert device.dropped == ((0.6, 6), (0.7, 7), (0.8, 8), (0.9, 9), (0.95, 10))
     assert server.kept == ((1.0, 8), (1.4, 10))
     assert server.dropped == ()
-    # A real one adds up.
-    record = reports.with_moves().example
-    parts = stretches(record)
-    assert [part.endpoint for part in parts] == [piece.endpoint for piece in record.segments]
-    assert parts[0].kept[-1][1] == record.migrations[-1].cut_tokens
-    drawn = {at for part in parts for at, _ in (*part.kept, *part.dropped)}
-    assert {at for at, _ in record.generated} == drawn
 
 
 def test_the_caption_says_who_wrote_and_what_was_late():

@@ -62,20 +62,6 @@ def test_a_station_without_a_model_in_memory_is_planned_as_cold():
     assert out.ttft_s.tolist() == pytest.approx([3.325, 0.325, 3.325])
 
 
-def test_a_station_that_rests_is_the_last_resort_of_a_plan_that_does_not_see_it():
-    dead = replace(CLOUD, fault=Fault(0, kind=FailureKind.SERVER))
-    frail = replace(PHONE, fault=Fault(3, kind=FailureKind.SERVER, probability=0.0))
-    workload = resolve_stations(one(5, arrivals=np.arange(6) * 1.0), (frail, dead), seed=0)
-    records = {}
-
-    def plan(features, candidates):
-        return Plan((Start(candidates[-1].name),))
-
-    simulate_stations(workload, (frail, dead), plan, on_record=records.__setitem__)
-    assert [r.endpoint for r in records[5].deprioritised] == ["cloud"]
-    assert records[5].starts == (("phone", 0.0),)
-
-
 def test_a_prompt_that_fits_one_station_goes_there_and_one_that_fits_none_fails():
     small, smaller = replace(PHONE, context_tokens=200), replace(HOME, context_tokens=120)
     load = Trace.of(arrival_s=[0, 0, 0], prompt_tokens=[20, 100, 300], output_tokens=[5, 5, 5])
