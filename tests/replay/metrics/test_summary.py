@@ -25,11 +25,19 @@ NAN = math.nan
 
 def outcome(ttft_s, *, seed: int = 0, reading: bool = False) -> Outcome:
     times = np.array(ttft_s, dtype=np.float64)
-    n = times.size
-    rng = np.random.default_rng(seed)
-    prompt = rng.integers(1, 100, n)
+    n, rng = times.size, np.random.default_rng(seed)
+    prompt, cost, moved = rng.integers(1, 100, n), rng.random(n), rng.random(n) < 0.5
     device = prompt * (rng.random(n) < 0.7)
-    cost = rng.random(n)
+    late = rng.integers(0, 9, n).astype(np.float64)
+    read = Reading(
+        **{name: rng.random(n) for name in ("stall_ratio", "qoe", "fluidity")},
+        late_tokens=late,
+        handover_late_tokens=np.where(moved, np.floor(late / 2), 0.0),
+        moved=moved,
+        failed_over=rng.random(n) < 0.1,
+        tbt_s=rng.exponential(0.2, 5 * n),
+        moved_tbt_s=rng.exponential(0.2, n),
+    )
     return Outcome(
         ttft_s=times,
         device_won=rng.random(n) < 0.4,
@@ -39,22 +47,7 @@ def outcome(ttft_s, *, seed: int = 0, reading: bool = False) -> Outcome:
         cost_usd=cost,
         cost_by={("device", Phase.ANSWER): float(cost.sum()) / 4, ("server", Phase.RACE_LOSER): 0.5},
         failed=np.isnan(times),
-        reading=some_reading(rng, n) if reading else None,
-    )
-
-
-def some_reading(rng: np.random.Generator, n: int) -> Reading:
-    moved = rng.random(n) < 0.5
-    shares = {name: rng.random(n) for name in ("stall_ratio", "qoe", "fluidity")}
-    late = rng.integers(0, 9, n).astype(np.float64)
-    return Reading(
-        **shares,
-        late_tokens=late,
-        handover_late_tokens=np.where(moved, np.floor(late / 2), 0.0),
-        moved=moved,
-        failed_over=rng.random(n) < 0.1,
-        tbt_s=rng.exponential(0.2, 5 * n),
-        moved_tbt_s=rng.exponential(0.2, n),
+        reading=read if reading else None,
     )
 
 
@@ -106,18 +99,6 @@ def test_figures_of_four_requests_by_hand():
             "failed_over": 1 / 3,
         }
     )
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(0.0, 1e4) | st.just(NAN), min_size=1, max_size=60))
-def test_quantiles_are_those_of_playback_and_of_numpy(times):
-    found = figures_of(outcome(times), "device")
-    known = [value for value in times if not math.isnan(value)]
-    expected = [reader_metrics.quantile(known, q) for q in CDF_LEVELS]
-    assert found.ttft_quantiles_s == pytest.approx(expected, rel=1e-12, nan_ok=True)
-    if known:
-        assert found.ttft_p99_s == pytest.approx(float(np.quantile(known, 0.99)), rel=1e-12)
-        assert found.ttft_mean_s == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
 
 
 def test_figures_of_what_did_not_happen():
@@ -224,11 +205,7 @@ def test_a_sketch_is_off_by_no_more_than_it_says(drawn, levels):
     for q, found in zip(levels, sketch.quantiles(levels), strict=True):
         exact = reader_metrics.quantile(drawn, q)
         assert abs(found - exact) <= RELATIVE_ERROR * exact * (1 + 1e-9) + 1e-15
-
-
-def test_a_sketch_takes_what_lies_outside_its_range():
-    sketch, empty = Sketch(), Sketch()
-    sketch.add(np.array([1e-9, 1e9, NAN]))
-    assert sketch.quantiles((0.0, 1.0)) == [1e-9, 1e9]
-    empty.add(np.array([NAN, NAN]))
+    outside, empty = Sketch(), Sketch()
+    outside.add(np.array([1e-9, 1e9, NAN]))
+    assert outside.quantiles((0.0, 1.0)) == [1e-9, 1e9]
     assert np.isnan(empty.quantiles((0.0, 0.5))).all()

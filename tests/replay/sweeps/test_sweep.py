@@ -42,23 +42,6 @@ def made(n: int = 500) -> Trace:
 # ---------------------------------------------------------------------- what comes out
 
 
-def test_cells_come_scenario_by_scenario_with_the_arms_as_given():
-    cells = sweep(made(), scenarios(), ARMS, oracle=False)
-    assert [(c.scenario, c.arm) for c in cells] == [(s.name, a) for s in scenarios() for a in ARMS]
-    assert [c.regime for c in cells] == ["server-constrained"] * 4 + ["device-constrained"] * 4
-    assert {(c.evaluator, c.summary.requests) for c in cells} == {("vectorised", 500)}
-
-
-def test_a_cell_is_what_the_evaluator_says():
-    """Nothing is lost or mixed up between the evaluator and the cell."""
-    trace, (scenario, _) = made(), scenarios()
-    (cell,) = sweep(trace, [scenario], [Arm("auto", 0.4)], seeds=(7,), oracle=False)
-    outcome = evaluate(resolve(trace, scenario, seed=7), scenario, Arm("auto", 0.4), seed=7)
-    found = cell.summary.ttft_mean_s, cell.summary.cost_usd, cell.summary.budget_used
-    wanted = outcome.ttft_s.mean(), outcome.cost_usd.mean(), outcome.budget_used("server")
-    assert [figure.mean for figure in found] == pytest.approx(wanted, rel=1e-12)
-
-
 def test_the_oracle_has_no_regret_and_regrets_can_be_left_out():
     oracle, other = sweep(made(), scenarios()[:1], [Arm("oracle", 0.5), Arm("random", 0.5)])
     assert oracle.regret_mean_s is oracle.regret_p99_s is None
@@ -66,22 +49,21 @@ def test_the_oracle_has_no_regret_and_regrets_can_be_left_out():
     assert other.regret_mean_s.mean == other.summary.ttft_mean_s.mean - oracle.summary.ttft_mean_s.mean
     (bare,) = sweep(made(), scenarios()[:1], [Arm("random", 0.5)], oracle=False)
     assert (bare.regret_mean_s, bare.summary) == (None, other.summary)
+    assert (bare.regime, bare.evaluator, bare.summary.requests) == ("server-constrained", "vectorised", 500)
+    # Nothing is lost or mixed up between the evaluator and the cell.
+    outcome = evaluate(resolve(made(), scenarios()[0], seed=0), scenarios()[0], Arm("random", 0.5), seed=0)
+    found = bare.summary.ttft_mean_s, bare.summary.cost_usd, bare.summary.budget_used
+    wanted = outcome.ttft_s.mean(), outcome.cost_usd.mean(), outcome.budget_used("server")
+    assert [figure.mean for figure in found] == pytest.approx(wanted, rel=1e-12)
 
 
 def test_seeds_are_drawn_apart_and_give_an_interval():
-    trace, seen = made(), []
-
-    def source(seed: int) -> Trace:
-        seen.append(seed)
-        return trace
-
-    def mean_of(source, seeds):
-        (cell,) = sweep(source, scenarios()[:1], [Arm("random", 0.5)], seeds=seeds, oracle=False)
+    def mean_of(seeds):
+        (cell,) = sweep(made(), scenarios()[:1], [Arm("random", 0.5)], seeds=seeds, oracle=False)
         return cell.summary.ttft_mean_s
 
-    together = mean_of(source, 3)
-    assert seen == [0, 1, 2]
-    apart = [mean_of(trace, (seed,)).mean for seed in range(3)]
+    together = mean_of(3)
+    apart = [mean_of((seed,)).mean for seed in range(3)]
     assert len(set(apart)) == 3
     assert together.mean == pytest.approx(sum(apart) / 3)
     assert together.low < together.mean < together.high
@@ -108,6 +90,9 @@ def test_the_order_in_which_work_is_done_does_not_show(evaluator, n, units, monk
     with ThreadPoolExecutor(2) as threads:
         there = run_sweep(made(n), scenarios(), arms, **how, executor=threads)
     assert there.cells == here.cells
+    assert [(c.scenario, c.arm) for c in here.cells if c.arm in arms] == [
+        (s.name, a) for s in scenarios() for a in arms
+    ]
     assert calls[units:] == calls[:units]
     if evaluator == "events":
         moving, staying = here.cells[2].summary.reading.moved, here.cells[0].summary.reading.moved
@@ -211,7 +196,6 @@ def test_processes_read_a_shared_value_from_a_file_that_is_gone_afterwards():
 # ---------------------------------------------------------------------- chunk by chunk
 
 N = 2000
-SCENARIOS = scenarios()
 CHUNKED = [
     *(Arm(policy, 0.4) for policy in ("wait_time", "length_threshold", "optimal_wait", "random")),
     Arm("server_only", 1.0),
@@ -234,24 +218,21 @@ def path(trace, tmp_path_factory):
     return path
 
 
-def same(chunked, whole):
-    """Sums to the last few bits (they are added in another order), quantiles as far as the tally promises."""
-    assert [(cell.scenario, cell.arm) for cell in chunked] == [(cell.scenario, cell.arm) for cell in whole]
-    exact = dict.fromkeys(("ttft_mean_s", "cost_usd", "budget_used", "device_won", "failed"), 1e-12)
-    rough = dict.fromkeys(("ttft_p50_s", "ttft_p90_s", "ttft_p99_s"), 1.01 * RELATIVE_ERROR)
-    for one, other in zip(chunked, whole, strict=True):
-        for name, error in {**exact, **rough}.items():
-            mine, theirs = getattr(one.summary, name).mean, getattr(other.summary, name).mean
-            assert mine == pytest.approx(theirs, rel=error), (one.arm, name)
-        assert one.summary.cost_by == pytest.approx(other.summary.cost_by, rel=1e-12)
-
-
 @pytest.mark.parametrize("chunk_rows", [137, 10 * N])
 def test_any_size_of_chunk_gives_what_the_whole_trace_gives(path, trace, chunk_rows):
     """Draws and what a policy's rounding owes go on from chunk to chunk; a scenario's lengths come first."""
-    both = [SCENARIOS[0], replace(SCENARIOS[1], lengths=Lengths.from_samples([10, 20, 3000]))]
+    both = [scenarios()[0], replace(scenarios()[1], lengths=Lengths.from_samples([10, 20, 3000]))]
     chunked = sweep_chunks(path, both, CHUNKED, chunk_rows=chunk_rows, seeds=2)
-    same(chunked, sweep(trace, both, CHUNKED, seeds=2, oracle=False))
+    whole = sweep(trace, both, CHUNKED, seeds=2, oracle=False)
+    assert [(cell.scenario, cell.arm) for cell in chunked] == [(cell.scenario, cell.arm) for cell in whole]
+    # Sums to the last few bits (they are added in another order), quantiles as far as the tally promises.
+    errors = dict.fromkeys(("ttft_mean_s", "cost_usd", "budget_used", "device_won", "failed"), 1e-12)
+    errors |= dict.fromkeys(("ttft_p50_s", "ttft_p90_s", "ttft_p99_s"), 1.01 * RELATIVE_ERROR)
+    for one, other in zip(chunked, whole, strict=True):
+        for name, error in errors.items():
+            mine, theirs = getattr(one.summary, name).mean, getattr(other.summary, name).mean
+            assert mine == pytest.approx(theirs, rel=error), (one.arm, name)
+        assert one.summary.cost_by == pytest.approx(other.summary.cost_by, rel=1e-12)
 
 
 class Pickling(ThreadPoolExecutor):
@@ -264,28 +245,13 @@ class Pickling(ThreadPoolExecutor):
 def test_workers_give_the_figures_of_one_and_progress_counts_chunks(path):
     calls = []
     how = {"chunk_rows": 800, "seeds": 1, "progress": lambda *at: calls.append(at)}
-    here = sweep_chunks(path, SCENARIOS, CHUNKED, **how)
+    here = sweep_chunks(path, scenarios(), CHUNKED, **how)
     assert calls == [(i, 6) for i in range(1, 7)]
+    for arm, said in {Arm("oracle"): "must see all requests", Arm("race", migrate=True): "--events"}.items():
+        with pytest.raises(ConfigurationError, match=said):
+            sweep_chunks(path, scenarios(), [arm], chunk_rows=100)
     with Pickling(2) as executor:
-        assert sweep_chunks(path, SCENARIOS, CHUNKED, **how, executor=executor) == here
-
-
-@pytest.mark.parametrize(
-    ("arm", "said"),
-    [(Arm("oracle", 0.5), "must see all requests"), (Arm("random", 0.5, migrate=True), "--events")],
-)
-def test_what_cannot_be_had_in_chunks_is_refused(path, arm, said):
-    with pytest.raises(ConfigurationError, match=said):
-        sweep_chunks(path, SCENARIOS, [arm], chunk_rows=100)
-
-
-def test_a_bad_row_names_file_line_and_column(tmp_path):
-    path = tmp_path / "bad.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,2,2\n2,-3,3\n")
-    with pytest.raises(ConfigurationError, match=r"bad\.csv, line 4, column prompt_tokens"):
-        sweep_chunks(path, SCENARIOS, CHUNKED, chunk_rows=2)
-    cells = sweep_chunks(path, SCENARIOS, CHUNKED, chunk_rows=2, skip_invalid=True)
-    assert {cell.summary.requests for cell in cells} == {2}
+        assert sweep_chunks(path, scenarios(), CHUNKED, **how, executor=executor) == here
 
 
 # ---------------------------------------------------------------------- the first pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,16 +21,15 @@ from disco.dispatch.request_features import Features
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
 from disco.plan import Plan, Start
-from disco.profiles import DeviceProfile, ServerProfile, load_device, load_lengths, load_profile, load_server
+from disco.profiles import load_device, load_lengths, load_profile, load_server
 from disco.profiles.profile_toml import read_toml
-from disco.replay.metrics.outcome import Outcome
 from disco.replay.simulator.event_evaluator import as_stations, simulate
 from disco.replay.stations import simulate_stations
 from disco.replay.vector import evaluator
 from disco.replay.vector.arm_delays import arm_delays, arm_policy, server_leads
 from disco.replay.vector.evaluator import evaluate, race
 from disco.replay.vector.oracle import oracle_delays
-from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Scenario, Workload, resolve, scenario_for
+from disco.replay.workload.scenario import DEVICE, SERVER, Arm, Workload, resolve, scenario_for
 from disco.replay.workload.trace import Trace
 
 SERVER_CONSTRAINED, DEVICE_CONSTRAINED = (
@@ -79,18 +79,6 @@ due = st.tuples(times | st.just(INF), times | st.just(INF)).filter(lambda pair: 
 requests = st.tuples(due, times, times, st.integers(0, 90), st.integers(1, 9))
 
 
-def by_session(work: Workload, when: Delays, *, server_first: bool):
-    """Every request through the real session, with its starts in that order."""
-    stations, columns = as_stations(work, PRICED, seed=0)
-
-    class Given:
-        def plan_row(self, row, *_, **__):
-            starts = [Start(DEVICE, float(when.device_s[row])), Start(SERVER, float(when.server_s[row]))]
-            return Plan(tuple(s for s in starts[:: -1 if server_first else 1] if s.after_s < INF))
-
-    return simulate_stations(columns, stations, Given(), pace_tps=None)
-
-
 @settings(max_examples=100)
 @example(
     [((0.5, 0.0), 1.0, 0.5, 8, 1)], False, 1
@@ -105,7 +93,13 @@ def test_ties_and_edges_are_those_of_the_session(drawn, server_first, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "_BLOCK", block)
         outcome = race(work, PRICED, when, server_first=server_first)
-    played = by_session(work, when, server_first=server_first)
+
+    def plan_row(row, *_, **__):
+        starts = [Start(DEVICE, float(when.device_s[row])), Start(SERVER, float(when.server_s[row]))]
+        return Plan(tuple(s for s in starts[:: -1 if server_first else 1] if s.after_s < INF))
+
+    stations, known = as_stations(work, PRICED, seed=0)
+    played = simulate_stations(known, stations, SimpleNamespace(plan_row=plan_row), pace_tps=None)
     assert outcome.device_won.tolist() == [played.names[column] == DEVICE for column in played.winner]
     started = np.stack([outcome.device_prompt_tokens, outcome.server_prompt_tokens], axis=1)
     assert started.tolist() == played.started_tokens.tolist()
@@ -133,46 +127,26 @@ def test_ties_go_to_the_side_that_the_policy_names_first(name):
         assert name in ("device_only", "server_only", "random")
 
 
-class OneByOne:
-    """A third party's policy: without `delays`."""
+def test_a_policy_without_delays_is_asked_request_by_request_and_its_mistakes_are_its_own(monkeypatch):
+    def theirs(asks="prompt_tokens", starts=SERVER) -> Delays:
+        def plan(features, device, server):
+            short = getattr(features, asks) < 50
+            return (Start(device.name), Start(starts, 0.5)) if short else (Start(starts),)
 
-    name = "theirs"
-
-    def __init__(self, *, asks: str = "prompt_tokens", starts: str = SERVER) -> None:
-        self._asks = asks
-        self._starts = starts
-
-    def starts(self, features, device, server):
-        if getattr(features, self._asks) < 50:
-            return (Start(device.name), Start(self._starts, 0.5))
-        return (Start(self._starts),)
-
-
-@pytest.fixture
-def theirs(monkeypatch):
-    def delays_of(policy: OneByOne) -> Delays:
-        entry = type("Entry", (), {"value": "theirs:Policy", "load": lambda self: lambda **_: policy})()
-        monkeypatch.setattr(policy_registry, "_entry_point", lambda name: entry if name == "theirs" else None)
+        policy = SimpleNamespace(name="theirs", starts=plan)
+        entry = SimpleNamespace(value="theirs:Policy", load=lambda: lambda **_: policy)
+        monkeypatch.setattr(policy_registry, "_entry_point", {"theirs": entry}.get)
         return arm_delays(prompts(10, 70, 49, 50), SERVER_CONSTRAINED, Arm("theirs"), seed=0)
 
-    return delays_of
-
-
-def test_a_policy_without_delays_is_asked_request_by_request(theirs):
-    when = theirs(OneByOne())
+    when = theirs()
     assert when.device_s.tolist() == [0.0, INF, 0.0, INF]
     assert when.server_s.tolist() == [0.5, 0.0, 0.5, 0.0]
-
-
-def test_a_policy_that_asks_too_much_is_named_and_a_mistake_inside_it_is_not_taken_for_that(theirs):
     with pytest.raises(ConfigurationError, match="'theirs' needs 'confidence' of a request"):
-        theirs(OneByOne(asks="confidence"))
+        theirs(asks="confidence")
     with pytest.raises(ConfigurationError, match="starts 'edge'"):
-        theirs(OneByOne(starts="edge"))
-    broken = OneByOne()
-    del broken._asks
-    with pytest.raises(AttributeError, match="_asks"):
-        theirs(broken)
+        theirs(starts="edge")
+    with pytest.raises(TypeError, match="attribute name must be string"):
+        theirs(asks=None)
 
 
 FAULT = Fault(after_tokens=3)
@@ -206,7 +180,6 @@ def test_the_oracle_is_a_bound_also_where_things_go_wrong():
 KINDS = {path: read_toml(path).get("kind") for path in sorted(resource_dir("profiles").glob("*.toml"))}
 DEVICES = [path for path, kind in KINDS.items() if kind == "device"]
 SERVERS = [path for path, kind in KINDS.items() if kind == "server"]
-REGIMES = {"device": PAPER_DEVICE_CONSTRAINED, "server": PAPER_SERVER_CONSTRAINED}
 ARMS = (
     *(Arm(policy, 0.3) for policy in ("length_threshold", "wait_time", "optimal_wait", "random", "oracle")),
     Arm("auto", 0.7),
@@ -214,40 +187,30 @@ ARMS = (
 )
 
 
-def drawn_workload(where: Scenario, n: int, seed: int) -> Workload:
-    """Prompts as people ask them; answers short, since neither evaluator's TTFT or price depends on more."""
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize(
+    "rate", [PAPER_DEVICE_CONSTRAINED, PAPER_SERVER_CONSTRAINED], ids=["device", "server"]
+)
+@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[path.stem for path in SERVERS])
+def test_both_evaluators_agree(number, rate):
+    """Every server in both regimes, and every device twice with each regime; a reader's pace changes neither side."""
+    here, there = load_profile(DEVICES[number % len(DEVICES)]), load_profile(SERVERS[number])
+    pace_tps, max_tokens = [(None, None), (4.8, 9), (60.0, 9)][number % 3]
+    where = scenario_for(here, there, exchange_rate=rate, pace_tps=pace_tps, max_tokens=max_tokens)
+    n, rng = 60, np.random.default_rng(7)
+    # Prompts as people ask them; answers short, since neither evaluator's TTFT or price depends on more.
     trace = Trace.of(
         arrival_s=np.cumsum(rng.exponential(1.0, n)),
         prompt_tokens=np.maximum(load_lengths("lengths-azure-conv-2023").prompt().sample(rng, n), 1),
         output_tokens=rng.integers(1, 12, n),
     )
-    return resolve(trace, where, seed=seed)
-
-
-def agree(exact: Outcome, fast: Outcome) -> None:
-    np.testing.assert_allclose(exact.ttft_s, fast.ttft_s, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(exact.cost_usd, fast.cost_usd, rtol=1e-12)
-    for column in ("device_won", "device_prompt_tokens", "server_prompt_tokens", "failed"):
-        np.testing.assert_array_equal(getattr(exact, column), getattr(fast, column), err_msg=column)
-    assert exact.cost_by.keys() == fast.cost_by.keys()
-    for key, usd in exact.cost_by.items():
-        assert math.isclose(usd, fast.cost_by[key], rel_tol=1e-12), key
-
-
-@pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[path.stem for path in SERVERS])
-def test_both_evaluators_agree(number, regime):
-    """Every server in both regimes, and every device twice with each regime; a reader's pace changes neither side."""
-    here, there = load_profile(DEVICES[number % len(DEVICES)]), load_profile(SERVERS[number])
-    assert isinstance(here, DeviceProfile)
-    assert isinstance(there, ServerProfile)
-    pace_tps, max_tokens = [(None, None), (4.8, 9), (60.0, 9)][number % 3]
-    how = {"exchange_rate": REGIMES[regime], "pace_tps": pace_tps, "max_tokens": max_tokens}
-    where = scenario_for(here, there, **how)
-    load = drawn_workload(where, 60, 7)
+    load = resolve(trace, where, seed=7)
     for arm in ARMS:
-        agree(simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7))
+        exact, fast = simulate(load, where, arm, seed=7), evaluate(load, where, arm, seed=7)
+        np.testing.assert_allclose(exact.ttft_s, fast.ttft_s, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(exact.cost_usd, fast.cost_usd, rtol=1e-12)
+        for column in ("device_won", "device_prompt_tokens", "server_prompt_tokens", "failed"):
+            np.testing.assert_array_equal(getattr(exact, column), getattr(fast, column), err_msg=column)
+        assert exact.cost_by == pytest.approx(fast.cost_by, rel=1e-12, abs=0)
 
 
 # ---------------------------------------------------------------------- the oracle
@@ -263,10 +226,6 @@ def asked(rows):
     return workload(device_s, server_s, tokens, [1] * len(rows))
 
 
-def ttft(work, delays):
-    return np.minimum(delays.device_s + work.device_ttft_s, delays.server_s + work.server_ttft_s)
-
-
 def used(work, delays, constrained):
     """Tokens that the constrained side was started on: not when the other one wrote before its turn came."""
     mine, other = delays.device_s, delays.server_s + work.server_ttft_s
@@ -275,34 +234,34 @@ def used(work, delays, constrained):
     return int(work.prompt_tokens[(mine <= 0.0) | (mine < other)].sum())
 
 
-def p99(times_s):
-    """The smallest time that at most 1 % exceed."""
-    return float(np.sort(times_s)[times_s.size - 1 - int(0.01 * times_s.size + 1e-9)])
-
-
-def choices(work, constrained):
-    """Every set of requests that the constrained side may be started on: tokens used and times, each."""
-    free_s, scarce_s = work.server_ttft_s, work.device_ttft_s
-    if constrained == "server":
-        free_s, scarce_s = scarce_s, free_s
-    for picks in product([False, True], repeat=len(work)):
-        chosen = np.array(picks)
-        yield int(work.prompt_tokens[chosen].sum()), np.where(chosen, np.minimum(free_s, scarce_s), free_s)
-
-
 @given(st.lists(ROWS, min_size=1, max_size=6), SIDES, BUDGETS, st.sampled_from([0, 295]))
 @settings(max_examples=100)
 def test_no_choice_within_the_budget_is_better(rows, constrained, budget, idle):
     """Nor where, with 99 times as many requests that no start can help, one per cent of all is left out of P99."""
-    work = asked(rows + [(1, 0.0001, 0.0001)] * idle)
-    few = asked(rows)
+
+    def ttft(work, delays):
+        return np.minimum(delays.device_s + work.device_ttft_s, delays.server_s + work.server_ttft_s)
+
+    def p99(times_s):
+        """The smallest time that at most 1 % exceed."""
+        return float(np.sort(times_s)[times_s.size - 1 - int(0.01 * times_s.size + 1e-9)])
+
+    work, few = asked(rows + [(1, 0.0001, 0.0001)] * idle), asked(rows)
     allowed = budget * work.prompt_tokens.sum()
     late = oracle_delays(work, constrained=constrained, budget=budget, objective="p99")
     late_s = p99(ttft(work, late))
     mean = oracle_delays(few, constrained=constrained, budget=budget)
     mean_s = ttft(few, mean).mean()
     limit = max(used(few, mean, constrained), budget * few.prompt_tokens.sum())
-    for tokens, times_s in choices(few, constrained):
+    free_s, scarce_s = few.server_ttft_s, few.device_ttft_s
+    if constrained == "server":
+        free_s, scarce_s = scarce_s, free_s
+    for picks in product([False, True], repeat=len(few)):
+        chosen = np.array(picks)
+        tokens, times_s = (
+            few.prompt_tokens[chosen].sum(),
+            np.where(chosen, np.minimum(free_s, scarce_s), free_s),
+        )
         everybody = np.concatenate([times_s, np.full(idle, 0.0001)])
         assert tokens > allowed * (1 - 1e-9) or late_s <= p99(everybody)
         assert tokens > limit or mean_s <= times_s.mean() + 1e-9
@@ -317,25 +276,9 @@ def test_the_budget_is_kept_to_within_the_last_prompt(rows, constrained, budget,
     assert spent < budget * work.prompt_tokens.sum() + work.prompt_tokens.max() + 1e-6
     free = delays.server_s if constrained == "device" else delays.device_s
     assert (free == 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "budget", "objective", "device_s"),
-    [
-        # Rescuing the one slow answer takes 10 of 50 tokens; the other 15 go where a token gains most.
-        ([(10, 9.0, 1.0), (15, 2.0, 1.0), (25, 2.0, 1.9)], 0.5, "p99", [0.0, 0.0, np.inf]),
-        # Nothing is spent where it gains nothing.
-        ([(10, 0.5, 1.0), (20, 0.5, 3.0)], 1.0, "mean", [np.inf, np.inf]),
-        # Empty prompts cost nothing.
-        ([(0, 2.0, 1.0), (20, 2.0, 1.0)], 0.0, "mean", [0.0, np.inf]),
-        ([(0, 2.0, 1.0), (20, 2.0, 1.0)], 0.0, "p99", [0.0, np.inf]),
-    ],
-)
-def test_choices_by_hand(rows, budget, objective, device_s):
-    delays = oracle_delays(asked(rows), constrained="device", budget=budget, objective=objective)
-    assert delays.device_s.tolist() == device_s
-
-
-def test_a_budget_that_is_no_share_is_refused():
+    gains_s = work.server_ttft_s - work.device_ttft_s
+    assert ((gains_s if constrained == "device" else -gains_s)[chosen] > 0).all(), (
+        "spent where it gains nothing"
+    )
     with pytest.raises(ValueError, match="budget"):
-        oracle_delays(asked([(1, 1.0, 1.0)]), constrained="device", budget=1.1)
+        oracle_delays(work, constrained=constrained, budget=1.1)
