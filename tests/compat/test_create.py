@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import httpx2
 import openai
 import pytest
-from compat_cases import SEA, entered, got, items
+from compat.compat_cases import SEA, entered, got, items
 from openai.lib.streaming.chat import AsyncChatCompletionStream, ChatCompletionStream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ParsedChatCompletion
 from openai.types.responses import Response
