@@ -1,4 +1,4 @@
-"""Each server as the local side of a whole client: moves both ways, failover both ways, and what stays here.
+"""Each server as the local side of a whole client: moves both ways, and what stays here.
 
 All of it with real SmolLM2. Greedy answers of one model in two servers may differ in a word, so the text is held to
 the route record: each piece of it is what its writer wrote, without a gap and without an overlap.
@@ -9,14 +9,10 @@ from __future__ import annotations
 import json
 import zlib
 
-import anyio
-import anyio.to_thread
 import httpx2
 import openai
 import pytest
 from faults.lab import get, preset
-from faults.proxy_server.fault import Fault, Kind, Moment
-from faults.proxy_server.proxy import fault_proxy
 from local_servers.desks import collected, endpoint_at
 from quirks.ollama import Ollama
 from quirks.server import KnownText, running
@@ -61,8 +57,8 @@ def asking(local, base_url, policy, **more):
     return AsyncDisco(local=local, base_url=base_url, policy=policy, api_key="secret-key-1234", **settings)
 
 
-def whole(answer, attempts=None, segments=None):
-    """It is a seamless answer, of these attempts and segments where they are given."""
+def whole(answer, attempts=None):
+    """It is a seamless answer, of these attempts where they are given."""
     route, at = answer.route, 0
     assert answer.error is None
     assert answer.text.strip()
@@ -75,7 +71,6 @@ def whole(answer, attempts=None, segments=None):
         assert piece.written_crc32 == piece.delivered_crc32 == zlib.crc32(text)
     assert at == len(answer.text)
     assert attempts in (None, [t.endpoint for t in route.attempts])
-    assert segments in (None, answer.writers)
 
 
 async def moved(client, server, policy, **asked):
@@ -98,7 +93,7 @@ def moving(policy):
     return preset(policy, cost={"exchange_rate": 0.0 if policy == "server_only" else 1e-7}, **how)
 
 
-MOVES = [("llama-cpp-python", "server_only"), ("lmstudio", "device_only")]
+MOVES = [("llama-cpp-python", "server_only"), ("ollama", "server_only"), ("lmstudio", "device_only")]
 
 
 @pytest.mark.parametrize(("desk", "policy"), MOVES, indirect=["desk"])
@@ -106,24 +101,6 @@ async def test_it_takes_over_and_hands_over_in_mid_sentence(desk, native_server,
     local = side(desk, probed=policy == "server_only")
     async with asking(local, native_server.base_url, moving(policy), server_profile=NEAR) as client:
         await moved(client, native_server, policy, messages=SEA)
-
-
-@pytest.mark.parametrize(
-    ("desk", "policy"), [("ollama", "device_only"), ("llama-server", "server_only")], indirect=["desk"]
-)
-async def test_one_goes_on_where_the_other_fails(desk, native_server, policy):
-    here = policy == "device_only"
-    with fault_proxy(desk.base_url if here else native_server.base_url) as proxy:
-        local = side(desk, proxy.base_url if here else None)
-        server = native_server.base_url if here else proxy.base_url
-        async with asking(local, server, preset(policy)) as client:
-            await client.warm_up(model=native_server.model)
-            proxy.arm([Fault(Kind.RESET, Moment.MIDDLE, tokens=8)])
-            answer = await get(client, **ASKED)
-        way = ["device", "server"] if here else ["server", "device"]
-        whole(answer, way, None if here else way)
-        assert answer.route.attempts[0].failure == "connection"
-        await anyio.to_thread.run_sync(proxy.wait_idle)
 
 
 LOCAL_ONLY = {"extra_body": {"disco": {"local_only": True}}}
