@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai import AsyncStream
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
@@ -34,48 +36,26 @@ def call(index: int, arguments: str, name: str | None = None) -> dict[str, Any]:
     return chunk(tool_calls=[piece if name is None else {**piece, "id": f"c{index}", "type": "function"}])
 
 
-def with_logprobs(content: str) -> dict[str, Any]:
-    body = chunk(content)
-    body["choices"][0]["logprobs"] = LOGPROBS
-    return body
-
-
 def at(index: int, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "choices": [{**body["choices"][0], "index": index}]}
 
 
 TEXT = [chunk(f" w{n}") for n in range(6)]
-HM, THOUGHTLESS = chunk(reasoning_content="hm"), chunk("", role="assistant", reasoning_content=None)
-SCRIPTS: dict[str, list[dict[str, Any]]] = {
-    "text": [ROLE, *TEXT, END, usage(3, 6)],
-    "no role chunk": [*TEXT, END],
-    "the role in every chunk": [chunk(" w", role="assistant")] * 4 + [END],
-    "nulls": [ROLE, *[chunk("x", role=None, tool_calls=None, refusal=None)] * 5, END],
-    "an empty piece": [ROLE, *TEXT, chunk(""), chunk("x"), END],
-    "no content": [ROLE, *TEXT, chunk(), *TEXT, chunk(content=None), END],
-    "the end with text": [ROLE, *TEXT, chunk("end", finish="stop")],
-    "text behind the end": [ROLE, *TEXT, END, *TEXT],
-    "cut off": [ROLE, *TEXT, chunk(finish="length")],
-    "thoughts before": [ROLE, *[HM] * 3, *TEXT, END],
-    "thoughts, null beside the text": [
-        THOUGHTLESS,
-        *[HM] * 2,
-        *[chunk("x", reasoning_content=None)] * 5,
-        END,
-    ],
-    "a new extra field amid the text": [ROLE, *TEXT, chunk("x", own=None), *TEXT, chunk("y", own="a"), *TEXT],
-    "a refusal": [ROLE, *[chunk(refusal="no")] * 4, END],
-    "a refusal amid the text": [ROLE, *TEXT, chunk(refusal="no"), *TEXT, END],
-    "calls": [ROLE, call(0, "", "f"), call(0, '{"a"'), call(0, ":1}"), call(1, "{}", "f"), END],
-    "text, then a call": [ROLE, *TEXT, call(0, "", "f"), call(0, "{}"), *TEXT, chunk(finish="tool_calls")],
-    "log probabilities": [ROLE, *[with_logprobs("a")] * 4, *TEXT, END],
-    "two choices": [ROLE, at(1, ROLE), *TEXT, *[at(1, body) for body in TEXT], END, at(1, END)],
-    "a fingerprint that changes": [
-        ROLE,
-        *({**TEXT[n], "system_fingerprint": f"fp{n // 2}"} for n in range(6)),
-    ],
-    "usage in every chunk": [ROLE, *({**body, "usage": usage(3, 1)["usage"]} for body in TEXT), END],
-}
+NAMED = chunk("b")
+NAMED["choices"][0]["logprobs"] = LOGPROBS
+PIECES: list[dict[str, Any]] = [
+    *[chunk("x"), chunk(" w"), chunk(""), chunk(), chunk(content=None), END, chunk("end", finish="stop")],
+    *[chunk(finish="length"), chunk(finish="tool_calls"), chunk(" w", role="assistant"), NAMED],
+    chunk("x", role=None, tool_calls=None, refusal=None),
+    chunk("", role="assistant", reasoning_content=None),
+    *[chunk(reasoning_content="hm"), chunk("x", reasoning_content=None)],
+    *[chunk("x", own=None), chunk("y", own="a"), chunk(refusal="no")],
+    *[call(0, "", "f"), call(0, '{"a":'), call(0, "1}"), call(1, "{}", "f")],
+    *[at(1, ROLE), at(1, chunk("x")), at(1, END), usage(3, 6)],
+    *[{**chunk("x"), "system_fingerprint": fp} for fp in ("fp1", "fp2")],
+    {**chunk("x"), "usage": usage(3, 1)["usage"]},
+]
+RUNS = st.tuples(st.sampled_from(PIECES), st.integers(1, 4))
 
 
 class Weather(BaseModel):
@@ -83,11 +63,7 @@ class Weather(BaseModel):
 
 
 TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {}}}
-WAYS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "a tool": {"input_tools": [TOOL]},
-    "a class": {"response_format": Weather},
-}
+WAYS: list[dict[str, Any]] = [{}, {"input_tools": [TOOL]}, {"response_format": Weather}]
 
 
 def facts(value: Any) -> Any:
@@ -113,17 +89,17 @@ def chunk_of(body: Any) -> ChatCompletionChunk:
     return ChatCompletionChunk.construct(**json.loads(json.dumps(body)))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_the_helpers_events(script: str, way: str) -> None:
-    states = ChatCompletionStreamState(**WAYS[way]), StreamState(**WAYS[way])
-    for body in SCRIPTS[script]:
+@settings(max_examples=400)
+@given(st.booleans(), st.lists(RUNS, max_size=7), st.sampled_from(WAYS))
+def test_the_helpers_events(has_role: bool, runs: list[Any], way: dict[str, Any]) -> None:
+    states = ChatCompletionStreamState(**way), StreamState(**way)
+    for body in [ROLE] * has_role + [piece for piece, times in runs for _ in range(times)]:
         plain, ours = (outcome(state.handle_chunk, chunk_of(body)) for state in states)
         assert ours == plain
-        snapshots = [facts(state.current_completion_snapshot) for state in states]
-        assert snapshots[0] == snapshots[1]
         if isinstance(plain, type):
             return
+        snapshots = [facts(state.current_completion_snapshot) for state in states]
+        assert snapshots[0] == snapshots[1]
     assert outcome(states[0].get_final_completion) == outcome(states[1].get_final_completion)
 
 

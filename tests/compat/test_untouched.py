@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from compat_cases import SEA, entered, got
+from compat.compat_cases import SEA, entered, got
 
 import disco
 from disco import AsyncDisco, Disco
@@ -31,15 +31,8 @@ CALLS = {
     "hosted tool": lambda c: c.responses.create(model="m", input="x", tools=[{"type": "web_search"}]),
     "completions": lambda c: c.completions.create(model="m", prompt="sea", extra_body={"own": 1}),
     "embeddings": lambda c: c.embeddings.create(model="m", input=["sea"], encoding_format="float"),
-    "one model": lambda c: c.models.retrieve("m"),
-    "moderations": lambda c: c.moderations.create(input="sea"),
-    "images": lambda c: c.images.generate(prompt="sea", model="m"),
     "speech": lambda c: c.audio.speech.create(model="m", voice="alloy", input="sea"),
-    "files": lambda c: c.files.list(limit=3),
     "upload": lambda c: c.files.create(file=("a.txt", io.BytesIO(b"sea")), purpose="assistants"),
-    "batches": lambda c: c.batches.retrieve("batch_1"),
-    "fine-tuning": lambda c: c.fine_tuning.jobs.retrieve("job_1"),
-    "vector stores": lambda c: c.vector_stores.retrieve("vs_1"),
     "conversations": lambda c: c.conversations.create(extra_headers={"X-Own": "1"}),
     "n, raw": lambda c: c.chat.completions.with_raw_response.create(**CHAT, n=2),
     "in the background": lambda c: c.with_options(timeout=3).responses.create(
@@ -50,34 +43,28 @@ CALLS = {
 }
 
 
-class Recorder:
-    """Answers everything alike and keeps what it was sent."""
+def recording(kind: type, **settings: Any) -> tuple[Any, list[httpx2.Request]]:
+    """A client whose server answers everything alike, and what that is sent."""
+    sent: list[httpx2.Request] = []
 
-    def __init__(self) -> None:
-        self.sent: list[httpx2.Request] = []
-
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        request.read()
-        self.sent.append(request)
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
         return httpx2.Response(200, json={"id": "x", "data": [], "choices": []})
 
-    async def later(self, request: httpx2.Request) -> httpx2.Response:
+    async def later(request: httpx2.Request) -> httpx2.Response:
         await request.aread()
-        return self(request)
+        return answer(request)
 
-    def client(self, kind: type, **settings: Any) -> Any:
-        plain = httpx2.Client(transport=httpx2.MockTransport(self))
-        later = httpx2.AsyncClient(transport=httpx2.MockTransport(self.later))
-        return kind(http_client=later if issubclass(kind, openai.AsyncOpenAI) else plain, **settings)
+    of_async = issubclass(kind, openai.AsyncOpenAI)
+    make, handler = (httpx2.AsyncClient, later) if of_async else (httpx2.Client, answer)
+    return kind(http_client=make(transport=httpx2.MockTransport(handler)), **settings), sent
 
 
 async def ask(kind: type, call, **settings) -> tuple[httpx2.Request, type]:
-    recorder = Recorder()
-    async with entered(
-        recorder.client(kind, base_url="http://server.test/v1", api_key="k", **settings)
-    ) as client:
+    made, sent = recording(kind, base_url="http://server.test/v1", api_key="k", **settings)
+    async with entered(made) as client:
         answer = await got(call(client))
-    (request,) = recorder.sent
+    (request,) = sent
     return request, type(answer)
 
 
@@ -102,11 +89,11 @@ async def test_it_is_sent_as_the_plain_client_sends_it(kinds, name):
 async def test_it_does_not_leave_this_machine_when_there_is_no_server(kind, monkeypatch):
     """That nothing leaves where nothing may is in `tests/security`."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    recorder = Recorder()
     local = SimulatedEndpoint("device", SimulatedProfile(answer_tokens=6, decode_tps=1e4), place="device")
-    async with entered(recorder.client(kind, local=local)) as client:
+    made, sent = recording(kind, local=local)
+    async with entered(made) as client:
         for call in CALLS.values():
             with pytest.raises(disco.NoEndpointError):
                 await got(call(client))
         assert str(client.websocket_base_url).endswith(".invalid")
-    assert recorder.sent == []
+    assert sent == []

@@ -9,32 +9,25 @@ import openai
 import pytest
 
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Parked, Started, Usage
+from disco.events import Started, Usage
 from disco.request import Prefix
+from tests.endpoints import conformance as base
 from tests.endpoints.conformance import (
     ask,
-    cancelled,
     check,
     check_of_devices,
-    closed_twice_by_other_tasks,
     collect,
     complete,
     endless,
     first_content,
     follower,
     fresh,
-    it_has_stopped,
-    long_prompt,
     next_event,
-    nothing_left,
     parked,
     prompt_next,
-    resources,
     same,
-    soon,
     text_of,
     tokens_of,
-    used,
 )
 
 
@@ -65,36 +58,33 @@ async def an_answer_is_batches_and_an_end_with_exact_usage(subject, endpoint):
     usage, text = attempt.usage, text_of(batches)
     assert text
     assert ended.finish_reason in ("stop", "length")
-    assert (
-        tokens_of(batches) <= usage.completion_tokens <= tokens_of(batches) + 1
-    )  # the end token counts or not
+    assert usage.completion_tokens - tokens_of(batches) in (0, 1)  # the end token counts or not
     await attempt.aclose()
     assert attempt.usage == usage
     same(subject, text, (await complete(endpoint, request))[0])
-    _, _, _, longer = await complete(endpoint, ask("One two three. " * 20, max_tokens=1))
-    assert longer.usage.prompt_tokens > usage.prompt_tokens + 40
+    _, _, _, longer = await complete(endpoint, ask("One two three. " * 12, max_tokens=1))
+    assert longer.usage.prompt_tokens > usage.prompt_tokens + 24
     # Its characters are several tokens each; what `collect` sees is always complete.
-    await complete(endpoint, ask("Repeat exactly: 你好世界 🎉👩‍👩‍👧 ñandú 😀😀😀", max_tokens=24))
+    await complete(endpoint, ask("Repeat exactly: 你好世界 🎉👩‍👩‍👧 ñandú 😀😀😀", max_tokens=12))
 
 
 @check
 async def opening_does_nothing_until_iterated(subject, endpoint):
     await complete(endpoint, ask(max_tokens=2))
-    before = resources()
-    attempt = endpoint.open(long_prompt(subject))
+    before = base.resources()
+    attempt = endpoint.open(base.long_prompt(subject))
     await anyio.sleep(0.1)
-    assert resources() == before
+    assert base.resources() == before
     await prompt_next(subject, endpoint)  # a device that worked on it would not be free now
-    assert attempt.usage == Usage()
     await attempt.aclose()
     await attempt.aclose()
-    await it_has_stopped(attempt)
+    await base.it_has_stopped(attempt)
     assert attempt.usage == Usage()
 
 
 @check
 async def max_tokens_is_respected_under_both_its_names(subject, endpoint):
-    for name, limit in (("max_tokens", 1), ("max_tokens", 5), ("max_completion_tokens", 3)):
+    for name, limit in (("max_tokens", 1), ("max_completion_tokens", 3)):
         if name in subject.limits:
             continue
         _, tokens, ended, attempt = await complete(endpoint, ask(**{"max_tokens": None, name: limit}))
@@ -113,14 +103,9 @@ async def a_prompt_over_the_context_fails_as_such(subject, endpoint):
     assert isinstance(failure.value.error, openai.OpenAIError)
     assert "river" not in str(failure.value.error)
     assert not failure.value.kind.is_callers_fault
-    await it_has_stopped(attempt)
+    await base.it_has_stopped(attempt)
     await attempt.aclose()
-    try:
-        await prompt_next(subject, endpoint)
-    except EndpointFailure as failed:
-        # Such a server drops the connection a moment after it ended the stream, perhaps under the next request.
-        assert "context" in subject.limits
-        assert failed.kind is FailureKind.CONNECTION  # noqa: PT017
+    if "context" not in subject.limits:  # such a server drops the connection, perhaps under the next request
         await prompt_next(subject, endpoint)
 
 
@@ -131,9 +116,7 @@ async def of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed(subjec
     together = ["", ""]
 
     async def one(i):
-        together[i], tokens, ended, _ = await complete(endpoint, ask(questions[i], max_tokens=6))
-        assert tokens <= 6
-        assert ended.finish_reason in ("stop", "length")
+        together[i] = (await complete(endpoint, ask(questions[i], max_tokens=6)))[0]
 
     dropped = endpoint.open(endless(subject))
     async with anyio.create_task_group() as group:
@@ -150,11 +133,9 @@ async def of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed(subjec
 
 
 PREFIXES = [
-    Prefix("Once upon a time there was a small", tokens=8),
     Prefix("Once upon a time there was a small ", tokens=9),
     Prefix("Once upon a time there was a mill.\n\n", tokens=10),
     Prefix("Once upon a time there was a beauti", tokens=9, withheld=" beauti"),
-    Prefix("Once", tokens=1, withheld="Once"),
     Prefix("A family 👩‍👩‍👧 lived by the river", tokens=15, withheld=" river"),
     Prefix("A mill ends a turn with <|im_end|> and", tokens=14),
 ]
@@ -164,7 +145,7 @@ PREFIXES = [
 async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
     if not endpoint.capabilities().continues:
         pytest.skip("does not continue")
-    restart, _, _, whole = await complete(endpoint, ask(max_tokens=20))
+    restart, _, _, whole = await complete(endpoint, ask(max_tokens=12))
     assert whole.seam is None, "an answer from its beginning has no seam"
     text, tokens, ended, _ = await complete(endpoint, ask(max_tokens=PREFIXES[0].tokens), PREFIXES[0])
     assert (text, tokens, ended.finish_reason) == ("", 0, "length"), "nothing is left to write"
@@ -175,8 +156,7 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
                 endpoint, ask(max_tokens=prefix.tokens + room), prefix
             )
         except EndpointFailure as failure:
-            # Allowed by the contract: the withheld piece does not come again, or a prompt that is sent as
-            # text cannot tell a control token from its name.
+            # Allowed: the withheld piece does not come again, or text cannot tell a control token from its name.
             assert failure.kind is FailureKind.SEAM, prefix.text  # noqa: PT017
             assert prefix.withheld or "<|" in prefix.text, prefix.text
             continue
@@ -192,8 +172,8 @@ async def it_continues_exactly_where_the_prefix_ends(subject, endpoint):
         assert seam.verdict in ("continued", "echo")
         assert seam.sent_chars == len(prefix.sent)
         assert seam.written_chars - seam.swallowed_chars == len(text)
-        echo_chars = seam.sent_chars if seam.verdict == "echo" else 0
-        assert not text or seam.swallowed_chars == echo_chars + len(prefix.withheld)
+        echo = seam.sent_chars * (seam.verdict == "echo")
+        assert not text or seam.swallowed_chars == echo + len(prefix.withheld)
 
 
 # ---------------------------------------------------------------- devices
@@ -258,8 +238,7 @@ async def parking(subject, endpoint):
     assert attempt.usage.prompt_tokens > 100
     assert attempt.usage.completion_tokens == 0
     assert not attempt.park()
-    _, tokens, _, warm = await complete(endpoint, request)
-    assert 1 <= tokens <= 5
+    _, _, _, warm = await complete(endpoint, request)
     assert warm.usage.cached_tokens >= 0.9 * warm.usage.prompt_tokens - 8  # its prefill was kept
 
 
@@ -298,8 +277,10 @@ async def a_follower_reads_once_and_never_writes(subject, endpoint):
 
 
 @check_of_devices
-async def a_follower_leaves_the_model_to_others(subject, endpoint):
-    async with follower(endpoint, fresh()) as attempt:
+async def an_attempt_can_become_a_follower_which_leaves_the_model_to_others_and_can_end(subject, endpoint):
+    async with endpoint.open(ask("Tell me a long story. " * 6, max_tokens=500)) as attempt:
+        await first_content(attempt)
+        assert attempt.follow()
         first = (await parked(attempt)).usage
         with anyio.fail_after(subject.within_s):
             while endpoint.capabilities().waiting:  # noqa: ASYNC110 - it is another thread's state
@@ -307,33 +288,21 @@ async def a_follower_leaves_the_model_to_others(subject, endpoint):
         await complete(endpoint, ask("Something else, so that the cache is taken.", max_tokens=4))
         assert attempt.extend(Prefix(STORY, tokens=20))
         again = (await parked(attempt)).usage
+        assert attempt.park()
+        assert (await collect(attempt))[1].finish_reason == "parked"
         # All but the template's first tokens had to be computed again, and counts again.
         assert again.prompt_tokens - again.cached_tokens > 1.7 * first.prompt_tokens - first.cached_tokens
 
 
 @check_of_devices
-async def an_attempt_can_become_a_follower_and_a_follower_end(subject, endpoint):
-    async with endpoint.open(endless(subject)) as attempt:
-        await first_content(attempt)
-        assert attempt.follow()
-        assert isinstance(await anext(attempt), Parked)
-        assert attempt.extend(Prefix(STORY, tokens=20))
-        await parked(attempt)
-        assert attempt.park()
-        _, ended = await collect(attempt)
-        assert ended.finish_reason == "parked"
-    await prompt_next(subject, endpoint)
-
-
-@check_of_devices
 async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
-    before = await used(endpoint)
+    before = await base.used(endpoint)
     more = Prefix("river " * subject.long_tokens, tokens=5)
     cases = [  # the request, what a follower that waits is told, and who stops it
-        (long_prompt(subject), None, cancelled),
-        (ask(), Prefix(), cancelled),
-        (ask(), Prefix(), closed_twice_by_other_tasks),
-        (ask(), more, cancelled),
+        (base.long_prompt(subject), None, base.cancelled),
+        (ask(), Prefix(), base.cancelled),
+        (ask(), Prefix(), base.closed_twice_by_other_tasks),
+        (ask(), more, base.cancelled),
     ]
     for request, told, stop in cases:
         attempt = follower(endpoint, request)
@@ -341,10 +310,10 @@ async def a_follower_can_be_stopped_at_any_time(subject, endpoint):
             await parked(attempt)
         if told:
             attempt.extend(told)
-        await soon(subject, stop, attempt)
+        await base.soon(subject, stop, attempt)
         await attempt.aclose()
-        await it_has_stopped(attempt)
-        await nothing_left(before, subject)
+        await base.it_has_stopped(attempt)
+        await base.nothing_left(before, subject)
     await prompt_next(subject, endpoint)
 
 
@@ -355,10 +324,9 @@ async def log_probabilities_are_given_to_those_who_want_them(subject, endpoint):
         async with endpoint.open(ask(max_tokens=10), wants=wants) as attempt:
             batches, _ = await collect(attempt)
         texts.append(text_of(batches))
-        for delta in (delta for batch in batches for delta in batch if delta.tokens):
-            if not wants:
-                assert delta.logp is None
-                continue
-            assert len(delta.logp) == delta.tokens
-            assert all(math.isfinite(one) and one <= 1e-5 for one in delta.logp)
+        deltas = [delta for batch in batches for delta in batch if delta.tokens]
+        assert [delta.logp and len(delta.logp) for delta in deltas] == [
+            d.tokens if wants else None for d in deltas
+        ]
+        assert all(math.isfinite(one) and one <= 1e-5 for delta in deltas for one in delta.logp or ())
     same(subject, *texts)

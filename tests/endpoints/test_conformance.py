@@ -42,16 +42,11 @@ async def closing(endpoint):
         await endpoint.aclose()
 
 
-# ---------------------------------------------------------------- simulated, in virtual time
-
-
 def run_simulated(check, backend, place="server", **numbers):
-    numbers = {"prefill_tps": 5000.0, "overhead_s": 0.002, "decode_tps": 400.0, **numbers}
-    profile = SimulatedProfile(context_tokens=2048, answer_tokens=2000, **numbers)
-    subject = Subject(exact=True, within_s=1.0, work_s=lambda: 0.0)
-    run(
-        subject, check, closing(SimulatedEndpoint(place, profile, place=place)), *moved_clock.virtual(backend)
-    )
+    speeds = {"prefill_tps": 5000.0, "overhead_s": 0.002, "decode_tps": 400.0}
+    profile = SimulatedProfile(context_tokens=2048, answer_tokens=2000, **(speeds | numbers))
+    made = closing(SimulatedEndpoint(place, profile, place=place))
+    run(Subject(exact=True, within_s=1.0, work_s=lambda: 0.0), check, made, *moved_clock.virtual(backend))
 
 
 SERVERS = [{"packet_tokens": 3, "role_at_s": 0.001}, {"seam": "echoes", "decode_tps": 2000.0}]
@@ -70,9 +65,6 @@ def test_the_suite_notices_an_echo():
         run_simulated(contract.it_continues_exactly_where_the_prefix_ends, "asyncio", seam="leaks")
 
 
-# ---------------------------------------------------------------- the model of this machine
-
-
 @asynccontextmanager
 async def shared_unless_closed(check, endpoint, **options):
     """The endpoint that other tests use, too; one of its own for a check that closes it."""
@@ -88,44 +80,28 @@ def test_llama_cpp(thread_model, check, backend):
     run(Subject(), check, shared_unless_closed(check, thread_model), backend)
 
 
-# What is written by the same code as in the thread; `test_process.py` compares both.
-AS_IN_THE_THREAD = {
-    contract.max_tokens_is_respected_under_both_its_names,
-    contract.of_attempts_at_once_one_is_cancelled_and_the_others_are_unmixed,
-    contract.it_continues_exactly_where_the_prefix_ends,
-    contract.log_probabilities_are_given_to_those_who_want_them,
-}
-APART = [check for check in (*CHECKS, *OF_DEVICES) if check not in AS_IN_THE_THREAD]
-
-
-@pytest.mark.parametrize(("check", "backend"), by_turns(APART, 1))
+# Stopping, turns and followers; `test_process.py` compares what both write.
+@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS[:3], *OF_DEVICES[:-1]], 1))
 def test_llama_cpp_apart(process_model, check, backend):
     subject = Subject(work_s=lambda: cpu_s(process_model.process_id))
     run(subject, check, shared_unless_closed(check, process_model, isolation="process"), backend)
 
 
-# ---------------------------------------------------------------- servers
-
-
 @pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS))
 def test_openai_api(check, backend, llama_server):
-    client = openai.AsyncOpenAI(api_key="none", base_url=llama_server.base_url, max_retries=0)
-    continuation = Continuation(method="completions", template=str(llama_server.gguf))
-
     @asynccontextmanager
     async def made():
-        async with client, closing(OpenAIEndpoint(client=client, continuation=continuation)) as endpoint:
+        continuation = Continuation(method="completions", template=str(llama_server.gguf))
+        async with (
+            openai.AsyncOpenAI(api_key="none", base_url=llama_server.base_url, max_retries=0) as client,
+            closing(OpenAIEndpoint(client=client, continuation=continuation)) as endpoint,
+        ):
             yield endpoint
 
     # llama-cpp-python's server notices a hang-up between two chunks only: a prefill goes on to its end.
-    subject = Subject(
-        prompt_s=15.0,
-        within_s=120.0,
-        work_s=lambda: cpu_s(llama_server.pid),
-        long_tokens=150,
-        limits=frozenset({"max_completion_tokens", "context"}),
-    )
-    run(subject, check, made(), backend)
+    work = {"prompt_s": 15.0, "within_s": 120.0, "work_s": lambda: cpu_s(llama_server.pid)}
+    limits = frozenset({"max_completion_tokens", "context"})
+    run(Subject(**work, long_tokens=150, limits=limits), check, made(), backend)
 
 
 @pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1))

@@ -38,41 +38,30 @@ async def streamed(agent):
     return texts, steps, run
 
 
-async def test_a_stream_and_a_tool_call_with_its_result(server, client_of):
-    async with client_of(server) as client:
-        texts, _, run = await streamed(guide(client, include_usage=True))
-        assert "".join(texts) == run.final_output == SENTENCE
-        assert len(texts) > 1
-        assert run.context_wrapper.usage.total_tokens == 25
-        agent = guide(client, tools=True)
-        assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
-        _, steps, run = await streamed(agent)
+async def test_a_stream_and_a_tool_call_with_its_result(server, client):
+    texts, _, run = await streamed(guide(client, include_usage=True))
+    assert "".join(texts) == run.final_output == SENTENCE
+    assert len(texts) > 1
+    assert run.context_wrapper.usage.total_tokens == 25
+    agent = guide(client, tools=True)
+    assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
+    _, steps, run = await streamed(agent)
     assert steps == ["tool_called", "tool_output", "message_output_created"]
     assert run.final_output == SENTENCE
     assert server.bodies[2]["messages"][-1]["content"] == "Sunny in Paris"
 
 
-async def test_the_responses_api(server, disco_of):
-    async with disco_of(server) as client:
-        agent = guide(client, agents.OpenAIResponsesModel, tools=True)
-        assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
-        texts, steps, run = await streamed(agent)
+async def test_the_responses_api(ours):
+    agent = guide(ours, agents.OpenAIResponsesModel, tools=True)
+    assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
+    texts, steps, run = await streamed(agent)
     assert steps == ["tool_called", "tool_output", "message_output_created"]
     assert "".join(texts) == run.final_output == SENTENCE
 
 
-async def test_as_the_client_of_all_agents(server, disco_of):
-    async with disco_of(server) as client:
-        agents.set_default_openai_client(client, use_for_tracing=False)
-        run = await agents.Runner.run(agents.Agent(name="guide", model="m"), ASKED)
-    assert run.final_output == SENTENCE
-    assert len(server.bodies) == 1
-
-
 async def test_options_of_a_request_and_the_route(with_device):
     client, routes = with_device
-    async with client:
-        assert (await agents.Runner.run(guide(client), ASKED)).final_output == SENTENCE
-        here = guide(client, extra_body={"disco": {"local_only": True}})
-        assert (await agents.Runner.run(here, ASKED)).final_output == "From here."
+    assert (await agents.Runner.run(guide(client), ASKED)).final_output == SENTENCE
+    here = guide(client, extra_body={"disco": {"local_only": True}})
+    assert (await agents.Runner.run(here, ASKED)).final_output == "From here."
     assert [route.winner for route in routes] == ["server", "device"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,26 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "frameworks").glob("*.py"))
-RUN_S = 240.0  # they take ten to twenty seconds, most of them for imports; a busy machine needs more
 SENTENCE = r"[^\n]{20,}"
-
-
-def run(name: str, cwd: Path, *, needs: str) -> str:
-    if importlib.util.find_spec(needs) is None:
-        pytest.skip(f"{needs} is not installed: make test-frameworks")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "frameworks" / name)],
-        check=False,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=RUN_S,
-        cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == "", "an example neither warns nor logs"
-    return ran.stdout
 
 
 CALL = r"get_weather\(\{'city': '(.+)'\}\) -> Sunny in \1, 21 degrees\."
@@ -52,9 +32,20 @@ PRINTS = {
 @pytest.mark.parametrize("name", PRINTS)
 def test_it_prints(name, tmp_path):
     needs, pattern = PRINTS[name]
-    printed = run(name, tmp_path, needs=needs)
-    assert re.fullmatch(pattern, printed)
-    assert needs != "instructor" or len(set(printed.splitlines()[:-2])) > 3
+    pytest.importorskip(needs, reason=f"{needs} is not installed: make test-frameworks")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "frameworks" / name)],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=240.0,  # they take ten to twenty seconds, most of them for imports; a busy machine needs more
+        cwd=tmp_path,
+        env={**inherited, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), "an example neither warns nor logs"
+    assert re.fullmatch(pattern, ran.stdout)
+    assert needs != "instructor" or len(set(ran.stdout.splitlines()[:-2])) > 3
 
 
 def test_every_example_is_run_says_how_and_stays_short():

@@ -1,25 +1,25 @@
 """The servers that people have on their desk, each as it is run here: two real ones, two of quirks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import contextlib
+from types import SimpleNamespace
 
 import pytest
-from local_servers.desks import KINDS, Desk
 from quirks.lmstudio import LMStudio
 from quirks.ollama import Ollama
 from quirks.server import RealModel, running
-from servers import LlamaServer
 
 
-@pytest.fixture(params=KINDS)
-def desk(request: pytest.FixtureRequest, native_server: LlamaServer) -> Iterator[Desk]:
-    """Each of them in turn; all with real SmolLM2."""
-    kind, gguf = request.param, str(native_server.gguf)
-    if kind.startswith("llama-"):
-        server = native_server if kind == "llama-server" else request.getfixturevalue("llama_server")
-        yield Desk(kind, server.base_url, server.model, gguf)
-        return
-    writer = RealModel(native_server.base_url)
-    with running(Ollama(writer) if kind == "ollama" else LMStudio(writer)) as quirks:
-        yield Desk(kind, quirks.base_url, quirks.models[0], gguf)
+@pytest.fixture(params=["ollama", "lmstudio", "llama-cpp-python", "llama-server"])
+def desk(request, native_server):
+    """Each of them in turn; all with real SmolLM2: where it is, what it calls its model, and that model's file."""
+    with contextlib.ExitStack() as stack:
+        if request.param.startswith("llama-"):
+            own = request.param == "llama-server"
+            server = native_server if own else request.getfixturevalue("llama_server")
+            model = server.model
+        else:
+            kind = Ollama if request.param == "ollama" else LMStudio
+            server = stack.enter_context(running(kind(RealModel(native_server.base_url))))
+            model = server.models[0]
+        where = {"base_url": server.base_url, "model": model, "address": f"{server.base_url}#{model}"}
+        yield SimpleNamespace(kind=request.param, gguf=str(native_server.gguf), **where)

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from disco import LocalServer
 from disco.endpoints.local_server import LocalServerEndpoint
-
-KINDS = ("ollama", "lmstudio", "llama-cpp-python", "llama-server")
-
-
-class Desk(NamedTuple):
-    """One of the servers: which, where it is, what it calls its model, and that model's file."""
-
-    kind: str
-    base_url: str
-    model: str
-    gguf: str
-
-    @property
-    def address(self) -> str:
-        """For `local=`."""
-        return f"{self.base_url}#{self.model}"
 
 
 @contextlib.asynccontextmanager

@@ -26,21 +26,17 @@ def test_an_address_is_short_for_the_object_and_told_from_a_model():
     [
         ("localhost:11434/v1#qwen3:4b", 'local="http://localhost:11434/v1#qwen3:4b"'),
         ("http://localhost:11434", 'write "http://localhost:11434/v1"'),
-        ("http://localhost:11434/#qwen3:4b", 'write "http://localhost:11434/v1"'),
         ("http://localhost:11434/api#qwen3:4b", 'write "http://localhost:11434/v1"'),
         ("http://localhost:8000/v1/chat/completions", 'write "http://localhost:8000/v1"'),
-        ("http://localhost:8000/v1/models", 'write "http://localhost:8000/v1"'),
         ("http://localhost:99999/v1", "is not an address"),
         ("http:///v1", "names no host"),
         ("ftp://localhost/v1", "http:// or https://"),
         ("http://me:secret@localhost:1/v1", "api_key"),
         ("http://localhost:1/v1?key=secret", "must not contain ? or #"),
         ("http://192.168.1.20:11434/v1#a", 'reach="own"'),
-        ("https://api.example.com/v1#a", 'reach="own"'),
         ("http://localhost.example.com/v1#a", 'reach="own"'),
         ("http://0.0.0.0:11434/v1#a", 'reach="own"'),
         ("http://localhost:11434/v1#gpt-oss:120b-cloud", "would leave this machine"),
-        ("http://localhost:11434/v1#glm-5:cloud", "would leave this machine"),
     ],
 )
 def test_a_wrong_address_says_what_to_write(address, remedy):

@@ -1,7 +1,6 @@
 """LM Studio's API as its documentation (lmstudio-ai/docs, 2026) and its users' reports have it.
 
-Its server is closed source. What a report says is marked with the number of the issue: "bug-tracker" is
-lmstudio-ai/lmstudio-bug-tracker, "lms" lmstudio-ai/lms. Only what disco asks of it is here.
+Reports by number: "bug-tracker" is lmstudio-ai/lmstudio-bug-tracker, "lms" lmstudio-ai/lms.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ EMBEDDER = "text-embedding-nomic-embed-text-v1.5"  # always listed beside the ot
 
 
 class LMStudio(QuirkServer):
-    """The server. It loads a model at the first request ("Just in Time Model Loading": docs, ttl-and-auto-evict).
+    """It loads a model at the first request (docs, ttl-and-auto-evict).
 
-    `prefix`: what becomes of a trailing assistant message. It "continues", "echoes" (it comes first in the answer,
-    bug-tracker 2041) or "restarts" (templates that close every turn).
+    `prefix`: a trailing assistant message "continues", "echoes" (bug-tracker 2041) or "restarts".
     """
 
     def __init__(
@@ -40,9 +38,7 @@ class LMStudio(QuirkServer):
             return 200, {"data": [{"id": m, "owned_by": "organization_owner"} for m in listed]}
         if path == "/api/v0/models":  # docs, rest/endpoints
             return 200, {"data": [self._state(model) for model in listed]}
-        if (
-            path != "/v1/chat/completions"
-        ):  # bug-tracker 618 and 1323: any path there is not gives status 200.
+        if path != "/v1/chat/completions":  # bug-tracker 618 and 1323: status 200 for any other path
             return 200, {"error": f"Unexpected endpoint or method. ({path})"}
         if body["model"] not in self.models:  # gpt-researcher issue 1556 quotes it
             error = {"type": "invalid_request_error", "param": "model", "code": "model_not_found"}
@@ -51,11 +47,8 @@ class LMStudio(QuirkServer):
         return self._stream(body)
 
     def _state(self, model: str) -> dict[str, Any]:
-        known = {
-            "id": model,
-            "type": "embeddings" if model == EMBEDDER else "llm",
-            "max_context_length": 8192,
-        }
+        kind = "embeddings" if model == EMBEDDER else "llm"
+        known = {"id": model, "type": kind, "max_context_length": 8192}
         if not self.loaded or model == EMBEDDER:
             return {**known, "state": "not-loaded"}
         return {**known, "state": "loaded", "loaded_context_length": self.context_tokens}

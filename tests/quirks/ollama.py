@@ -1,7 +1,6 @@
 """Ollama's API as its documentation and its source have it (ollama/ollama, `main` of August 2026).
 
-Each quirk names the file that it is from; only what disco asks of it is here. Cloud models are "answered" here, too:
-what matters to the tests is that their prompts count as having left the machine.
+Each quirk names the file that it is from; only what disco asks of it is here.
 """
 
 from __future__ import annotations
@@ -14,12 +13,7 @@ from quirks.server import DONE, QuirkServer, Written, chatml, chunk, options, us
 
 
 class Ollama(QuirkServer):
-    """The server; `remote` are those of its models that run on ollama.com.
-
-    Most templates leave a trailing assistant message open. `template/chatml.gotmpl`, which Ollama uses for models that
-    bring none, closes every turn: it does not `continues`. The context is `num_ctx`, 4,096 by default with less than
-    24 GiB of VRAM (docs/context-length.mdx).
-    """
+    """`remote` models run on ollama.com; `template/chatml.gotmpl` closes every turn: it does not `continues`."""
 
     def __init__(
         self,
@@ -44,7 +38,7 @@ class Ollama(QuirkServer):
             known = [{"name": m, "model": m, "context_length": self.context_tokens} for m in self.models]
             return 200, {"models": known if self.loaded else []}
         if path not in ("/api/show", "/v1/chat/completions"):
-            return 404, "404 page not found"
+            return _error(404, "404 page not found")
         named = str(body["model"])
         named = (named if ":" in named else f"{named}:latest").lower()
         if named not in map(str.lower, self.models):  # server/routes.go ChatHandler
@@ -82,26 +76,21 @@ class Ollama(QuirkServer):
             while True:
                 if piece.text or role:  # the role comes with the first text, not before it
                     yield chunk(made, {**role, "content": piece.text})
-                    role = {}
                 if piece.finish is not None:
                     break
-                piece = await anext(pieces)
+                role, piece = {}, await anext(pieces)
             yield chunk(made, {}, piece.finish)
             yield usage(made, body, piece)
             yield DONE
         except RuntimeError:
-            # server/routes.go streamResponse writes {"error": ...}; ChatWriter reads that as a response without
-            # a message: the stream gets one more empty piece, and ends without finish reason and [DONE].
+            # server/routes.go: one more empty piece, and an end without finish reason and [DONE].
             yield chunk(made, {"content": ""})
         finally:
             await pieces.aclose()
 
 
 def _options(body: dict[str, Any]) -> dict[str, Any]:
-    """openai/openai.go FromChatRequest: what the API has and this list has not is dropped without a word.
-
-    `max_completion_tokens` is not in it, nor `n`, `logit_bias`, `tool_choice`, `top_k` or `repeat_penalty`.
-    """
+    """openai/openai.go FromChatRequest: what this list has not, `max_completion_tokens` too, is dropped."""
     taken = options(body, "max_tokens", "temperature", "top_p", "seed", "stop")
     return {"temperature": 1.0, "top_p": 1.0, **taken}
 

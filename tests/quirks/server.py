@@ -1,8 +1,4 @@
-"""A server of quirks: HTTP on a loopback port, in a thread of its own, and who writes behind it.
-
-A writer is given a prompt that was rendered already, so that what a server does with a half-written answer is decided
-where it really is decided: in the rendering.
-"""
+"""A server of quirks: HTTP on a loopback port, in a thread of its own, and who writes what it has rendered."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 from stream_server import listening
@@ -121,10 +117,8 @@ class QuirkServer:
         if path == "/v1/chat/completions":
             self.chats.append(body)
         # Nothing comes while an answer is written, unless the client leaves.
-        answering, leaving = (
-            asyncio.create_task(self._respond(path, body, writer)),
-            asyncio.create_task(reader.read(1)),
-        )
+        answering = asyncio.create_task(self._respond(path, body, writer))
+        leaving = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
@@ -140,11 +134,9 @@ class QuirkServer:
         found = await self.answer(path, body)
         if isinstance(found, tuple):
             status, content = found
-            kind, data = b"application/json", json.dumps(content).encode()
-            if isinstance(content, str):
-                kind, data = b"text/plain", content.encode()
-            head = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
-            writer.write(head % (status, kind, len(data)) + data)
+            data = json.dumps(content).encode()
+            head = b"HTTP/1.1 %d X\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            writer.write(head % status + b"Content-Length: %d\r\n\r\n" % len(data) + data)
             await writer.drain()
             return
         head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n"
@@ -191,11 +183,8 @@ def options(body: Mapping[str, Any], *taken: str) -> dict[str, Any]:
     return {names.get(name, name): body[name] for name in taken if body.get(name) is not None}
 
 
-Server = TypeVar("Server", bound=QuirkServer)
-
-
 @contextlib.contextmanager
-def running(server: Server) -> Iterator[Server]:
+def running(server: Any) -> Iterator[Any]:
     """`server`, listening on a free loopback port."""
     with listening(server.serve) as port:
         server.base_url = f"http://127.0.0.1:{port}/v1"
