@@ -19,7 +19,6 @@ import numpy as np
 from helpers.measuring import Columns, by_turns, options
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
-from disco.events import Ended
 from disco.request import Request
 
 CONTEXT_TOKENS = 2048
@@ -50,7 +49,7 @@ async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
     tokens, first_at = 0, 0.0
     async with endpoint.open(request) as attempt:
         async for event in attempt:
-            if isinstance(event, Ended):
+            if not isinstance(event, list):
                 continue
             if not tokens:
                 first_at = time.perf_counter()

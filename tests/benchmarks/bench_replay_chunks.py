@@ -16,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from helpers.measuring import Columns
+from helpers.measuring import Columns, options
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED
 from disco.profiles import load_device, load_server
 from disco.replay import Arm, scenario_for, sweep_chunks
 from disco.replay.workload.trace_survey import survey
 
-MILLIONS = (1, 4, 16)
 CHUNK_ROWS = 1 << 18
 ARMS = [Arm("wait_time", 0.3), Arm("random", 0.3), Arm("server_only", 0.0)]
 
@@ -63,7 +62,7 @@ def replay(path: str) -> None:
 
 
 def main() -> None:
-    millions = [float(text) for text in sys.argv[1:]] or MILLIONS
+    millions = options(__doc__, millions=([1.0, 4.0, 16.0], "of requests, of each trace")).millions
     print(f"{len(ARMS)} arms, chunks of {CHUNK_ROWS:,} requests, Parquet, one process\n")
     table = Columns(
         "requests >12, | file MiB >10.0f | survey s >10.2f | replay s >10.2f | "
