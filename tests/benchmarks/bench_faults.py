@@ -1,11 +1,7 @@
 """Answers under random faults: disco, the bare SDK and `litellm.Router`, one after the other, the same faults.
 
-Run `python tests/benchmarks/bench_faults.py [--answers 1000] [--litellm PYTHON]`. A real llama.cpp server stands behind
-a proxy that breaks connections (`tests/faults`); disco's other endpoint is the same small model in a process of its
-own, which is killed and frozen, too. At any time one of the two is healthy. Half of the requests have a fault; there
-are stretches during which the server is down (`helpers/fault_schedule.py`). Whether each of disco's answers is exactly
-what its writers wrote is judged by what was heard of them, not by disco's record (`helpers/fault_witness.py`). All have
-the same clocks.
+A real llama.cpp server stands behind a proxy that breaks connections (`tests/faults`); disco's other endpoint is the
+same small model in a process of its own, which is killed and frozen, too. At any time one of the two is healthy.
 
 - disco: a new client for each answer (one for each stretch), so that no breaker spares it a fault.
 - disco, one client: the breakers do their work; it meets fewer faults.
@@ -23,7 +19,6 @@ import contextlib
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +26,7 @@ from pathlib import Path
 import helpers.tests_path  # noqa: F401
 from faults.proxy_server.proxy import fault_proxy
 from helpers.fault_answers import Got, Stock
-from helpers.fault_clients import CONNECT_S, SILENCE_S, Litellm, Sdk, litellm_process
-from helpers.fault_disco import Disco
+from helpers.fault_clients import CONNECT_S, SILENCE_S, Disco, Litellm, Sdk, litellm_process
 from helpers.fault_schedule import Turn, schedule
 from helpers.measuring import options, percentile
 from servers import llama_cpp_server
@@ -45,20 +39,16 @@ System = Disco | Sdk | Litellm
 
 async def run(system: System, turns: Sequence[Turn]) -> tuple[Result, Stock]:
     """All turns, one after the other."""
-    plain = [turn for turn in schedule(60, 0) if turn.fault is None][:3]
-    for turn in plain:
+    for turn in [turn for turn in schedule(60, 0) if turn.fault is None][:3]:
         await system.answer(turn)
     await system.take_stock()
     result: Result = []
-    began = time.monotonic()
     for number, turn in enumerate(turns, 1):
         got = await system.answer(turn)
         result.append((turn, got))
         if isinstance(system, Disco) and (not got.completed or got.wrong):
             print(f"\n{system.name}, answer {number}, {turn}: {got}", file=sys.stderr)
-        if number % 10 == 0 or number == len(turns):
-            so_far = f"{number} of {len(turns)}, {time.monotonic() - began:.0f} s "
-            print(f"\r{system.name}: {so_far}", end="", file=sys.stderr, flush=True)
+        print(f"\r{system.name}: {number} of {len(turns)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return result, await system.leaked()
 
@@ -93,15 +83,21 @@ def overview(rows: Sequence[tuple[str, Result, Stock]]) -> None:
     for name, result, left in rows:
         whole = [got for _, got in result if got.completed]
         unpaced = [(turn, got) for turn, got in result if got.completed and not turn.paced]
-        calm = [got.longest_s for _, got in unpaced if not got.met]
-        loud = [got.longest_s for turn, got in unpaced if got.met and not turn.silent]
-        silent = [got.longest_s for turn, got in unpaced if got.met and turn.silent]
-        row = [name, str(len(result)), str(sum(got.met for _, got in result)), share(len(whole), len(result))]
-        row += [share(sum(got.wrong is None for got in whole), len(result)), str(len(result) - len(whole))]
-        row += [str(sum(got.restarts for _, got in result))]
-        row += [spread([got.times[0] for _, got in unpaced if got.times]), spread(calm), spread(loud)]
-        row += [spread(silent), ", ".join(f"{count} {what}" for what, count in left.items()) or "0"]
-        out.append(row)
+        waits: dict[str, list[float]] = {"calm": [], "loud": [], "silent": []}
+        for turn, got in unpaced:
+            waits["calm" if not got.met else "silent" if turn.silent else "loud"].append(got.longest_s)
+        out.append(
+            [
+                *(name, str(len(result)), str(sum(got.met for _, got in result))),
+                *(
+                    share(len(whole), len(result)),
+                    share(sum(got.wrong is None for got in whole), len(result)),
+                ),
+                *(str(len(result) - len(whole)), str(sum(got.restarts for _, got in result))),
+                *map(spread, ([got.times[0] for _, got in unpaced if got.times], *waits.values())),
+                ", ".join(f"{count} {what}" for what, count in left.items()) or "0",
+            ]
+        )
     table(head, out)
 
 

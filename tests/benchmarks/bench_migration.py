@@ -1,9 +1,6 @@
 """Moves in mid-answer on the real model and a real server: is the reader ever late?
 
-Both ways, at reading pace (4.8 tokens/s) and at two screen paces (25 and 75). The server is a process of its own
-behind a proxy that delays each request as a measured server profile says. Prints one row per way and pace.
-
-    python tests/benchmarks/bench_migration.py [--runs 50] [--profile gpt-4o-mini-2024] [--paces 4.8 25 75]
+Prints one row per way and pace: reading pace (4.8 tokens/s) and two screen paces (25 and 75).
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ from disco.session.records.route_record import RouteRecord
 PACES = (4.8, 25.0, 75.0)
 PAPER = "3.25–17.17"  # mean late tokens at 4.8 tokens/s, over its servers and regimes
 QUESTIONS = (
-    "Tell me about the sea.",
-    "What is a lighthouse for?",
-    "Describe a morning in the mountains.",
-    "How is bread made?",
-    "Tell me about the moon.",
-    "What do bees do all day?",
-    "Describe an old library.",
+    *("Tell me about the sea.", "What is a lighthouse for?", "Describe a morning in the mountains."),
+    *(
+        "How is bread made?",
+        "Tell me about the moon.",
+        "What do bees do all day?",
+        "Describe an old library.",
+    ),
     "Tell me about a long journey by train.",
 )
 # λ in USD per 10⁶ FLOPs: free energy makes the device the cheap side, an empty battery the dear one.
@@ -59,8 +56,19 @@ async def main(runs: int, profile_name: str, paces: Sequence[float]) -> None:
                 rows = [await measure(screen, runs, way, pace, shaper, **given) for way, pace in ways]
     finally:
         await device.aclose()
-    columns = ("way", "pace tok/s", "runs", "moved", "late mean", "late P99", "whole-answer late mean",
-               "TBT P99 s", "1/pace s", "hand-over s P50", "given up", "paper's late mean")  # fmt: skip
+    columns = (
+        *(
+            "way",
+            "pace tok/s",
+            "runs",
+            "moved",
+            "late mean",
+            "late P99",
+            "whole-answer late mean",
+            "TBT P99 s",
+        ),
+        *("1/pace s", "hand-over s P50", "given up", "paper's late mean"),
+    )
     screen.table(f"Moves in mid-answer, {runs} runs each, server delayed like {profile_name}", columns, rows)
 
 
@@ -95,20 +103,14 @@ def row(way: str, pace: float, records: list[RouteRecord]) -> tuple[object, ...]
     whole = [r.pace.late_tokens for r in records]
     gaps = [gap for r in records for gap in tbt_s(r.released)]
     took = [t.took_s for t in moved if t.took_s is not None]
-    return (
-        way,
-        f"{pace:g}",
-        len(records),
-        len(moved),
-        f"{sum(late) / len(late):.2f}" if late else "–",
-        f"{quantile(late, 0.99):.1f}" if late else "–",
-        f"{sum(whole) / len(whole):.2f}",
-        f"{quantile(gaps, 0.99):.3f}",
-        f"{1 / pace:.3f}",
-        f"{quantile(took, 0.5):.2f}" if took else "–",
-        ", ".join(f"{n} {why}" for why, n in given_up.items()) or "–",
-        PAPER if pace == PACES[0] else "–",
-    )
+    late_mean, late_p99, took_p50 = ("–",) * 3
+    if moved:
+        late_mean, late_p99 = f"{sum(late) / len(late):.2f}", f"{quantile(late, 0.99):.1f}"
+        took_p50 = f"{quantile(took, 0.5):.2f}"
+    why = ", ".join(f"{n} {why}" for why, n in given_up.items()) or "–"
+    tbt = (f"{sum(whole) / len(whole):.2f}", f"{quantile(gaps, 0.99):.3f}", f"{1 / pace:.3f}")
+    found = (way, f"{pace:g}", len(records), len(moved), late_mean, late_p99, *tbt, took_p50, why)
+    return (*found, PAPER if pace == PACES[0] else "–")
 
 
 if __name__ == "__main__":

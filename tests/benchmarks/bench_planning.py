@@ -1,10 +1,7 @@
 """What planning costs: milliseconds to plan from raw samples, microseconds to decide on one request.
 
-Run `python tests/benchmarks/bench_planning.py`. The paper's figures were taken on an Apple M1; the
-yardstick (numpy sorting the same times) is taken here, in the same run, so that the last column compares
-machines as little as possible. Nothing here decides by time: it prints.
-
-How fast numpy sorts differs tenfold with the vector instructions it may use, so planning from raw samples is timed
+The paper's figures were taken on an Apple M1; the yardstick (numpy sorting the same times) is taken here, in the same
+run. How fast numpy sorts differs tenfold with the vector instructions it may use, so planning from raw samples is timed
 again with those taken from it (`NPY_DISABLE_CPU_FEATURES`, which numpy reads when it is imported: other processes).
 """
 
@@ -75,19 +72,12 @@ def times_ms(run: Callable[[], object], *, budget_s: float = 0.4) -> tuple[float
 
 
 def median_ms(run: Callable[[], object]) -> float:
-    """Median time of one call, ms."""
     return times_ms(run)[0]
 
 
 def per_decision_us(decide: Callable[[Features], object], features: list[Features]) -> float:
     """Median over rounds of the mean time of one decision, µs."""
-    rounds = []
-    for _ in range(15):
-        begin = time.perf_counter_ns()
-        for one in features:
-            decide(one)
-        rounds.append((time.perf_counter_ns() - begin) / len(features))
-    return statistics.median(rounds) / 1e3
+    return median_ms(lambda: [decide(one) for one in features]) / len(features) * 1e3
 
 
 def planning() -> None:
@@ -99,15 +89,14 @@ def planning() -> None:
     for policy, paper in PAPER_MS.items():
         for n, paper_ms in paper.items():
             lengths, ttft_s = samples(n)
-            if policy == "length threshold":
-                plan: Callable[[], object] = partial(plan_threshold_samples, lengths, BUDGET)
-            else:
-                plan = partial(plan_waits_samples, lengths, ttft_s, BUDGET, 0.05)
-            ours, best = times_ms(plan)
+            plans = {
+                "length threshold": partial(plan_threshold_samples, lengths, BUDGET),
+                "wait time": partial(plan_waits_samples, lengths, ttft_s, BUDGET, 0.05),
+            }
+            ours, best = times_ms(plans[policy])
             yardstick = median_ms(partial(np.sort, ttft_s))
-            goal_ms, faster = paper_ms / 10, f"{paper_ms / ours:.1f}x"
-            sorting = (yardstick, ours / yardstick)
-            table.row(policy, n, ours, best, paper_ms, goal_ms, faster, met(ours, goal_ms, "MISS"), *sorting)
+            goal = paper_ms / 10, f"{paper_ms / ours:.1f}x", met(ours, paper_ms / 10, "MISS")
+            table.row(policy, n, ours, best, paper_ms, *goal, yardstick, ours / yardstick)
 
 
 def planning_without_vectors() -> None:
@@ -133,13 +122,9 @@ def replanning() -> None:
         for value in ttft_s.tolist():
             rolling.observe(value)
         ttft = rolling.snapshot()
-        times = (
-            median_ms(partial(plan_threshold, kept, BUDGET)),
-            median_ms(partial(plan_waits, kept, ttft, BUDGET, 0.05)),
-            median_ms(partial(plan_waits, kept, ttft, BUDGET, 0.05, form="slope")),
-            median_ms(lambda rolling=rolling: (rolling.observe(0.5), rolling.snapshot())),
-        )
-        table.row(n, *times)
+        waits = partial(plan_waits, kept, ttft, BUDGET, 0.05)
+        ways = (partial(plan_threshold, kept, BUDGET), waits, partial(waits, form="slope"))
+        table.row(n, *map(median_ms, (*ways, lambda r=rolling: (r.observe(0.5), r.snapshot()))))
 
 
 def optimal() -> None:
@@ -152,53 +137,53 @@ def optimal() -> None:
             kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s)
             plan_optimal_waits(kept, ttft, DEVICE, 0.1, tail)
 
-        times = median_ms(partial(plan, 0.0)), median_ms(partial(plan, 0.05))
-        yardstick = median_ms(partial(np.sort, ttft_s))
-        table.row(n, np.unique(lengths).size, *times, yardstick)
+        ways = (partial(plan, 0.0), partial(plan, 0.05), partial(np.sort, ttft_s))
+        table.row(n, np.unique(lengths).size, *map(median_ms, ways))
+
+
+def line(name: str, figure: str) -> None:
+    print(f"  {name:<42}{figure:>7}")
+
+
+def fitted(n: int) -> tuple[np.ndarray, Lengths, Empirical, dict[str, Policy]]:
+    lengths, ttft_s = samples(n)
+    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s[:10_000])
+    rng = np.random.default_rng(1)
+    policies: dict[str, Policy] = {
+        "race": Race(),
+        "random": RandomSplit(budget=BUDGET, constrained="device", rng=rng),
+        "length_threshold": LengthThreshold.fitted(kept, budget=BUDGET, rng=rng),
+        "wait_time": WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng),
+        "wait_time, slope": WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng, form="slope"),
+        "optimal_wait": OptimalWait(kept, ttft, DEVICE, budget=BUDGET, rng=rng),
+    }
+    return lengths, kept, ttft, policies
 
 
 def many() -> None:
-    lengths, ttft_s = samples(1_000_000)
-    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s[:10_000])
-    rng = np.random.default_rng(1)
-    policies: list[tuple[str, object]] = [
-        ("race", Race()),
-        ("random", RandomSplit(budget=BUDGET, constrained="device", rng=rng)),
-        ("length_threshold", LengthThreshold.fitted(kept, budget=BUDGET, rng=rng)),
-        ("wait_time", WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng)),
-        ("wait_time, slope", WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng, form="slope")),
-        ("optimal_wait", OptimalWait(kept, ttft, DEVICE, budget=BUDGET, rng=rng)),
-    ]
+    lengths, _, _, policies = fitted(1_000_000)
     print("\nA million decisions at once (million requests/s; goal 20)")
-    for name, policy in policies:
-        print(f"  {name:<42}{1e3 / median_ms(lambda p=policy: delays(p, lengths)):>7.0f}")
+    for name, policy in policies.items():
+        line(name, f"{1e3 / median_ms(lambda p=policy: delays(p, lengths)):.0f}")
 
 
 def decisions() -> None:
-    lengths, ttft_s = samples(10_000)
-    kept, ttft = Lengths.from_samples(lengths), Empirical.from_samples(ttft_s)
-    rng = np.random.default_rng(1)
+    lengths, kept, ttft, policies = fitted(10_000)
     features = [Features(prompt_tokens=tokens) for tokens in lengths[:2_000].tolist()]
-    policies: list[Policy] = [
-        LengthThreshold.fitted(kept, budget=BUDGET, rng=rng),
-        WaitTime.fitted(kept, ttft, budget=BUDGET, rng=rng),
-        OptimalWait(kept, ttft, DEVICE, budget=BUDGET, rng=rng),
-    ]
     print("\nOne decision (µs; goal 5)")
-    for policy in policies:
-        cost = per_decision_us(lambda f, policy=policy: policy.starts(f, DEVICE, SERVER), features)
-        print(f"  {policy.name:<42}{cost:>7.2f}")
+    for name in ("length_threshold", "wait_time", "optimal_wait"):
+        decide = policies[name].starts
+        line(name, f"{per_decision_us(lambda f, decide=decide: decide(f, DEVICE, SERVER), features):.2f}")
     for name in ("balanced", "battery-saver"):
-        dispatcher = Dispatcher(load_preset(name), lengths=kept, ttft=ttft, rng=rng)
+        dispatcher = Dispatcher(load_preset(name), lengths=kept, ttft=ttft, rng=np.random.default_rng(1))
         served = {"device": frozenset[str](), "server": None}
         cost = per_decision_us(lambda f, d=dispatcher, s=served: d.plan(f, (DEVICE, SERVER), s), features)
-        print(f"  {'whole plan, preset ' + name:<42}{cost:>7.2f}")
+        line("whole plan, preset " + name, f"{cost:.2f}")
     for label, text in (("Latin, 200 characters", "abcd " * 40), ("Chinese, 200 characters", "模型" * 100)):
         request = Request(messages=({"role": "user", "content": text},), model="m", params={"temperature": 0})
         cost = median_ms(lambda r=request: features_of(r, stream=True, local_only=False)) * 1e3
-        print(f"  {'features, ' + label:<42}{cost:>7.2f}")
-    cost = median_ms(lambda: None) * 1e3
-    print(f"  {'yardstick: measuring nothing':<42}{cost:>7.2f}")
+        line("features, " + label, f"{cost:.2f}")
+    line("yardstick: measuring nothing", f"{median_ms(lambda: None) * 1e3:.2f}")
 
 
 if __name__ == "__main__":

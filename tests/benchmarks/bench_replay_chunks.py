@@ -1,8 +1,6 @@
 """Long traces: peak memory and speed of a replay in chunks, over traces of 1, 4 and 16 million requests.
 
-Run `python tests/benchmarks/bench_replay_chunks.py [MILLIONS ...]`. The traces are written first, as Parquet, chunk by
-chunk; then each is replayed in a process of its own, whose peak resident memory is what the operating system says it
-was. Memory is flat when the last column does not grow with the first. Nothing here decides by time: it prints.
+Each trace is replayed in a process of its own, whose peak resident memory is what the operating system says it was.
 """
 
 from __future__ import annotations
@@ -18,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from helpers.measuring import Columns
+from helpers.measuring import Columns, options
 
 from disco.cost import PAPER_DEVICE_CONSTRAINED
 from disco.profiles import load_device, load_server
 from disco.replay import Arm, scenario_for, sweep_chunks
 from disco.replay.workload.trace_survey import survey
 
-MILLIONS = (1, 4, 16)
 CHUNK_ROWS = 1 << 18
 ARMS = [Arm("wait_time", 0.3), Arm("random", 0.3), Arm("server_only", 0.0)]
 
@@ -42,12 +39,11 @@ def write(path: Path, requests: int) -> None:
             arrival_s = at_s + rng.exponential(0.01, n).cumsum()
             at_s = float(arrival_s[-1])
             ttft_s = 0.25 + 0.15 * rng.pareto(2.2, n)
-            columns = [
-                pa.array(arrival_s),
-                pa.array(np.clip(rng.lognormal(4.0, 1.0, n), 1, 8_000).astype(np.int64)),
-                pa.array(np.clip(rng.lognormal(4.5, 0.8, n), 1, 2_000).astype(np.int64)),
-                pa.array(ttft_s, mask=rng.random(n) < 0.5),
-            ]
+            prompts, answers = (
+                np.clip(rng.lognormal(middle, spread, n), 1, most).astype(np.int64)
+                for middle, spread, most in ((4.0, 1.0, 8_000), (4.5, 0.8, 2_000))
+            )
+            columns = [arrival_s, prompts, answers, pa.array(ttft_s, mask=rng.random(n) < 0.5)]
             writer.write_table(pa.table(columns, schema=schema), row_group_size=CHUNK_ROWS)
 
 
@@ -66,8 +62,7 @@ def replay(path: str) -> None:
 
 
 def main() -> None:
-    """Write, replay, print."""
-    millions = [float(text) for text in sys.argv[1:]] or MILLIONS
+    millions = options(__doc__, millions=([1.0, 4.0, 16.0], "of requests, of each trace")).millions
     print(f"{len(ARMS)} arms, chunks of {CHUNK_ROWS:,} requests, Parquet, one process\n")
     table = Columns(
         "requests >12, | file MiB >10.0f | survey s >10.2f | replay s >10.2f | "

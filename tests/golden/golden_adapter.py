@@ -63,18 +63,17 @@ PLAIN = (
     "created_s policy finish_reason prompt_tokens answer_tokens max_tokens winner seamless duration_s "
     "generated released"
 )
+KNOWN = "prefill_tps overhead_s decode_tps continues context_tokens standby"  # of an endpoint, to dispatch
 
 
 def projected(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record's `to_dict(timelines=True)` with the fields above, under the names of schema 2, and no others."""
     now = {**{name: name for name in (*PARTS, *PLAIN.split())}, **RENAMED}
     record = {name: record[now[name]] for name in (*PARTS, *PLAIN.split())} | {"ledger": record["ledger"]}
-    out = {name: record[name] for name in PLAIN.split()}
-    for part, names in PARTS.items():
-        out[part] = _only(record[part], names.split())
+    record |= {part: _only(record[part], names.split()) for part, names in PARTS.items()}
     ledger = record["ledger"]
-    out["ledger"] = {"total_cost": ledger["total_cost"], "charges": _only(ledger["charges"], CHARGE.split())}
-    return out
+    ledger = {"total_cost": ledger["total_cost"], "charges": _only(ledger["charges"], CHARGE.split())}
+    return {**record, "ledger": ledger}
 
 
 def _only(part: Any, names: list[str]) -> Any:
@@ -176,14 +175,9 @@ class Episode:
                 s.name,
                 "device" if s.place == "device" else "any",
                 rates=rates[s.name],
-                prefill_tps=s.prefill_tps,
-                overhead_s=s.overhead_s,
                 load_s=cold_s if s.place == "device" else 0.0,
-                decode_tps=s.decode_tps,
-                continues=s.continues,
                 parks=s.place == "device",
-                context_tokens=s.context_tokens,
-                standby=s.standby,
+                **{field: getattr(s, field) for field in KNOWN.split()},
             )
             for s in sides.values()
         }

@@ -23,13 +23,8 @@ SHARES = {"device": (0.03, 0.5), "server": (0.05, 0.9), "backup": (0.08, 0.3)}
 KINDS = {
     "device": ("crashed", "incomplete", "connection"),
     "server": (
-        "connection",
-        "server",
-        "rate_limit",
-        "incomplete",
-        "garbage",
-        "authentication",
-        "bad_request",
+        *("connection", "server", "rate_limit", "incomplete", "garbage"),
+        *("authentication", "bad_request"),
     ),
     "backup": ("server", "connection", "incomplete"),
 }

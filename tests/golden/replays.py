@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,58 +56,6 @@ def differing(preset: str, episodes: Iterable[int] = ALL) -> Iterator[tuple[int,
             yield row, found
 
 
-def events_of(found: Result) -> Iterator[str]:
-    """What happened to one request, in words to be counted; each once for each time."""
-    if "refused" in found:
-        yield f"refused: {found['refused']}"
-        return
-    record = found["record"]
-    places = {e["name"]: e["place"] for e in record["endpoints"]}
-    yield f"ended: {record['finish_reason'] or found['error']}"
-    yield "paced" if record["pace"]["pace_tps"] else "unpaced"
-    if record["pace"]["late_tokens"]:
-        yield "answers with late tokens"
-    for move in record["transfers"]:
-        way = f"{places[move['source']]} to {places[move['target']]}"
-        gone = move["outcome"] == "switched"
-        yield f"migration {way}: switched" if gone else f"migration abandoned: {move['outcome']}"
-    failed: set[str] = set()
-    for tried in record["tries"]:
-        yield f"attempt: {tried['outcome']}"
-        if tried["role"] == "takeover":
-            yield "failover in mid answer"
-        if tried["endpoint"] in failed:
-            yield "retry of an endpoint that failed"
-        elif failed and tried["role"] == "starter":
-            yield "start after a failure elsewhere"
-        if tried["failure"]:
-            failed.add(tried["endpoint"])
-            yield f"failure: {tried['failure']}"
-        if tried["cold"]:
-            yield "attempt with a model to be loaded"
-        if tried["cached_tokens"]:
-            yield "attempt with a kept prefill"
-        if tried["endpoint"] == "backup":
-            yield "attempt at the backup"
-    for rest in record["rested"]:
-        yield f"deprioritised: {rest['reason']}"
-    for withheld in record["withheld"]:
-        yield f"budget cut: {withheld['what']}, {withheld['why']}"
-    for charge in record["ledger"]["charges"]:
-        if charge["prompt_tokens"] or charge["completion_tokens"]:
-            yield f"charged: {charge['phase']}"
-    for limit in record["budget"]:
-        yield f"under a budget: {limit}"
-
-
-def table(counts: Mapping[str, Counter[str]]) -> str:
-    """Events by preset, as Markdown."""
-    events = sorted(set().union(*counts.values()))
-    lines = [f"| | {' | '.join(counts)} |", "|---|" + "---:|" * len(counts)]
-    lines += [f"| {event} | {' | '.join(str(c[event] or '') for c in counts.values())} |" for event in events]
-    return "\n".join(lines)
-
-
 def record(presets: list[str]) -> None:
     """Keep the digests of today's code."""
     for preset in presets:
@@ -119,21 +66,15 @@ def record(presets: list[str]) -> None:
 
 
 def check(presets: list[str], episodes: range) -> int:
-    """Print what differs, and what is common among the requests that do; returns how many there are."""
+    """Print what differs; returns how many requests do."""
     total = 0
     for preset in presets:
-        rows: list[int] = []
-        seen: Counter[str] = Counter()
-        for row, found in differing(preset, episodes):
-            if len(rows) < _SHOWN:
-                print(f"== {preset} {row}", dump(found), sep="\n")
-            rows.append(row)
-            seen.update(set(events_of(found)))
-        total += len(rows)
-        print(f"{preset}: {len(rows)} of {len(episodes) * EPISODE} requests differ")
-        if rows:
-            print(f"  rows {rows[:20]}{' ...' if len(rows) > 20 else ''}")
-            print("  among them", *(f"{n:6d} with {event}" for event, n in seen.most_common()), sep="\n  ")
+        found = list(differing(preset, episodes))
+        for row, result in found[:_SHOWN]:
+            print(f"== {preset} {row}", dump(result), sep="\n")
+        print(f"{preset}: {len(found)} of {len(episodes) * EPISODE} requests differ")
+        print(f"  rows {[row for row, _ in found[:20]]}")
+        total += len(found)
     return total
 
 
@@ -147,7 +88,6 @@ def main() -> int:
     act = parser.add_mutually_exclusive_group(required=True)
     act.add_argument("--record", nargs="*", choices=PRESETS, help="keep the digests of today's code")
     act.add_argument("--check", nargs="*", choices=PRESETS, help="print the requests that differ")
-    act.add_argument("--stats", nargs="*", choices=PRESETS, help="count what occurs")
     act.add_argument("--dump", nargs=2, metavar=("PRESET", "ROW"), help="print the result of one request")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="only so many (whole hundreds)")
     given = parser.parse_args()
@@ -157,9 +97,6 @@ def main() -> int:
         print(dump(dict(results(given.dump[0], [row // EPISODE]))[row]))
     elif given.record is not None:
         record(given.record or [*PRESETS])
-    elif given.stats is not None:
-        presets = given.stats or PRESETS
-        print(table({p: Counter(e for _, r in results(p, first) for e in events_of(r)) for p in presets}))
     elif given.check is not None:
         return 1 if check(given.check or [*PRESETS], first) else 0
     return 0

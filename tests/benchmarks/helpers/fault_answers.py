@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -75,7 +75,13 @@ async def asked(
     try:
         messages = [{"role": "user", "content": prompt}]
         stream = await create(messages=messages, max_tokens=limit, temperature=0, stream=True, **more)
-        await _read(stream, began, got, on_chunk)
+        async for chunk in stream:
+            if chunk.choices:
+                if content := chunk.choices[0].delta.content:
+                    got.text += content
+                    got.times.append(time.monotonic() - began)
+                    on_chunk(len(got.times))
+                got.finish = chunk.choices[0].finish_reason or got.finish
         route = getattr(stream, "route", None)
     except Exception as error:  # noqa: BLE001 - whatever it is, the answer is broken
         got.error = type(error).__name__
@@ -85,13 +91,3 @@ async def asked(
         if inspect.iscoroutinefunction(getattr(stream, "close", None)):
             await stream.close()
     return got, route
-
-
-async def _read(stream: AsyncIterator[Any], began: float, got: Got, on_chunk: Callable[[int], None]) -> None:
-    async for chunk in stream:
-        if chunk.choices:
-            if content := chunk.choices[0].delta.content:
-                got.text += content
-                got.times.append(time.monotonic() - began)
-                on_chunk(len(got.times))
-            got.finish = chunk.choices[0].finish_reason or got.finish

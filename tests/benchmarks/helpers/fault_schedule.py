@@ -103,17 +103,17 @@ def _turn(rng: random.Random) -> Turn:
 def _of_the_server(rng: random.Random, limit: int) -> Fault:
     after = rng.randint(1, limit - 2)
     if rng.random() < 0.12:
-        silent = [Fault(Kind.STALL, Moment.HEAD), Fault(Kind.STALL, Moment.FIRST)]
-        silent.append(Fault(Kind.STALL, Moment.MIDDLE, tokens=after))
-        return rng.choice((Fault(Kind.BLACK_HOLE, Moment.CONNECT), *silent))
+        stalls = [Fault(Kind.STALL, moment) for moment in (Moment.HEAD, Moment.FIRST)]
+        middle = Fault(Kind.STALL, Moment.MIDDLE, tokens=after)
+        return rng.choice((Fault(Kind.BLACK_HOLE, Moment.CONNECT), *stalls, middle))
     moment = rng.choice((Moment.CONNECT, Moment.HEAD, Moment.FIRST, *(Moment.MIDDLE,) * 4, Moment.LAST))
-    match moment:
-        case Moment.CONNECT:
-            return Fault(rng.choice((Kind.REFUSE, *_ENDS)), moment)
-        case Moment.HEAD:
-            refusals = [refusal(status) for status in (429, 500, 502, 503)]
-            return rng.choice((*(Fault(kind, moment) for kind in _ENDS), *refusals, Fault(Kind.PAGE)))
-    garbage = Fault(Kind.GARBAGE, moment, tokens=after, body=b"data: {oops\n\n")
-    error = Fault(Kind.ERROR, moment, tokens=after, body=_ERROR)
+    if moment is Moment.CONNECT:
+        return Fault(rng.choice((Kind.REFUSE, *_ENDS)), moment)
+    if moment is Moment.HEAD:
+        refusals = [refusal(status) for status in (429, 500, 502, 503)]
+        return rng.choice((*(Fault(kind, moment) for kind in _ENDS), *refusals, Fault(Kind.PAGE)))
+    bodies = {Kind.GARBAGE: b"data: {oops\n\n", Kind.ERROR: _ERROR}
     ends = [Fault(kind, moment, tokens=after) for kind in (*_ENDS, Kind.END)]
-    return rng.choice((*ends, garbage, error))
+    return rng.choice(
+        (*ends, *(Fault(kind, moment, tokens=after, body=body) for kind, body in bodies.items()))
+    )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 
@@ -41,38 +40,21 @@ class Heard:
         return "".join(texts)
 
 
-class Witness(httpx2.AsyncBaseTransport):
+class Witness(httpx2.AsyncHTTPTransport):
     """The HTTP transport of one client; `heard` has its requests for answers in order."""
 
     def __init__(self) -> None:
+        super().__init__(verify=False)
         self.heard: list[Heard] = []
-        self._inner = httpx2.AsyncHTTPTransport(verify=False)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(await request.aread() or b"{}")
         heard = Heard(str(body.get("prompt", "")).rpartition(ANSWER)[2])
         if request.method == "POST":
             self.heard.append(heard)
-        response = await self._inner.handle_async_request(request)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Listening(response.stream, heard)
+        response = await super().handle_async_request(request)
+        response.stream = _Overheard(response.stream, heard)
         return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Listening(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, heard: Heard) -> None:
-        self._inner, self._heard = inner, heard
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._inner:
-            self._heard.raw += part
-            yield part
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class Device(LlamaCppEndpoint):
@@ -84,25 +66,29 @@ class Device(LlamaCppEndpoint):
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> Any:  # noqa: B008 - frozen
         # A word that the reader has and that has to be written again is swallowed inside; what comes begins behind it.
-        heard = Heard(prefix.text)
-        self.heard.append(heard)
-        return _Overheard(super().open(request, prefix), heard)
+        self.heard.append(Heard(prefix.text))
+        return _Overheard(super().open(request, prefix), self.heard[-1])
 
 
-class _Overheard:
-    """An attempt and its witness."""
+class _Overheard(httpx2.AsyncByteStream):
+    """A response's bytes, or an attempt's events, and their witness."""
 
     def __init__(self, inner: Any, heard: Heard) -> None:
-        self._inner, self._heard = inner, heard
+        self._inner, self._heard, self._events = inner, heard, aiter(inner)
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> Any:
         return self
 
     async def __anext__(self) -> Any:
-        event = await self._inner.__anext__()
-        if isinstance(event, list):
+        event = await anext(self._events)
+        if isinstance(event, bytes):
+            self._heard.raw += event
+        elif isinstance(event, list):
             self._heard.parts += [delta.text for delta in event]
         return event
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
