@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from typing import overload
 
 import numpy as np
@@ -47,9 +48,9 @@ class Empirical:
         """Seconds at those levels, float64, shape (knots,), non-decreasing; read-only."""
         return self._values
 
-    def __reduce__(self) -> tuple[type[Empirical], tuple[Floats, Floats]]:
+    def __reduce__(self) -> tuple[Callable[[Floats, Floats], Empirical], tuple[Floats, Floats]]:
         # The views cannot be pickled or copied; `__init__` makes new ones.
-        return type(self), (self._levels, self._values)
+        return _unpickled, (self._levels, self._values)
 
     @classmethod
     def from_samples(cls, values: ArrayLike, *, weights: ArrayLike | None = None) -> Empirical:
@@ -194,3 +195,8 @@ def _between(x: Floats, xs: Floats, ys: Floats, upper: NDArray[np.intp]) -> Floa
     at_knot = (width <= 0) | (xs[upper] == x)
     part = np.where(at_knot, 1.0, (x - xs[lower]) / np.where(width > 0, width, 1.0))
     return np.where(at_knot, ys[upper], ys[lower] + (ys[upper] - ys[lower]) * part)
+
+
+def _unpickled(levels: Floats, values: Floats) -> Empirical:
+    """Arrays that lie anywhere in a message (Dask's, say) may not be aligned; a view cannot read those."""
+    return Empirical(np.require(levels, requirements="A"), np.require(values, requirements="A"))
