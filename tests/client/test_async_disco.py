@@ -1,15 +1,13 @@
-"""The clients as an application has them: real models on both sides, wrong configurations, threads and HTTP clients."""
+"""The clients as an application has them: real models on both sides, wrong configurations, errors."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-import httpx2
 import openai
 import pytest
 from defects.asking import create, device, preset, text_of
-from scripted_server import chunk, sse
 
 import disco
 from disco import AsyncDisco, Disco
@@ -63,24 +61,6 @@ def test_a_wrong_configuration_says_what_to_write_instead(arguments, says, monke
         AsyncDisco(**arguments)
 
 
-def test_routed_requests_go_through_the_http_client_of_the_application():
-    seen, body = [], sse(chunk("It is "), chunk("wide."), chunk(finish="stop"))
-
-    def handle(request):
-        seen.append(request.url.path)
-        return httpx2.Response(
-            200, headers={"content-type": "text/event-stream"}, stream=httpx2.ByteStream(body)
-        )
-
-    own = httpx2.Client(transport=httpx2.MockTransport(handle))
-    with own, Disco(policy=preset("server_only"), http_client=own, **KEY) as one:
-        assert create(one).choices[0].message.content == "It is wide."
-        with create(one, stream=True) as stream:
-            assert "".join(c.choices[0].delta.content or "" for c in stream) == "It is wide."
-            assert (stream.writer, stream.route.winner) == ("server", "server")
-    assert [path.rpartition("/")[2] for path in seen] == ["completions"] * 2
-
-
 def test_errors_of_the_synchronous_client_are_those_of_the_sdk_and_keep_what_was_written():
     dies = device(answer_tokens=9, decode_tps=1000.0, fault=Fault(after_tokens=3))
     with Disco(local=dies, policy="private", max_retries=0) as one:
@@ -92,11 +72,6 @@ def test_errors_of_the_synchronous_client_are_those_of_the_sdk_and_keep_what_was
             one.files.list()
         with pytest.raises(TypeError, match="messages"):
             one.chat.completions.create(model="m")
-
-
-def test_the_local_model_asked_for_by_its_name_answers():
-    with Disco(local=device(), policy=preset("server_only"), base_url="http://127.0.0.1:9/v1", **KEY) as one:
-        assert create(one, model="local/device").route.winner == "device"
 
 
 FORGETS = """

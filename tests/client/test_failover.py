@@ -67,16 +67,6 @@ async def test_a_backup_answers_for_a_dead_server_with_its_own_key_and_model_and
     assert backup.http_client.is_closed
 
 
-async def test_once_the_first_server_is_known_to_be_dead_the_backup_takes_its_place():
-    server = Server(GONE)
-    async with asking(server, backups=[server.backup(WHOLE)], local=here()) as one:
-        for _ in range(2):  # the device comes first while the server is only suspected
-            assert tried(await ask(one)) == [("server", "connection"), ("device", None)]
-        last = await ask(one)
-    assert tried(last) == [("backup-1", None)]
-    assert [r.endpoint for r in last.route.deprioritised] == ["server"]
-
-
 async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
     server = Server(WHOLE, GONE)
     dear = server.backup(WHOLE, price=(9.0, 9.0))
@@ -102,18 +92,14 @@ async def test_backups_are_asked_cheapest_first_and_unused_when_nothing_fails():
         ([{"continuation": "magic"}], "Unknown continuation method"),
     ],
 )
-def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message):
+def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     given = [Backup(**{"base_url": "http://b/v1", "api_key": "k", "model": "m", **b}) for b in backups]
     for kind in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match=message):
             kind(api_key=KEY, base_url="http://a/v1", backups=given)
-
-
-def test_backups_without_a_first_server_or_of_another_kind_are_refused(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    backup = Backup(base_url="http://b/v1", api_key="k", model="m")
     with pytest.raises(ConfigurationError, match="need a first server"):
-        AsyncDisco(local=here(), backups=[backup])
+        AsyncDisco(local=here(), backups=[Backup(base_url="http://b/v1", api_key="k", model="m")])
     with pytest.raises(ConfigurationError, match=r"contains a str\. Write disco\.Backup"):
         AsyncDisco(api_key=KEY, backups=["http://b/v1"])
 

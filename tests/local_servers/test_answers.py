@@ -22,7 +22,7 @@ from quirks.ollama import Ollama
 from quirks.server import KnownText, running
 from scripted_server import answer as answering
 from scripted_server import scripted_server
-from security.test_local_only import recording
+from security.recorder import recording
 
 from disco import AsyncDisco, LocalServer
 from disco.endpoints.continuation import Continuation
