@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import anyio
-import moved_clock
 import pytest
 from defects.asking import client, create, preset, tried
 from defects.asking import device as simulated
+from faults.in_memory import anyio_backend  # noqa: F401 - a fixture
 
 from disco import AsyncDisco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
@@ -16,11 +16,6 @@ from disco.errors import FailureKind
 pytestmark = pytest.mark.anyio
 
 HERE, THERE = ("device", None), ("server", None)
-
-
-@pytest.fixture
-def anyio_backend():
-    return moved_clock.virtual("trio")
 
 
 def failing(kind: str = "connection", after_s: float = 0.0) -> SimulatedProfile:

@@ -22,7 +22,6 @@ from disco.errors import FailureKind
 
 pytestmark = pytest.mark.anyio
 
-SEA = [{"role": "user", "content": "Tell me about the sea."}]
 DEVICE_IS_DEAR = 1e-6
 
 
@@ -102,24 +101,14 @@ def test_options_are_a_dict_and_what_is_not_discos_is_left_alone():
     assert take_options(None) == take_options({"disco": {}}) == (NO_OPTIONS, None)
 
 
-async def test_defaults_hold_for_every_way_of_asking_and_can_be_taken_back():
+async def test_defaults_hold_for_copies_and_responses_and_can_be_taken_back():
     routes = []
-    async with client(
-        preset("server_only"), default_options={"local_only": True}, on_route=routes.append
-    ) as c:
+    given = {"default_options": {"local_only": True}, "on_route": routes.append}
+    async with client(preset("server_only"), **given) as c:
         assert (await create(c)).route.winner == "device"
         assert (await create(c, disco={"local_only": False})).route.winner == "server"
-        raw = await c.with_options(timeout=20).chat.completions.with_raw_response.create(
-            model="m", messages=SEA
-        )
-        assert raw.parse().choices[0].message.content
-        assert (await c.responses.create(model="m", input="sea")).output_text
-        assert [route.winner for route in routes] == ["device", "server", "device", "device"]
-        for way in (c.embeddings.create(model="m", input="sea"), c.files.list()):
-            with pytest.raises(disco.NoEndpointError):
-                await way
-        assert str(c.websocket_base_url).endswith(".invalid")
-        assert [m.id async for m in c.models.list()] == ["local/device"]
+        assert (await c.with_options(timeout=20).responses.create(model="m", input="sea")).output_text
+    assert [route.winner for route in routes] == ["device", "server", "device"]
 
 
 async def test_options_reach_no_server():

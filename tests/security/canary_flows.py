@@ -74,11 +74,6 @@ def device(**profile: Any) -> SimulatedEndpoint:
 TEXT_ITSELF = ("Delta", "Release", "DiscoStream", "SimulatedProfile")
 
 
-@functools.cache
-def is_printed(kind: type) -> bool:
-    return str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
-
-
 class Journal:
     """Everything an application could print: objects, exceptions, log lines, spans, metrics, records."""
 
@@ -99,8 +94,9 @@ class Journal:
 
     def objects(self) -> None:
         """The repr of everything of disco's that has come to be since `main` began."""
-        for thing in [thing for thing in gc.get_objects() if is_printed(type(thing))]:
-            self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
+        for thing in [thing for thing in gc.get_objects() if str(type(thing).__module__).startswith("disco")]:
+            if type(thing).__name__ not in TEXT_ITSELF:
+                self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
 
     def write(self, line: str) -> None:
         if line not in self.seen:
@@ -216,9 +212,9 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
     async def provide() -> str:
         return KEY
 
-    bearer = {"Authorization": f"Bearer {KEY}"}
-    placed: list[dict[str, Any]] = [{"default_headers": bearer}, {"default_query": {"api-key": KEY}}]
-    for more in ({"api_key": provide}, *({"api_key": "placeholder-key", **more} for more in placed)):
+    other = {"api_key": "placeholder-key"}
+    bearer = {"default_headers": {"Authorization": f"Bearer {KEY}"}}
+    for more in ({"api_key": provide}, {**other, **bearer}, {**other, "default_query": {"api-key": KEY}}):
         async with made(FAILURES["401"], log, journal, **more) as client:
             for way, call in ways(client).items():
                 await attempt(journal, f"{set(more)}, {way}", call)

@@ -50,6 +50,17 @@ COMMAND = (
     "from disco.cli import main; sys.exit(main())"
 )
 WITHIN_S = 600  # all of it takes seconds
+SCHEMA = {"type": "json_schema", "json_schema": {"name": PROMPT, "schema": PROMPT}}
+BAD: list[dict] = [
+    *({"messages": wrong} for wrong in (PROMPT, [PROMPT], [{"role": PROMPT, "content": "x"}])),
+    *({"messages": [{"role": "user", "content": wrong}]} for wrong in ([{"type": PROMPT}], {"x": PROMPT})),
+    {"messages": [{"role": "assistant", "tool_calls": PROMPT}]},
+    *({field: PROMPT} for field in ("stream", "temperature", "max_tokens", "seed", "tools", "disco", "n")),
+    *({"disco": {field: PROMPT}} for field in ("pace_tps", "deadline_s", "budget_class")),
+    *({field: PROMPT} for field in ("modalities", "stream_options", "stop", "logit_bias")),
+    {"tools": [{"type": "function", "function": {"name": PROMPT, "parameters": PROMPT}}]},
+    *({"response_format": wrong} for wrong in ({"type": PROMPT}, SCHEMA)),
+]
 
 
 @pytest.fixture
@@ -147,11 +158,15 @@ def test_the_server_gives_nothing_away(process, tmp_path):
         ways = [(chats, {}), (chats, {"stream": True}), ("/v1/responses", {"input": PROMPT})]
         for path, more in [*ways, ("/v1/embeddings", {"input": PROMPT})] * 3:  # the last script repeats
             said.append(ask(path, {**body, **more, "max_retries": 0}))
-        bad = ({"messages": PROMPT}, {"disco": {"policy": PROMPT[:20]}})
-        said += [ask(chats, {**body, **more}) for more in bad]
+        bad = [ask(chats, {**body, **more}) for more in BAD]
+        own = [
+            each for each in bad if b"You sent" not in each
+        ]  # the others are the words of the server behind it
+        assert len(own) > 12
+        assert list(found_in(b"".join(own), TEXTS)) == []
         said += [ask(chats, body, key=f"{CALLERS_KEY}-wrong"), ask("/v1/models", None, key="wrong")]
         quiet = b"".join(ask(path, None) for path in ("/metrics", "/health", "/v1/nothing"))
-        assert list(found_in(b"".join(said), SECRETS)) == []
+        assert list(found_in(b"".join(said + bad), SECRETS)) == []
         assert list(found_in(quiet, SECRETS | TEXTS)) == []
         serve.send_signal(signal.SIGINT)
         assert serve.wait(WITHIN_S) == 0

@@ -129,15 +129,11 @@ CHATS = {
 }
 SERVERS_OWN = {
     "choices": lambda c, more: c.chat.completions.create(messages=HELLO, n=2, **more),
-    "choices raw": lambda c, more: c.chat.completions.with_raw_response.create(messages=HELLO, n=2, **more),
     "audio": lambda c, more: c.chat.completions.create(messages=HELLO, modalities=["text", "audio"], **more),
     "stored": lambda c, more: c.responses.create(input="hello", previous_response_id="resp_1", **more),
     "hosted tool": lambda c, more: c.responses.create(input="hello", tools=[{"type": "web_search"}], **more),
     "embeddings": lambda c, more: c.embeddings.create(input="hello", **more),
-    "completions": lambda c, more: c.completions.create(prompt="hello", **more),
     "completions stream": lambda c, more: c.completions.create(prompt="hello", stream=True, **more),
-    "transcript": lambda c, more: c.audio.transcriptions.create(file=b"x", **more),
-    "counting": lambda c, more: c.responses.input_tokens.count(input="hello", **more),
 }
 SAID = {
     "local_only": {"model": "gpt-4o-mini", "extra_body": LOCAL},
