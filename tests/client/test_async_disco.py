@@ -1,50 +1,19 @@
-"""The clients as an application has them: real models on both sides, wrong configurations, threads and HTTP clients."""
+"""The clients as an application has them: wrong configurations, errors."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-import httpx2
 import openai
 import pytest
-from defects.asking import create, device, preset, text_of
-from scripted_server import chunk, sse
+from defects.asking import create, device
+from watched import virtually
 
 import disco
 from disco import AsyncDisco, Disco
-from disco.endpoints.continuation import Continuation
+from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_script import Fault
-
-KEY = {"api_key": "x"}
-
-
-@pytest.mark.real
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("source", "order", "anyio_backend"),
-    [("server", "break_before_make", "asyncio"), ("device", "make_before_break", "trio")],
-)
-async def test_an_answer_moves_between_real_endpoints_without_a_trace(
-    llama_server, thread_model, source, order
-):
-    """How the server continues is found out at first, and known to copies."""
-    policy = preset(f"{source}_only", order=order, pace_tps=5.0, rate=0.0 if source == "server" else 1e-6)
-    auto = Continuation(method="auto", template=str(llama_server.gguf))
-    at = {"base_url": llama_server.base_url, "continuation": auto, **KEY}
-    async with AsyncDisco(local=thread_model, policy=policy, **at) as one:
-        await one.warm_up()
-        asker = one.with_options(timeout=60)
-        assert asker.server.capabilities("any").continues
-        stream = await create(asker, model=llama_server.model, stream=True, max_tokens=50, temperature=0)
-        text, route = await text_of(stream), stream.route
-    assert [t.outcome for t in route.migrations][-1] == "switched"
-    assert [p.endpoint for p in route.segments] == [source, "device" if source == "server" else "server"]
-    assert route.seamless
-    assert route.segments[-1].end_char == len(text)
-    assert route.answer_tokens <= 50
-    cut = route.segments[0].end_char  # between words
-    assert text[cut].isspace() or not text[cut].isalnum() or not text[cut - 1].isalnum()
 
 
 @pytest.mark.parametrize(
@@ -63,24 +32,6 @@ def test_a_wrong_configuration_says_what_to_write_instead(arguments, says, monke
         AsyncDisco(**arguments)
 
 
-def test_routed_requests_go_through_the_http_client_of_the_application():
-    seen, body = [], sse(chunk("It is "), chunk("wide."), chunk(finish="stop"))
-
-    def handle(request):
-        seen.append(request.url.path)
-        return httpx2.Response(
-            200, headers={"content-type": "text/event-stream"}, stream=httpx2.ByteStream(body)
-        )
-
-    own = httpx2.Client(transport=httpx2.MockTransport(handle))
-    with own, Disco(policy=preset("server_only"), http_client=own, **KEY) as one:
-        assert create(one).choices[0].message.content == "It is wide."
-        with create(one, stream=True) as stream:
-            assert "".join(c.choices[0].delta.content or "" for c in stream) == "It is wide."
-            assert (stream.writer, stream.route.winner) == ("server", "server")
-    assert [path.rpartition("/")[2] for path in seen] == ["completions"] * 2
-
-
 def test_errors_of_the_synchronous_client_are_those_of_the_sdk_and_keep_what_was_written():
     dies = device(answer_tokens=9, decode_tps=1000.0, fault=Fault(after_tokens=3))
     with Disco(local=dies, policy="private", max_retries=0) as one:
@@ -94,9 +45,23 @@ def test_errors_of_the_synchronous_client_are_those_of_the_sdk_and_keep_what_was
             one.chat.completions.create(model="m")
 
 
-def test_the_local_model_asked_for_by_its_name_answers():
-    with Disco(local=device(), policy=preset("server_only"), base_url="http://127.0.0.1:9/v1", **KEY) as one:
-        assert create(one, model="local/device").route.winner == "device"
+def test_tokens_that_came_together_or_are_held_for_a_steady_pace_are_counted_down_as_they_are_read():
+    slow = Preset(dispatch={"policy": "device_only"}, playback={"pace_tps": 20, "max_hold_s": 0.4})
+
+    async def main(local, policy):
+        async with AsyncDisco(local=local, policy=policy) as client:
+            stream = await create(client, stream=True)
+            return [stream.buffered_tokens, *[stream.buffered_tokens async for c in stream if c.choices]]
+
+    burst = virtually(main, device(answer_tokens=12, packet_tokens=12), "private")
+    assert burst[0] == 12
+    assert sorted(set(burst), reverse=True) == list(range(12, -1, -1))
+    held = virtually(main, device(answer_tokens=40, decode_tps=200.0), slow)
+    assert 5 < max(held) <= 40
+    assert held[-1] == 0
+    settings = {"local": device(answer_tokens=12, packet_tokens=12), "policy": "private"}
+    with Disco(**settings) as client, create(client, stream=True) as stream:
+        assert stream.buffered_tokens == 12
 
 
 FORGETS = """

@@ -11,7 +11,7 @@ from faults.in_memory import SILENCE, MemoryServer, Reply, anyio_backend  # noqa
 from scripted_server import chunk, sse, usage
 
 from disco import AsyncDisco, Disco
-from disco.dispatch import Preset, load_preset
+from disco.dispatch import Preset
 from disco.errors import BudgetExceededError, ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -53,16 +53,6 @@ async def test_a_budget_is_spent_to_the_end_and_then_refused():
         assert "sea" not in error.message
         assert 5 * 52 <= spent <= 600
         assert one.router.limiter.left(0.0) == {"server_tokens": 600 - spent}
-
-
-async def test_without_money_the_device_answers():
-    server, one = paid(reply(40), local=here(), usd=1e-6, price=(1.0, 2.0))
-    async with one:
-        route = (await create(one)).route
-    assert route.winner == "device"
-    assert [(w.endpoint, w.what, w.why) for w in route.budget_cuts] == [("server", "start", "spent")]
-    assert route.to_dict()["budget"]["server_usd"]["left"] == 1e-6
-    assert server.requests == []
 
 
 async def test_a_server_is_told_of_a_lowered_limit_and_the_device_writes_on():
@@ -130,6 +120,7 @@ async def test_another_policy_or_a_copy_does_not_get_around_the_clients_budget()
         answer = await create(one, disco={"policy": "fast", "budget_class": "urgent"})
         assert [name for name, _ in answer.route.starts] == ["device"]
         assert (await create(one.with_options(timeout=5.0))).route.winner == "device"
+    assert [(w.endpoint, w.what, w.why) for w in answer.route.budget_cuts] == [("server", "start", "spent")]
     assert server.requests == []
 
 
@@ -140,6 +131,12 @@ async def test_money_needs_a_price():
             await create(one, model="nobody-knows-me")
         spent = (await create(one)).route.budget["server_usd"]["spent"]
     assert spent == pytest.approx(12 * 0.15e-6 + 4 * 0.6e-6)
+
+
+def test_a_budget_takes_the_place_of_the_presets():
+    policy = Preset(limits={"server_tokens": 10, "server_usd": 2.0, "window_s": 60})
+    limits = AsyncDisco(local=here(), policy=policy, budget={"server_usd": 1.0}).router.preset.limits
+    assert (limits.server_tokens, limits.server_usd, limits.window_s) == (10, 1.0, 60)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +154,3 @@ def test_a_budget_that_makes_no_sense_is_refused(budget, says):
     for kind in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match=says):
             kind(local=here(), budget=budget)
-
-
-def test_a_budget_takes_the_place_of_the_presets():
-    policy = Preset(limits={"server_tokens": 10, "server_usd": 2.0, "window_s": 60})
-    limits = AsyncDisco(local=here(), policy=policy, budget={"server_usd": 1.0}).router.preset.limits
-    assert (limits.server_tokens, limits.server_usd, limits.window_s) == (10, 1.0, 60)
-    assert not load_preset("balanced").limits.budgets

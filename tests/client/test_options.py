@@ -22,7 +22,6 @@ from disco.errors import FailureKind
 
 pytestmark = pytest.mark.anyio
 
-SEA = [{"role": "user", "content": "Tell me about the sea."}]
 DEVICE_IS_DEAR = 1e-6
 
 
@@ -67,7 +66,6 @@ def test_a_wrong_value_is_refused_by_name(name, values, says):
 @pytest.mark.parametrize(
     ("kind", "options", "says"),
     [
-        (AsyncDisco, {"policy": "fats"}, "Did you mean 'fast'"),
         (Disco, {"policy": "fats"}, "Did you mean 'fast'"),
         (AsyncDisco, {"local_only": True}, "no local model is configured"),
         (AsyncDisco, {"policy": "private"}, "no local model is configured"),
@@ -78,9 +76,7 @@ def test_defaults_that_no_request_could_keep_to_are_refused(kind, options, says)
         kind(api_key="x", default_options=options)
 
 
-VALID = {
-    "preset": "fast", "local_only": True, "pace_tps": 5, "migrate": False, "deadline_s": 9.0, "budget_class": "urgent"
-}  # fmt: skip
+VALID = {"preset": "fast", "local_only": True, "pace_tps": 5, "migrate": False, "deadline_s": 9.0}
 given_options = st.dictionaries(st.sampled_from(sorted(VALID)), st.booleans()).map(
     lambda given: {name: VALID[name] if has_value else None for name, has_value in given.items()}
 )
@@ -105,34 +101,14 @@ def test_options_are_a_dict_and_what_is_not_discos_is_left_alone():
     assert take_options(None) == take_options({"disco": {}}) == (NO_OPTIONS, None)
 
 
-@pytest.mark.parametrize("kind", [AsyncDisco, Disco])
-def test_copies_keep_the_defaults_and_add_to_them(kind):
-    made = kind(api_key="x", default_options={"pace_tps": 5, "migrate": False})
-    copy = made.with_options(default_options={"pace_tps": None, "deadline_s": 9.0}).with_options(timeout=3)
-    inner, first = (copy, made) if kind is AsyncDisco else (copy.routed, made.routed)
-    assert inner.default_options == RequestOptions(pace_tps=None, migrate=False, deadline_s=9.0)
-    assert first.default_options == RequestOptions(pace_tps=5, migrate=False)
-    assert inner.timeouts.gap_s == 3
-
-
-async def test_defaults_hold_for_every_way_of_asking_and_can_be_taken_back():
+async def test_defaults_hold_for_copies_and_responses_and_can_be_taken_back():
     routes = []
-    async with client(
-        preset("server_only"), default_options={"local_only": True}, on_route=routes.append
-    ) as c:
+    given = {"default_options": {"local_only": True}, "on_route": routes.append}
+    async with client(preset("server_only"), **given) as c:
         assert (await create(c)).route.winner == "device"
         assert (await create(c, disco={"local_only": False})).route.winner == "server"
-        raw = await c.with_options(timeout=20).chat.completions.with_raw_response.create(
-            model="m", messages=SEA
-        )
-        assert raw.parse().choices[0].message.content
-        assert (await c.responses.create(model="m", input="sea")).output_text
-        assert [route.winner for route in routes] == ["device", "server", "device", "device"]
-        for way in (c.embeddings.create(model="m", input="sea"), c.files.list()):
-            with pytest.raises(disco.NoEndpointError):
-                await way
-        assert str(c.websocket_base_url).endswith(".invalid")
-        assert [m.id async for m in c.models.list()] == ["local/device"]
+        assert (await c.with_options(timeout=20).responses.create(model="m", input="sea")).output_text
+    assert [route.winner for route in routes] == ["device", "server", "device"]
 
 
 async def test_options_reach_no_server():
@@ -259,10 +235,8 @@ async def test_what_no_endpoint_could_answer_is_refused_wherever_it_would_be_ans
 
 def test_so_it_is_by_the_synchronous_client_and_for_responses_but_not_what_only_some_servers_refuse():
     with Disco(local=device(), policy=preset("device_only")) as one:
-        for wrong, param in WRONG:
-            with pytest.raises(openai.BadRequestError) as caught:
-                create(one, **wrong)
-            assert caught.value.param == param
+        with pytest.raises(openai.BadRequestError, match="stream_options"):
+            create(one, stream_options=5)
         for wrong in ({"max_output_tokens": 0}, {"temperature": -1}):
             with pytest.raises(openai.BadRequestError) as caught:
                 one.responses.create(model="m", input="Hi", **wrong)

@@ -10,14 +10,13 @@ from faults.in_memory import MemoryServer, Reply, anyio_backend  # noqa: F401 - 
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from scripted_device import ScriptedDevice
 from scripted_server import chunk, sse
 
 import disco
 from disco import AsyncDisco, Disco
 from disco.client.responses.responses_request import chat_body
-from disco.endpoints.contract import Attempt, Capabilities, Endpoint
 from disco.events import Delta, DeltaKind, Ended, ToolCallDelta, Usage
-from disco.request import Prefix
 
 pytestmark = pytest.mark.anyio
 
@@ -70,38 +69,13 @@ ANSWER = [
 ]
 
 
-class TypedAttempt(Attempt):
-    usage = Usage(5, 9)
-
-    def __init__(self, batches: list[list[Delta]]) -> None:
-        self._left = [*batches, Ended("tool_calls", self.usage)]
-
-    async def __anext__(self) -> list[Delta] | Ended:
-        if not self._left:
-            raise StopAsyncIteration
-        return self._left.pop(0)
-
-    async def aclose(self) -> None:
-        self._left.clear()
-
-
-class TypedEndpoint(Endpoint):
+def typed_device(batches=ANSWER) -> ScriptedDevice:
     """It has no vendor's chunks."""
-
-    name, place = "typed", "device"
-
-    def __init__(self, batches=ANSWER) -> None:
-        self._batches = batches
-
-    def capabilities(self, model=None) -> Capabilities:
-        return Capabilities(features=None)
-
-    def open(self, request, prefix=Prefix(), *, wants=frozenset()) -> TypedAttempt:  # noqa: B008
-        return TypedAttempt(self._batches)
+    return ScriptedDevice(lambda _: [*batches, Ended("tool_calls", Usage(5, 9))])
 
 
 def typed(batches=ANSWER) -> AsyncDisco:
-    return AsyncDisco(local=TypedEndpoint(batches), policy="private")
+    return AsyncDisco(local=typed_device(batches), policy="private")
 
 
 def server_of(*chunks) -> MemoryServer:
@@ -155,7 +129,7 @@ async def test_chunks_are_what_servers_write(batches):
 
 
 def test_the_synchronous_client_and_its_stream_helper():
-    with Disco(local=TypedEndpoint(), policy="private") as one:
+    with Disco(local=typed_device(), policy="private") as one:
         check(one.chat.completions.create(**ASKED).choices[0].message)
         with one.chat.completions.stream(**ASKED) as stream:
             done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
@@ -233,17 +207,14 @@ async def test_a_cut_answer_is_incomplete_and_says_why_and_an_empty_one_is_an_an
 @pytest.mark.parametrize(
     "more",
     [
+        *({"tools": tools} for tools in ([{"type": "web_search"}], "text", ["text"])),
+        *({"text": text} for text in ("plain", {"format": "json"})),
         {"previous_response_id": "resp_123"},
-        {"tools": [{"type": "web_search"}]},
         {"background": True},
         {"input": [{"type": "item_reference", "id": "msg_1"}]},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
         {"include": ["file_search_call.results"]},
         {"something_new": 1},
-        {"tools": "text"},
-        {"tools": ["text"]},
-        {"text": "plain"},
-        {"text": {"format": "json"}},
         {"reasoning": "high"},
     ],
     ids=str,

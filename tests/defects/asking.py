@@ -24,13 +24,8 @@ def preset(
 ) -> Preset:
     """A policy and its options; `order` of a move, None for no moves; `rate`: 0 makes the device free."""
     migration = {"enabled": False} if order is None else {"enabled": True, "order": order}
-    return Preset(
-        name="defects",
-        dispatch={"policy": policy, **more},
-        cost={"exchange_rate": rate},
-        playback={"pace_tps": pace_tps},
-        migration=migration,
-    )
+    parts = {"playback": {"pace_tps": pace_tps}, "migration": migration}
+    return Preset(name="defects", dispatch={"policy": policy, **more}, cost={"exchange_rate": rate}, **parts)
 
 
 def device(**profile: Any) -> SimulatedEndpoint:

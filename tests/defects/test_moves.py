@@ -180,28 +180,22 @@ async def test_an_answer_with_odd_usage_completes_is_charged_and_gives_its_reser
     end = {**chunk(), "choices": [], "usage": counts}
     server = MemoryServer(Reply([sse(chunk("The sea "), chunk("is wide."), chunk(finish="stop"), end)]))
     spent, budget = 0.0, {"server_tokens": 2000, "window_s": 3600.0}
-    for given in (None, budget):
-        async with client(server, policy=preset("server_only"), budget=given) as one:
-            for stream in [True, False, True][: 1 if name == "huge" else 3]:  # which may use the budget up
-                answer = await ask(one, stream=stream)
-                route = answer.route
-                assert (answer.text, tried(answer), route.finish_reason) == (
-                    "The sea is wide.",
-                    [("server", None)],
-                    "stop",
-                )
-                assert 0 <= route.cost < math.inf
-                (only,) = route.attempts
-                assert min(only.prompt_tokens, only.completion_tokens, only.cached_tokens) >= 0
-                json.loads(route.to_json())
-                if given:
-                    facts = route.budget["server_tokens"]
-                    spent += facts["spent"]
-                    assert facts["spent"] >= 0
-                    if name == "huge":
-                        assert 0 <= facts["left"] <= 2000
-                    else:  # some ten tokens of a prompt and a few of an answer; what was not used came back
-                        assert (facts["spent"] <= 100, facts["left"]) == (True, 2000 - spent)
+    async with client(server, policy=preset("server_only"), budget=budget) as one:
+        for stream in [True, False, True][: 1 if name == "huge" else 3]:  # which may use the budget up
+            answer = await ask(one, stream=stream)
+            told = (answer.text, tried(answer), answer.route.finish_reason)
+            assert told == ("The sea is wide.", [("server", None)], "stop")
+            assert 0 <= answer.route.cost < math.inf
+            (only,) = answer.route.attempts
+            assert min(only.prompt_tokens, only.completion_tokens, only.cached_tokens) >= 0
+            json.loads(answer.route.to_json())
+            facts = answer.route.budget["server_tokens"]
+            spent += facts["spent"]
+            assert facts["spent"] >= 0
+            if name == "huge":
+                assert 0 <= facts["left"] <= 2000
+            else:  # some ten tokens of a prompt and a few of an answer; what was not used came back
+                assert (facts["spent"] <= 100, facts["left"]) == (True, 2000 - spent)
 
 
 # With the number of characters that the first server writes, about a third.
@@ -242,34 +236,30 @@ async def moved(answer: str, dies_at: int, continuation: Continuation, *, repeat
     return text, chunks.route
 
 
-@pytest.mark.parametrize(("answer", "dies_at"), REPEATS, ids=["ha", "dna", "row", "cheer"])
+WAYS = {
+    "flags": (Continuation("flags"), 0, "continued"),
+    "told no echo": (Continuation("trailing", echoes=False), 0, "continued"),
+    "repeats as declared": (Continuation("prefix", echoes=True), -1, "echo"),
+    "nobody knows": (UNKNOWN, 0, "unproved"),
+}
+
+
 @pytest.mark.parametrize(
-    ("continuation", "repeats", "seam"),
+    ("answer", "dies_at", "continuation", "repeats", "seam"),
     [
-        (Continuation("flags"), 0, None),
-        (Continuation("trailing", echoes=False), 0, None),
-        (Continuation("prefix", echoes=True), -1, "echo"),
-        (UNKNOWN, 0, "unproved"),
+        *((*case, *way) for case in REPEATS for way in WAYS.values()),
+        # By the word shown last.
+        (PROSE, 40, UNKNOWN, -1, "echo"),
+        (PROSE, 40, UNKNOWN, 0, "continued"),
     ],
-    ids=["flags", "told-no-echo", "repeats as declared", "nobody knows"],
 )
 async def test_the_whole_answer_arrives_and_a_seam_that_nobody_knows_is_called_unproved(
     answer, dies_at, continuation, repeats, seam
 ):
     text, route = await moved(answer, dies_at, continuation, repeats=repeats)
     last = route.attempts[-1]
-    assert text == answer
-    assert route.seamless == (seam != "unproved")
-    assert seam in (None, last.seam)
-    if seam == "unproved":
-        assert last.written_chars - last.swallowed_chars == last.text_chars
-
-
-@pytest.mark.parametrize(("repeats", "seam"), [(-1, "echo"), (0, "continued")])
-async def test_where_nobody_knows_prose_proves_by_the_word_shown_last_what_the_seam_is(repeats, seam):
-    text, route = await moved(PROSE, 40, UNKNOWN, repeats=repeats)
-    last = route.attempts[-1]
-    assert (text, route.seamless, last.seam) == (PROSE, True, seam)
+    assert (text, last.seam, route.seamless) == (answer, seam, seam != "unproved")
+    assert last.written_chars - last.swallowed_chars == last.text_chars
     assert repeats == 0 or last.swallowed_chars == last.prefix_chars
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, quote_plus
 
-# Secrets. None may be seen anywhere.
+# Secrets. None may be seen anywhere. No canary has a character that URLs or JSON would escape.
 KEY = "sk-canary-8f3kQ27zLm1-key"
 CALLERS_KEY = "canary-Vt51xPq09-callers-key"
 HEADER = "canary-Hd77mNw31-header"
@@ -31,14 +29,7 @@ MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": P
 def forms(canary: str) -> set[bytes]:
     """A canary as it may be written down."""
     plain = canary.encode()
-    written = {
-        plain,
-        plain.upper(),
-        quote(canary).encode(),
-        quote_plus(canary).encode(),
-        repr(plain).encode(),
-    }
-    written |= {json.dumps(canary)[1:-1].encode(), plain.hex().encode(), canary.encode("utf-16-le")}
+    written = {plain, plain.upper(), plain.hex().encode(), canary.encode("utf-16-le")}
     for shift in range(3):  # in base64, what stands before moves it
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             coded = encode(b"\0" * shift + plain)

@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 from canaries import ANSWER, HEADER, KEY, MESSAGES, PASSWORD, PROMPT, SYSTEM, TOOL, TOOL_TEXT
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -28,14 +27,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from scripted_server import RESET, STREAM_HEAD, answer, chunk, piece, scripted_server, sse, stream, usage
 
-from disco import AsyncDisco, Backup, Disco, RouteLog
+from disco import AsyncDisco, Backup, RouteLog
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
-from disco.errors import EndpointFailure, FailureKind
-from disco.request import Request
+from disco.errors import FailureKind
 
 WORDS = [chunk(word + " ") for word in ANSWER.split()]
 GOOD = stream(sse(*WORDS, chunk(finish="stop"), usage(20, 10)))
@@ -52,14 +49,11 @@ def refusal(status: str, code: str, message: str = QUOTE) -> list[Any]:
 # What a server answers, by what goes wrong. All of them quote all they were sent.
 FAILURES: dict[str, list[Any]] = {
     "401": refusal("401 Unauthorized", "invalid_api_key"),
-    "401 as text": answer(QUOTE.encode(), status="401 Unauthorized", content_type="text/plain"),
     "429": refusal("429 Too Many Requests", "rate_limit_exceeded"),
     "400": refusal("400 Bad Request", "invalid_value"),
-    "422 of another shape": answer(json.dumps({"detail": [{"msg": QUOTE}]}).encode(), status="422 No"),
     "context": refusal("400 No", "context_length_exceeded", f"maximum context length exceeded: {QUOTE}"),
     "500": answer(f"<html>{QUOTE}</html>".encode(), status="500 Oops", content_type="text/html"),
     "web page": answer(f"<html>{QUOTE}</html>".encode(), content_type="text/html"),
-    "one document": answer(json.dumps({"note": QUOTE}).encode()),
     "reset": [STREAM_HEAD, piece(sse(*WORDS[:4], done=False)), RESET],
     "incomplete": stream(sse(*WORDS[:4])),
     "garbage": stream(sse(WORDS[0], done=False), f"data: {{{QUOTE}\n\n".encode()),
@@ -78,13 +72,6 @@ def device(**profile: Any) -> SimulatedEndpoint:
 
 # Pieces of an answer on their way are what they are.
 TEXT_ITSELF = ("Delta", "Release", "DiscoStream", "SimulatedProfile")
-# The SDK's own attributes hold what its client was given.
-SDKS = {"api_key", "_custom_headers", "_custom_query", "_base_url"}
-
-
-@functools.cache
-def is_printed(kind: type) -> bool:
-    return str(kind.__module__).startswith("disco") and kind.__name__ not in TEXT_ITSELF
 
 
 class Journal:
@@ -107,10 +94,9 @@ class Journal:
 
     def objects(self) -> None:
         """The repr of everything of disco's that has come to be since `main` began."""
-        for thing in [thing for thing in gc.get_objects() if is_printed(type(thing))]:
-            self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
-            if type(thing) in (AsyncDisco, Disco):
-                self.write(repr({name: value for name, value in vars(thing).items() if name not in SDKS}))
+        for thing in [thing for thing in gc.get_objects() if str(type(thing).__module__).startswith("disco")]:
+            if type(thing).__name__ not in TEXT_ITSELF:
+                self.write(f"{type(thing).__qualname__}: {thing!r} {thing!s}")
 
     def write(self, line: str) -> None:
         if line not in self.seen:
@@ -163,17 +149,10 @@ async def attempt(journal: Journal, name: str, call: Callable[[], Awaitable[Any]
         journal.error(name, error)
 
 
-SECRET_HEADER = {"X-Api-Key": HEADER}
-
-
-def timeout_for(script: list[Any]) -> float:
-    """What comes is not to depend on how fast this machine is."""
-    return 0.2 if SILENT_S in script else 60.0
-
-
-def ways(client: AsyncDisco | Disco, timeout: float = 60.0) -> dict[str, Callable[[], Any]]:
+def ways(client: AsyncDisco, script: Any = ()) -> dict[str, Callable[[], Any]]:
     """How a chat is asked for of a server."""
-    fixed: dict[str, Any] = {"model": "m", "extra_headers": SECRET_HEADER, "timeout": timeout}
+    timeout = 0.2 if SILENT_S in script else 60.0  # what comes is not to depend on how fast this machine is
+    fixed: dict[str, Any] = {"model": "m", "extra_headers": {"X-Api-Key": HEADER}, "timeout": timeout}
     given = {**fixed, "user": PROMPT, "metadata": {"note": TOOL_TEXT}}
     chat = functools.partial(client.chat.completions.create, messages=MESSAGES, **given)
     raw = client.chat.completions.with_raw_response.create
@@ -207,20 +186,16 @@ async def failures(journal: Journal, log: RouteLog) -> None:
     for name, script in {"good": GOOD, **FAILURES}.items():
         async with made(script, log, journal) as client:
             for way in itertools.islice(alone, 2):
-                await attempt(journal, f"{name}, {way}, alone", ways(client, timeout_for(script))[way])
+                await attempt(journal, f"{name}, {way}, alone", ways(client, script)[way])
         async with made(script, log, journal, local=device(), policy=race) as client:
             way = next(both)
-            await attempt(journal, f"{name}, {way}, both", ways(client, timeout_for(script))[way])
+            await attempt(journal, f"{name}, {way}, both", ways(client, script)[way])
 
 
 async def migrations(journal: Journal, log: RouteLog) -> None:
     """From the server to the device in mid-answer; and by need, when it dies there."""
-    moving = Preset(
-        dispatch={"policy": "server_only"},
-        cost={"exchange_rate": 0.0},
-        playback={"pace_tps": 10.0},
-        migration={"enabled": True},
-    )
+    first = {"dispatch": {"policy": "server_only"}, "cost": {"exchange_rate": 0.0}}
+    moving = Preset(**first, playback={"pace_tps": 10.0}, migration={"enabled": True})
     more: dict[str, Any] = {"local": device(), "policy": moving, "price": (100.0, 100.0)}
     for script in (SLOW, FAILURES["reset"]):
         async with made(script, log, journal, **more) as client:
@@ -237,9 +212,9 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
     async def provide() -> str:
         return KEY
 
-    bearer = {"Authorization": f"Bearer {KEY}"}
-    placed: list[dict[str, Any]] = [{"default_headers": bearer}, {"default_query": {"api-key": KEY}}]
-    for more in ({"api_key": provide}, *({"api_key": "placeholder-key", **more} for more in placed)):
+    other = {"api_key": "placeholder-key"}
+    bearer = {"default_headers": {"Authorization": f"Bearer {KEY}"}}
+    for more in ({"api_key": provide}, {**other, **bearer}, {**other, "default_query": {"api-key": KEY}}):
         async with made(FAILURES["401"], log, journal, **more) as client:
             for way, call in ways(client).items():
                 await attempt(journal, f"{set(more)}, {way}", call)
@@ -257,31 +232,7 @@ async def credentials(journal: Journal, log: RouteLog) -> None:
     for script in (GOOD, refusal("401 Unauthorized", "x", basic), FAILURES["reset"], FAILURES["silence"]):
         async with made(script, log, journal, local=device(), user=f"://user:{PASSWORD}@") as client:
             for way in ("whole", "stream", "passed on"):
-                await attempt(journal, f"url, {way}", ways(client, timeout_for(script))[way])
-    async with scripted_server(FAILURES["401"]) as server:
-        root = server.base_url.removesuffix("/v1")
-        given = {"api_key": KEY, "api_version": "v1", "azure_endpoint": root, "azure_deployment": "m"}
-        azure = openai.AsyncAzureOpenAI(**given)
-        try:
-            request = Request(MESSAGES, "m", params={"tools": [TOOL]}, extra_headers=SECRET_HEADER)
-            async for _ in OpenAIEndpoint(client=azure).open(request):
-                pass
-        except EndpointFailure as failure:
-            journal.error("azure", failure.error)
-            journal.error("azure failure", failure)
-        await azure.close()
-
-
-def synchronous(journal: Journal, log: RouteLog, base_url: str) -> None:
-    """The client for code without an event loop."""
-    with Disco(api_key=KEY, base_url=base_url, on_route=[log, journal.route], max_retries=0) as client:
-        for name, call in ways(client).items():
-            try:
-                result = call()
-                _ = list(result) if name == "stream" else result
-            except openai.OpenAIError as error:
-                journal.error(f"synchronous, {name}", error)
-        journal.objects()
+                await attempt(journal, f"url, {way}", ways(client, script)[way])
 
 
 async def devices(journal: Journal, log: RouteLog) -> None:
@@ -310,8 +261,6 @@ async def main() -> None:
     gc.freeze()
     journal = Journal()
     with RouteLog("routes.jsonl") as log:
-        async with scripted_server(FAILURES["400"]) as quoting:
-            await asyncio.to_thread(synchronous, journal, log, quoting.base_url)
         await failures(journal, log)
         await migrations(journal, log)
         await credentials(journal, log)

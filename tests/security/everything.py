@@ -9,14 +9,8 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAI
 
 HELLO = [{"role": "user", "content": "hello"}]
-_ARGUMENTS: dict[str, Any] = {
-    "messages": HELLO,
-    "tools": [],
-    "files": [b"x"],
-    "bytes": 1,
-    "size": "1024x1024",
-}
-_ARGUMENTS |= {"file": b"x", "data": b"x", "image": b"x", "request_counts": 1}
+_ARGUMENTS: dict[str, Any] = {"messages": HELLO, "tools": [], "files": [b"x"], "size": "1024x1024"}
+_ARGUMENTS |= {"bytes": 1, "file": b"x", "data": b"x", "image": b"x", "request_counts": 1}
 # They talk to nobody: they check what came in, or hand out an object.
 _SILENT = {"unwrap", "verify_signature", "copy", "with_options", "close", "is_closed"}
 
@@ -24,9 +18,7 @@ _SILENT = {"unwrap", "verify_signature", "copy", "with_options", "close", "is_cl
 def methods(
     owner: AsyncOpenAI | OpenAI | Any, path: str = "client"
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """(name, a call with every required argument) for each public method of each resource, the client's own
-    `get`, `post` and so on not among them.
-    """
+    """(name, a call with every required argument) for each public method of each resource."""
     for name in sorted(n for n in dir(type(owner)) if not n.startswith(("_", "with_"))):
         attribute = inspect.getattr_static(type(owner), name)
         if inspect.isfunction(attribute):

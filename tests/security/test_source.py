@@ -7,12 +7,12 @@ import re
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from jinja2.exceptions import SecurityError
 
 import disco
+from disco.endpoints.chat_template import ChatTemplate
 from disco.replay.sweeps.executors import share, shared_value
 
 PACKAGE = Path(disco.__file__).parent
@@ -27,27 +27,6 @@ DANGERS = re.compile(
 )
 # Work of this program's own for processes that it started itself: docs/security.md.
 KNOWN = {"replay/sweeps/executors.py": ["pickle"], "replay/sweeps/sweep.py": ["pickle"]}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import marshal as m",
-        "from multiprocessing.connection import Client",
-        "from multiprocessing import connection",
-        "import importlib; importlib.import_module('shelve')",
-        "eval(x)",
-        "f(verify=False)",
-        "numpy.load(f, allow_pickle=True)",
-        "context.verify_mode = ssl.CERT_NONE",
-        "ssl._create_unverified_context()",
-        "subprocess.run(x, shell=True)",
-    ],
-)
-def test_the_search_finds_what_it_looks_for(source):
-    assert DANGERS.search(source)
 
 
 def test_no_module_does_it():
@@ -65,20 +44,6 @@ def test_what_workers_read_lies_where_only_their_owner_can_write():
 
 def test_a_template_is_kept_in_a_sandbox():
     """It comes with the model's file, from wherever that comes."""
-    from disco.endpoints.continuation.rendering import CannotContinueError, render_prefix
-
-    attack = (
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}"  # the way out of a template that is in no sandbox
-    )
-    hello = [{"role": "user", "content": "hello"}]
-    with pytest.raises(CannotContinueError, match="SecurityError"):
-        render_prefix(attack, hello, "The sea")
-
-    pytest.importorskip("llama_cpp")
-    from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
-    from disco.errors import EndpointFailure
-
-    model: Any = SimpleNamespace(template=attack, eos_text="", bos_text="", path="m.gguf")
-    with pytest.raises(EndpointFailure) as caught:
-        Renderer(model, None)(hello)
-    assert type(caught.value.__cause__).__name__ == "SecurityError"
+    attack = ChatTemplate("{{ ''.__class__.__mro__[1].__subclasses__() }}", eos_text="", bos_text="")
+    with pytest.raises(SecurityError):
+        attack.render([{"role": "user", "content": "hello"}])

@@ -22,14 +22,11 @@ from disco.session.records.route_record import AttemptRecord, MigrationRecord, R
 
 
 def seen(route: RouteRecord) -> None:
-    assert_type(route.winner, str | None)
-    assert_type(route.cost, float)
-    assert_type(route.seamless, bool)
+    assert_type((route.winner, route.cost, route.seamless), tuple[str | None, float, bool])
     assert_type(route.attempts, tuple[AttemptRecord, ...])
     assert_type(route.segments, tuple[SegmentRecord, ...])
     assert_type(route.migrations, tuple[MigrationRecord, ...])
-    assert_type(route.to_json(indent=2), str)
-    assert_type(route.ledger.total_cost, float)
+    assert_type((route.to_json(indent=2), route.ledger.total_cost), tuple[str, float])
 
 
 def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile) -> list[AsyncDisco]:
@@ -40,29 +37,16 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
         AsyncDisco(policy=Path("mine.toml"), device_profile="mine", server_profile=Path("s.toml")),
         AsyncDisco(api_key="...", continuation=Continuation(method="completions", template="model.gguf")),
         AsyncDisco(
-            local="smollm2-135m",
-            price=(0.15, 0.6),
-            timeouts=Timeouts(connect_s=1.0, first_content_s=None, gap_s=5.0, total_s=60.0),
-            on_route=seen,
-            timeout=20.0,
-            max_retries=0,
+            timeouts=Timeouts(connect_s=1.0, first_content_s=None, gap_s=5.0, total_s=60.0), timeout=20.0
         ),
+        AsyncDisco(local="smollm2-135m", price=(0.15, 0.6), on_route=seen, max_retries=0),
     ]
-
-
-def records() -> AsyncDisco:
-    with RouteLog(Path("routes.jsonl"), timelines=False) as log:
-        assert_type((log, log.path, log.failed), tuple[RouteLog, Path, int])
-        return AsyncDisco(on_route=log)
-
-
-def takes_the_sdks_client(client: AsyncOpenAI) -> None:
-    """A library that knows nothing of disco."""
 
 
 async def answers(client: AsyncDisco) -> str | None:
     """The stream's own type is only known at run time, so it is said here. Code for `AsyncOpenAI` keeps its types."""
-    takes_the_sdks_client(client)
+    sdks_client: AsyncOpenAI = client
+    assert sdks_client
     stream: DiscoStream = await client.chat.completions.create(
         model="m",
         messages=[{"role": "user", "content": "Why is the sea salty?"}],
@@ -90,13 +74,12 @@ async def answers(client: AsyncDisco) -> str | None:
 
 async def life(client: AsyncDisco) -> None:
     await client.warm_up(model="gpt-4o-mini")
-    assert_type(client.with_options(timeout=3.0), AsyncDisco)
-    assert_type(client.timeouts, Timeouts)
     if client.server is not None:
         assert_type(client.server.continuation("gpt-4o-mini"), Continuation)
-    async with client as entered:
-        assert_type(entered, AsyncDisco)
-    await client.close()
+    async with client.with_options(timeout=3.0) as entered:
+        assert_type(
+            (entered, entered.timeouts, entered.timeouts.gap_s), tuple[AsyncDisco, Timeouts, float | None]
+        )
 
 
 def errors(
@@ -114,9 +97,8 @@ def errors(
 
 
 def shipped_data() -> None:
-    assert_type(available_presets(), tuple[str, ...])
-    assert_type(load_preset("balanced"), Preset)
-    assert_type(load_preset({"dispatch": {"policy": "race"}}), Preset)
-    assert_type(load_device("mine"), DeviceProfile)
-    assert_type(load_server("gpt-4o-mini-2024"), ServerProfile)
-    assert_type(Timeouts().gap_s, float | None)
+    assert_type((available_presets(), load_preset("balanced")), tuple[tuple[str, ...], Preset])
+    assert_type((load_device("mine"), load_server(Path("s.toml"))), tuple[DeviceProfile, ServerProfile])
+    with RouteLog(Path("routes.jsonl"), timelines=False) as log:
+        assert_type((log, log.path, log.failed), tuple[RouteLog, Path, int])
+        AsyncDisco(on_route=log)
