@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal
 
 from disco.client.sync.portal import Portal
 
@@ -89,4 +90,25 @@ def test_an_interrupted_call_is_cancelled_in_the_loop_and_the_portal_goes_on():
         signal.signal(signal.SIGINT, before)
     assert cancelled.wait(60)
     assert portal.run(anyio.sleep, 0) is None
+    portal.close()
+
+
+def test_an_interrupt_that_comes_before_the_call_is_known_cancels_it_too(monkeypatch):
+    """On a busy machine the call may run before its caller is told that it was started."""
+    portal, cancelled, start = Portal(), threading.Event(), BlockingPortal.start_task_soon
+
+    def interrupted(*call) -> None:
+        start(*call)
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work)
+    assert cancelled.wait(60)
     portal.close()

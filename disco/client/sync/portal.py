@@ -36,11 +36,15 @@ class Portal:
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await `function(*args)` in the loop. Interrupting the wait (Ctrl-C) cancels the call in the loop too."""
-        future = self._open().start_task_soon(function, *args)
+        portal, left = self._open(), Future[None]()
+        future: Future[T] | None = None
         try:
+            # An interrupt may come before this returns, when the call already runs: only `left` reaches it then.
+            future = portal.start_task_soon(_until, left, function, args)
             return future.result()
         except BaseException:
-            future.cancel()
+            if future is None or not future.done():
+                left.set_result(None)
             raise
 
     @property
@@ -63,6 +67,15 @@ class Portal:
                 self._loop = _Loop()
                 weakref.finalize(self, self._loop.stop)
             return self._loop.portal
+
+
+async def _until(left: Future[None], function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    """Await `function(*args)`, and cancel it when `left` is done, which says that the caller no longer waits."""
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        left.add_done_callback(lambda _: loop.call_soon_threadsafe(scope.cancel))
+        return await function(*args)
+    raise RuntimeError("a call that was left has no result")
 
 
 class _Loop:
