@@ -128,6 +128,18 @@ def test_a_target_that_thinks_instead_of_going_on_is_replaced_where_the_source_w
     assert [a.candidate.name for a in session.attempts] == ["server", "device", "server"]
 
 
+@pytest.mark.parametrize("others", [{}, {"b": SimulatedProfile(ttft_s=50.0)}])
+def test_a_hedge_does_not_wait_for_its_time_once_an_endpoint_has_failed(others):
+    """Whether it is all that is left, or another start is still silent."""
+    fails = SimulatedProfile(ttft_s=1.0, fault=Fault(0, kind=FailureKind.SERVER))
+    profiles = {"a": fails, **others, "z": FAST}
+    plan = Plan((Start("a"), *map(Start, others), Start("z", 30.0)))
+    run = play(profiles, plan, max_retries=0)
+    assert run.finished == "stop"
+    assert run.session.attempts[-1].candidate.name == "z"
+    assert run.session.attempts[-1].started_at == pytest.approx(1.0)
+
+
 class Heard(list):
     """A listener; by event: what, endpoint, when the attempt started, when it happened."""
 
