@@ -39,8 +39,8 @@ class Grammar:
             constraint.accept(token)
         return True
 
-    def write(self, random, length: int = 60) -> str:
-        """A random text; beyond `length` bytes it ends as soon as it can."""
+    def write(self, random, length: int = 60, towards: bytes = b"") -> str:
+        """A random text; beyond `length` bytes it ends as soon as it can, with bytes of `towards` where it may."""
         constraint = Constraint(self._vocabulary, self._text)
         written = bytearray()
         while not constraint.over:
@@ -54,6 +54,7 @@ class Grammar:
                 # Inside a string brackets close nothing, so not always.
                 allowed = (
                     (closing[:1] if random.random() < 0.5 else [])
+                    or [byte for byte in allowed if byte in towards]
                     or [byte for byte in allowed if byte not in b" ,[{\\"]
                     or allowed
                 )
