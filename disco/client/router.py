@@ -32,6 +32,7 @@ from disco.plan import Candidate
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.telemetry import OnRoute, Reporter, RequestFacts
+from disco.telemetry.reporter import AnswerReport
 from disco.telemetry.log_lines import log_plan, log_probe
 
 if TYPE_CHECKING:
@@ -145,6 +146,44 @@ class Router:
         """Return whether a request with these options must stay on this machine."""
         return bool(options.local_only) or self._preset(options).limits.local_only
 
+    def is_direct(self, server: Endpoint | None, model: str, options: RequestOptions) -> bool:
+        """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
+
+        That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace and no
+        deadline, and the server is not known to continue an answer that breaks off.
+        """
+        return (
+            server is not None
+            and self.local is None
+            and not self._standby
+            and options.pace_tps in (None, "off")
+            and options.deadline_s is None
+            and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
+            and not self.is_local_only(options)
+            and not server.capabilities(model).continues
+        )
+
+    def candidate_of(self, server: Endpoint, model: str, options: RequestOptions) -> tuple[Candidate, str]:
+        """Return the server as a session sees it, and the name of the preset that applies."""
+        preset = self._preset(options)
+        able = server.capabilities(model)
+        return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
+
+    def report_on(
+        self, body: Mapping[str, Any], server: Endpoint | None, *, stream: bool, at: float
+    ) -> AnswerReport:
+        """Begin the report of an answer to a request that came at the Unix time `at`, in seconds."""
+        return self._reporter.begin(
+            RequestFacts(
+                model=str(body.get("model")),
+                stream=stream,
+                params=body,
+                created_s=at,
+                local_model=self.local_model,
+                address=getattr(server, "address", None),
+            )
+        )
+
     async def open(
         self,
         request: Request,
@@ -171,7 +210,7 @@ class Router:
         created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
         if options.deadline_s is not None:
-            request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
+            request = request.due_in(options.deadline_s)
         local_only = self.is_local_only(options) or model == self.local_model  # requested by name
         features = features_of(request, stream=stream, local_only=local_only)
         members = self.members(server)
@@ -197,15 +236,8 @@ class Router:
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
-        report = self._reporter.begin(
-            RequestFacts(
-                model=model,
-                stream=stream,
-                params=request.params,
-                created_s=created_s,
-                local_model=self.local_model,
-                address=getattr(server, "address", None),
-            )
+        report = self.report_on(
+            {**request.params, "model": model}, server, stream=stream, at=created_s
         )
         accounting = Accounting(
             watch=watch,

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 import httpx2
-from openai import AsyncStream
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from disco.client.chat.chat_chunks import ChatChunks
+from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
-from disco.errors import DiscoError, attach_evidence
+from disco.errors import attach_evidence
 from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["DiscoStream", "Reading", "answer_usage", "finish_reason", "read", "stop"]
+__all__ = ["Reading", "SessionStream", "answer_usage", "finish_reason", "read", "stop"]
 
 CLOSE_S = 5.0
 
 
-class DiscoStream(AsyncStream[ChatCompletionChunk]):
+class SessionStream(DiscoStream):
     """An `openai.AsyncStream[ChatCompletionChunk]` whose answer may have several writers.
 
     `route` is the route record, once the answer is complete. `writer` is the name of the endpoint that wrote the
@@ -54,9 +54,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             DiscoError: the answer is not complete yet.
         """
         if self._live.record is None:
-            raise DiscoError(
-                "The route record is written when the answer is complete. Read the stream to its end, or close it."
-            )
+            raise not_complete()
         return self._live.record
 
     @property

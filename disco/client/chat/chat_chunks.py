@@ -24,7 +24,7 @@ from disco.events import Delta, ToolCallDelta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble"]
+__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble", "with_route"]
 
 # Templates: an object made here is a copy of one of these with some fields replaced. The SDK's `construct` looks at
 # every field's type anew, which takes twenty times as long. A template also determines which fields count as set.
@@ -156,6 +156,13 @@ class RoutedChatCompletion(ChatCompletion):
     """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
 
     _route: Any = None
+    __hash__ = None  # type: ignore[assignment] # as the SDK's
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as the SDK's completion does; the route record does not count."""
+        if not isinstance(other, ChatCompletion):
+            return NotImplemented
+        return (vars(self), self.model_extra) == (vars(other), other.model_extra)
 
     @property
     def route(self) -> RouteRecord:
@@ -228,9 +235,14 @@ def assemble(
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
-    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+    with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
+
+
+def with_route(answer: RoutedChatCompletion, route: Callable[[], RouteRecord] | None) -> None:
+    """Give a completion the function that writes its route record."""
+    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
 
 
 def _like(model: Any, /, **fields: Any) -> Any:

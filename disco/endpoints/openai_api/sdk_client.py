@@ -8,7 +8,7 @@ A `TrafficCounter` that is entered is given what is sent.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,7 +20,7 @@ from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
-__all__ = ["MAX_ERROR_BYTES", "PlainClient", "capped"]
+__all__ = ["MAX_ERROR_BYTES", "PlainClient", "capped", "send_counted"]
 
 MAX_ERROR_BYTES = 64 * 1024
 _MOST_KEPT = 16  # requests, one for each key, address and clock
@@ -70,20 +70,27 @@ class PlainClient(AsyncOpenAI):
         return options.url, self.api_key, clocks, tuple(options.security.items()), tuple(http.headers.raw)
 
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
-        counter = TrafficCounter.current()
-        if counter is None:
-            response = await super()._send_request(request, stream=stream, **more)
-        else:
-            counter.sending(request)
-            try:
-                response = await super()._send_request(request, stream=stream, **more)
-            except Exception as error:
-                counter.failed(error)
-                raise
-            counter.answered(response)
-        if stream and response.is_error:
-            capped(response)
-        return response
+        return await send_counted(super()._send_request, request, stream=stream, **more)
+
+
+async def send_counted(
+    send: Callable[..., Awaitable[httpx2.Response]], request: httpx2.Request, *, stream: bool, **more: Any
+) -> httpx2.Response:
+    """Send a request with the SDK's `_send_request`, and tell the `TrafficCounter` that is entered, if any."""
+    counter = TrafficCounter.current()
+    if counter is None:
+        response = await send(request, stream=stream, **more)
+    else:
+        counter.sending(request)
+        try:
+            response = await send(request, stream=stream, **more)
+        except Exception as error:
+            counter.failed(error)
+            raise
+        counter.answered(response)
+    if stream and response.is_error:
+        capped(response)
+    return response
 
 
 def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:

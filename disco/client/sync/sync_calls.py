@@ -1,0 +1,104 @@
+"""How the server endpoint of a synchronous client sends its requests, in the background loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from anyio import to_thread
+from openai import AsyncOpenAI
+
+from disco.endpoints.openai_api.sdk_client import send_counted
+
+if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
+
+    from disco.client.sync.sync_client import SyncRouting
+
+__all__ = ["SyncServerCalls"]
+
+
+class SyncServerCalls(AsyncOpenAI):
+    """An asynchronous client that asks a synchronous one, at every request, for all that decides the request.
+
+    So the key, the address, the headers and the hooks are those that the synchronous client has at that time. The
+    request goes out asynchronously, unless the application has its own HTTP client or way of signing; then the
+    synchronous client sends it, in a worker thread.
+
+    Mutable: `_process`, for which the connections are.
+    """
+
+    def __init__(self, owner: SyncRouting, *, has_own_http: bool) -> None:
+        super().__init__(api_key="", base_url=owner.base_url, max_retries=0, _enforce_credentials=False)
+        self._of: Any = owner
+        self._in_thread = (
+            has_own_http
+            or self._of._workload_identity_auth is not None  # noqa: SLF001 - our own client, here and below
+            or self._of._provider_runtime is not None
+        )
+        self._process = os.getpid()
+
+    @property
+    def base_url(self) -> httpx2.URL:
+        """The synchronous client's address."""
+        return self._of.base_url  # type: ignore[no-any-return]
+
+    @base_url.setter
+    def base_url(self, url: httpx2.URL | str) -> None:
+        pass  # by the SDK's constructor
+
+    async def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
+        # A function that makes keys, or a hook of the application's, may block.
+        prepared: FinalRequestOptions = await to_thread.run_sync(self._of._prepare_options, options)  # noqa: SLF001
+        return prepared
+
+    def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> httpx2.Request:
+        request: httpx2.Request = self._of._build_request(options, retries_taken=retries_taken)  # noqa: SLF001
+        return request
+
+    async def _prepare_request(self, request: httpx2.Request) -> None:
+        await to_thread.run_sync(self._of._prepare_request, request)  # noqa: SLF001
+
+    async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
+        send = self._send_in_thread if self._in_thread else self._send
+        return await send_counted(send, request, stream=stream, **more)
+
+    async def _send(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
+        if self._process != os.getpid():  # forked: the connections belong to the parent's loop
+            self._process, self._client = os.getpid(), AsyncOpenAI(api_key="-", base_url=self.base_url)._client
+        return await self._client.send(request, stream=stream, **more)
+
+    async def _send_in_thread(self, request: Any, *, stream: bool, **more: Any) -> httpx2.Response:
+        send = self._of.send_past_counting
+        response = await to_thread.run_sync(
+            lambda: send(request, stream=stream, **more), abandon_on_cancel=True
+        )
+        sent = httpx2.Request(request.method, str(request.url), headers=request.headers.raw, content=request.read())
+        same = httpx2.Response(
+            response.status_code,
+            request=sent,
+            headers=response.headers.raw,
+            stream=_Threaded(response),
+            extensions=dict(response.extensions),
+        )
+        if not stream:
+            await same.aread()
+        return same
+
+
+class _Threaded(httpx2.AsyncByteStream):
+    """The body of a synchronous response; each blocking step runs in a worker thread."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        # A transport for tests may have read the body already, and then nothing is left to read raw.
+        self._parts = iter([response.content]) if response.is_closed else response.iter_raw()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (part := await to_thread.run_sync(next, self._parts, None, abandon_on_cancel=True)) is not None:
+            yield part
+
+    async def aclose(self) -> None:
+        await to_thread.run_sync(self._response.close)
