@@ -97,6 +97,7 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
         super().__init__(message, response=response, body=body)
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.may_retry = may_retry
 
 
 class LocalModelError(DiscoError, openai.APIConnectionError):
@@ -158,9 +159,17 @@ class EndpointFailure(Exception):
         kind: the class of failure.
         error: the exception for the caller, an `openai.OpenAIError`.
         retry_after_s: the server's Retry-After, where it sent one.
+        may_retry: whether the server says that the request may be sent again (`x-should-retry`); None: it says nothing.
     """
 
-    def __init__(self, kind: FailureKind, error: Exception, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        error: Exception,
+        *,
+        retry_after_s: float | None = None,
+        may_retry: bool | None = None,
+    ) -> None:
         super().__init__(kind.value)
         self.kind = kind
         self.error = error

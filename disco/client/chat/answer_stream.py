@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import httpx2
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.chat_chunks import ChatChunks
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
 from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
 from disco.errors import attach_evidence
@@ -21,7 +21,7 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Reading", "SessionStream", "answer_usage", "finish_reason", "read", "stop"]
+__all__ = ["Reading", "SessionStream", "answer_usage", "finish_reason", "last_chunk", "read", "stop", "whole_answer"]
 
 CLOSE_S = 5.0
 
@@ -80,7 +80,7 @@ class SessionStream(DiscoStream):
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
         response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self._live))
-        response.is_closed = self._reading.is_over or self._live.done
+        response.is_closed = self._reading.is_over
         return response
 
     # Plain methods, not a generator: under trio, the owner would have to close a generator that is left early.
@@ -125,7 +125,7 @@ class SessionStream(DiscoStream):
             return batch
         if reading.was_cancelled:
             return []
-        last = [self._chunks.last(finish_reason(self._live))]
+        last = [self._chunks.last(finish_reason(self._live), last_chunk(self._live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(self._live)))
         return last
@@ -143,7 +143,16 @@ class SessionStream(DiscoStream):
     async def close(self) -> None:
         """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         await stop(self._live)
+        self._waiting.clear()
+        self._reading.close()
         self._close_response()
+
+
+def whole_answer(live: LiveSession, chunks: ChatChunks, deltas: Sequence[Delta]) -> RoutedChatCompletion:
+    """Return an answer that has ended as one completion."""
+    return assemble(
+        chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live)
+    )
 
 
 class _Closes(httpx2.AsyncByteStream):
@@ -205,6 +214,10 @@ class Reading:
             deltas.extend(batch)
         return deltas
 
+    def close(self) -> None:
+        """Drop what was not returned yet: the application has closed its stream."""
+        self.first, self.is_over = [], True
+
     @property
     def was_cancelled(self) -> bool:
         """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
@@ -239,9 +252,18 @@ def finish_reason(live: LiveSession) -> str:
     return live.session.finish_reason or "stop"
 
 
+def last_chunk(live: LiveSession) -> Any:
+    """Return the server's own chunk with the finish reason; None where the writer is no server."""
+    writer = live.session.transcript.writer
+    return None if writer is None else writer.last_raw
+
+
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
+    given = getattr(last_chunk(live), "usage", None)
+    if given is not None and len(session.transcript.segments) == 1 and given.prompt_tokens and given.completion_tokens:
+        return given  # with all details
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:

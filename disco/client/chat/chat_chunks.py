@@ -78,8 +78,13 @@ class ChatChunks:
         """Return whether `of` would return this vendor's chunk unchanged, and learn nothing new from it."""
         return type(raw) is TemplateChunk and not self._first and raw.template.id == self.id
 
-    def last(self, finish_reason: str) -> ChatCompletionChunk:
-        """Return the chunk that says why the answer ended."""
+    def last(self, finish_reason: str, raw: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
+        """Return the chunk that says why the answer ended: the vendor's own, if there is one and it says the same."""
+        if raw is not None and raw.choices and raw.choices[0].finish_reason == finish_reason:
+            identity = {"id": self.id, "created": self.created, "model": self.model} if self.id else {}
+            made: ChatCompletionChunk = _like(raw, **identity, usage=None)
+            made.__pydantic_fields_set__.discard("usage")
+            return made
         delta = _like(_EMPTY if self._role_sent else _ROLE)
         return self._envelope([_like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
 
@@ -182,6 +187,7 @@ def assemble(
     finish_reason: str,
     usage: CompletionUsage,
     route: Callable[[], RouteRecord] | None,
+    last: ChatCompletionChunk | None = None,
 ) -> RoutedChatCompletion:
     """Return the non-streaming answer, made of the deltas that a stream would have carried.
 
@@ -194,8 +200,11 @@ def assemble(
         finish_reason: the finish reason, as the API names it.
         usage: the usage of the answer.
         route: writes the route record, once.
+        last: the vendor's chunk with the finish reason, if the writer is a server.
     """
     message: dict[str, Any] = {"role": "assistant", "content": None}
+    around: dict[str, Any] = {}  # what a vendor adds to the answer and to its choice, outside the message
+    beside: dict[str, Any] = {}
     texts: list[str] = []
     logprobs: list[Any] = []
     refusals: list[Any] = []
@@ -204,9 +213,11 @@ def assemble(
             texts.append(delta.text)  # other fields are as in the chunk before, already merged
             continue
         chunk = chunks.of(delta)
+        around |= _added(chunk)
         if not chunk.choices:
             continue
         choice = chunk.choices[0]
+        beside |= choice.model_extra or {}
         if choice.delta.content is not None:
             texts.append(choice.delta.content)
         if choice.delta.model_extra or not choice.delta.model_fields_set <= _TEXT_FIELDS:
@@ -226,15 +237,22 @@ def assemble(
         if message.keys() <= _TEXT_FIELDS
         else ChatCompletionMessage.model_validate(message)
     )
+    if last is not None:
+        around |= _added(last)
+        beside |= (last.choices[0].model_extra or {}) if last.choices else {}
+    tier = around.pop("service_tier", None)
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found)],
+        choices=[_with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
+    if tier is not None:
+        answer.service_tier = tier
+    _with_extra(answer, around)
     with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
@@ -243,6 +261,19 @@ def assemble(
 def with_route(answer: RoutedChatCompletion, route: Callable[[], RouteRecord] | None) -> None:
     """Give a completion the function that writes its route record."""
     answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+
+
+def _added(chunk: ChatCompletionChunk) -> dict[str, Any]:
+    """Return what a vendor's chunk says about the answer besides its choices."""
+    tier = {} if chunk.service_tier is None else {"service_tier": chunk.service_tier}
+    return {**(chunk.model_extra or {}), **tier}
+
+
+def _with_extra(model: Any, extra: dict[str, Any]) -> Any:
+    if extra:
+        model.__pydantic_extra__.update(extra)
+        model.__pydantic_fields_set__.update(extra)
+    return model
 
 
 def _like(model: Any, /, **fields: Any) -> Any:

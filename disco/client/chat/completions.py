@@ -11,8 +11,8 @@ from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from disco.client.chat.answer_stream import Reading, SessionStream, answer_usage, finish_reason, read
-from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
+from disco.client.chat.answer_stream import Reading, SessionStream, read, whole_answer
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion
 from disco.client.chat.helper_events import StreamManager
 from disco.client.chat.http_encoding import asks_for_http
 from disco.client.chat.routed_request import CHAT, Routed
@@ -109,4 +109,4 @@ async def answer_of(
         wants_usage = bool((routed.chat.get("stream_options") or {}).get("include_usage"))
         return SessionStream(live, await read(live), chunks, include_usage=wants_usage)
     deltas = await Reading(live, []).rest()
-    return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written)
+    return whole_answer(live, chunks, deltas)

@@ -16,8 +16,8 @@ from openai import NotGiven, Omit
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, read, stop
-from disco.client.chat.chat_chunks import ChatChunks, assemble
+from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, last_chunk, read, stop, whole_answer
+from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.chat.routed_request import given_headers
 from disco.client.live_driver import LiveSession
 from disco.client.request_checks import check_chat
@@ -97,13 +97,17 @@ def chat_request(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, object] | None = None,
 ) -> Request:
-    """Return the request of a `/chat/completions` body; `stream` and `stream_options` are left out.
+    """Return the request of a `/chat/completions` body; `stream` is left out, and `include_usage`.
 
     Raises:
         TypeError: `messages` or `model` is missing.
         NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
+    # disco itself asks for the usage, and tells the application where it has asked.
+    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
+    if more:
+        params["stream_options"] = more
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
@@ -247,14 +251,14 @@ class ChatEncoder:
 
     def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
         """Return the chunk with the finish reason, and the chunk with the usage if requested."""
-        last = [self._chunks.last(finish_reason(live))]
+        last = [self._chunks.last(finish_reason(live), last_chunk(live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(live)))
         return last
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """Return the `chat.completion`."""
-        answer = assemble(self._chunks, deltas, finish_reason(live), answer_usage(live), live.written)
+        answer = whole_answer(live, self._chunks, deltas)
         return answer.model_dump_json(exclude_unset=True).encode()
 
 

@@ -74,6 +74,7 @@ class SyncSessionStream(DiscoSyncStream):
     def close(self) -> None:
         """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         self._portal.run(self._stream.close)
+        self._waiting.clear()
         self._close_response()
 
     def _close_response(self) -> None:

@@ -93,7 +93,8 @@ def failure_from(
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
     kind = kind_of(error)  # before redaction: the prompt may contain the words that show the kind
     redact(error, secrets, prompt)
-    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers))
+    says = {"true": True, "false": False}.get((headers or {}).get("x-should-retry", ""))
+    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers), may_retry=says)
 
 
 def kind_of(error: openai.OpenAIError) -> FailureKind:

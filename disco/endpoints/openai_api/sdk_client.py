@@ -103,19 +103,20 @@ def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:
     return request
 
 
-def capped(response: httpx2.Response) -> None:
-    """Limit what is read of a body to `MAX_ERROR_BYTES`; the rest is not needed."""
+def capped(response: httpx2.Response, most_bytes: int = MAX_ERROR_BYTES) -> None:
+    """Limit what is read of a body; the rest is not needed."""
     stream = response.stream
     if isinstance(stream, httpx2.AsyncByteStream):
-        response.stream = _Capped(stream)
+        response.stream = _Capped(stream, most_bytes)
 
 
 class _Capped(httpx2.AsyncByteStream):
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, most_bytes: int) -> None:
         self._body = body
+        self._most_bytes = most_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ERROR_BYTES
+        left = self._most_bytes
         body = self._body.__aiter__()
         async for piece in body:
             yield piece[:left]
