@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
@@ -53,6 +54,7 @@ class SessionStream(DiscoStream):
         self._include_usage = include_usage
         # --- mutable from here on
         self._chars = 0
+        self._source: AsyncIterator[ChatCompletionChunk] | None = None  # set by an instrument
         self._waiting: deque[Delta | ChatCompletionChunk] = deque()
 
     @property
@@ -97,6 +99,27 @@ class SessionStream(DiscoStream):
         return self
 
     async def __anext__(self) -> ChatCompletionChunk:
+        if self._source is not None:
+            return await anext(self._source)
+        return await self._next()
+
+    @property
+    def _iterator(self) -> AsyncIterator[ChatCompletionChunk]:
+        """What the stream is read from. Instruments of the SDK take it, wrap it and set it again."""
+        if self._source is None:
+            self._source = self.__stream__()
+        return self._source
+
+    @_iterator.setter
+    def _iterator(self, source: AsyncIterator[ChatCompletionChunk]) -> None:
+        self._source = source
+
+    async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield await self._next()
+
+    async def _next(self) -> ChatCompletionChunk:
         if not self._waiting:
             self._waiting = deque(await self._next_batch())
             if not self._waiting:

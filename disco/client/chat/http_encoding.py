@@ -112,15 +112,15 @@ def chat_request(
         NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
-    # disco itself asks for the usage, and tells the application where it has asked.
-    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
-    if more:
-        params["stream_options"] = more
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
     check_chat(body)
+    # disco itself asks for the usage, and tells the application where it has asked.
+    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
+    if more:
+        params["stream_options"] = more
     return Request(
         messages=list(messages),
         model=model,
