@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import httpx2
@@ -20,17 +21,19 @@ from sdk_parity.side_by_side import (
 
 pytestmark = pytest.mark.anyio
 
-SSE = {"content-type": "text/event-stream"}
 STREAM = b"".join(b"data: " + json.dumps(e).encode() + b"\n\n" for e in chat_events(usage=False))
 
 
 def transport(library, kind):
-    """Answers by responses whose bodies are read already, as mocks make them."""
+    """Answers by responses whose bodies are read already, as mocks make them, and packed."""
 
     def answer(request):
-        if b'"stream":true' not in request.read().replace(b" ", b""):
-            return library.Response(200, json=whole_chat())
-        return library.Response(200, content=STREAM + b"data: [DONE]\n\n", headers=SSE)
+        if b'"stream":true' in request.read().replace(b" ", b""):
+            kind, body = "text/event-stream", STREAM + b"data: [DONE]\n\n"
+        else:
+            kind, body = "application/json", json.dumps(whole_chat()).encode()
+        fields = {"content-type": kind, "content-encoding": "gzip"}
+        return library.Response(200, content=gzip.compress(body), headers=fields)
 
     async def later(request):
         await request.aread()
@@ -54,3 +57,10 @@ async def test_it_serves_whole_and_streamed_answers(kinds, library, alone):
         raw = await taken(client.chat.completions.with_raw_response.create(**CHAT))
         assert raw.parse().choices[0].message.content == SAID
         await taken(client.close())
+
+
+async def test_a_transport_of_the_application_needs_no_route_of_this_machine(kinds, monkeypatch):
+    """It may be a proxy, a socket file or a mock: with a local model behind, the server is asked nevertheless."""
+    monkeypatch.setattr("disco.endpoints.openai_api.api_endpoint.has_route", lambda host, port: False)
+    answer = (await ask(kinds[1], lambda c: c.chat.completions.create(**CHAT), **behind())).value
+    assert answer.choices[0].message.content == SAID
