@@ -14,7 +14,7 @@ CALLS = {
     "parsed": lambda c: c.chat.completions.parse(**CHAT),
     "response": lambda c: c.responses.create(model="m", input="x"),
     "streamed response": lambda c: c.responses.create(model="m", input="x", stream=True),
-    "next response": lambda c: one_after_another(c),
+    "next response": lambda c: one_after_another(c),  # noqa: PLW0108 - defined below
 }
 
 

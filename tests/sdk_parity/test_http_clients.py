@@ -11,6 +11,7 @@ from sdk_parity.side_by_side import (
     BASE,
     CHAT,
     SAID,
+    ask,
     behind,
     chat_events,
     is_async,
