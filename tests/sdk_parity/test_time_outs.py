@@ -16,6 +16,7 @@ from sdk_parity.side_by_side import (
     CHAT,
     SAID,
     Body,
+    answering,
     both,
     chat_events,
     document,
@@ -66,9 +67,11 @@ async def test_the_time_outs_of_the_http_client_hold(kinds, limit):
 
         def answer(request, into=into):
             into.append(request.extensions["timeout"])
-            return document(whole_chat())
+            request.read()
+            return answering(request)
 
         async def later(request, answer=answer):
+            await request.aread()
             return answer(request)
 
         make, handler = (httpx2.AsyncClient, later) if is_async(kind) else (httpx2.Client, answer)
