@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openai._base_client
 import pytest
+from compat.compat_cases import got
 from openai.resources.chat import completions
 from sdk_parity.side_by_side import (
     BASE,
@@ -83,3 +84,31 @@ async def test_a_wrapped_method_sees_the_call_and_its_result(kinds, alone, monke
     assert (whole.choices[0].message.content, text_of(chunks)) == (SAID, SAID)
     assert parsed.parse().choices[0].message.content == SAID
     assert [model for model, _ in seen] == ["m"] * 3
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "behind"])
+async def test_a_replaced_iterator_of_a_stream_is_what_is_read(kinds, alone):
+    """As Sentry's and TruLens' instrumentations, which look at its type to tell the kinds of streams apart."""
+    types = []
+    for kind in kinds:
+        more = {} if alone or kind is kinds[0] else behind()
+        client = kind(base_url=BASE, api_key="k", http_client=http_client(kind, Server(answering)), **more)
+        stream = await got(client.chat.completions.create(**CHAT, stream=True))
+        seen, original = [], stream._iterator
+        stream._iterator = (observed_async if is_async(kind) else observed)(original, seen)
+        assert text_of(await taken(stream)) == text_of(seen) == SAID
+        await taken(client.close())
+        types.append(type(original))
+    assert types[1] is types[0]
+
+
+def observed(iterator, seen):
+    for chunk in iterator:
+        seen.append(chunk)
+        yield chunk
+
+
+async def observed_async(iterator, seen):
+    async for chunk in iterator:
+        seen.append(chunk)
+        yield chunk
