@@ -21,7 +21,16 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Reading", "SessionStream", "answer_usage", "finish_reason", "last_chunk", "read", "stop", "whole_answer"]
+__all__ = [
+    "Reading",
+    "SessionStream",
+    "answer_usage",
+    "finish_reason",
+    "last_chunk",
+    "read",
+    "stop",
+    "whole_answer",
+]
 
 CLOSE_S = 5.0
 
@@ -150,9 +159,7 @@ class SessionStream(DiscoStream):
 
 def whole_answer(live: LiveSession, chunks: ChatChunks, deltas: Sequence[Delta]) -> RoutedChatCompletion:
     """Return an answer that has ended as one completion."""
-    return assemble(
-        chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live)
-    )
+    return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live))
 
 
 class _Closes(httpx2.AsyncByteStream):
@@ -261,8 +268,13 @@ def last_chunk(live: LiveSession) -> Any:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
-    given = getattr(last_chunk(live), "usage", None)
-    if given is not None and len(session.transcript.segments) == 1 and given.prompt_tokens and given.completion_tokens:
+    given: CompletionUsage | None = getattr(last_chunk(live), "usage", None)
+    if (
+        given is not None
+        and len(session.transcript.segments) == 1
+        and given.prompt_tokens
+        and given.completion_tokens
+    ):
         return given  # with all details
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer

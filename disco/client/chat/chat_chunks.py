@@ -247,7 +247,9 @@ def assemble(
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)],
+        choices=[
+            _with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)
+        ],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,

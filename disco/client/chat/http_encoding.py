@@ -16,7 +16,15 @@ from openai import NotGiven, Omit
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, last_chunk, read, stop, whole_answer
+from disco.client.chat.answer_stream import (
+    Reading,
+    answer_usage,
+    finish_reason,
+    last_chunk,
+    read,
+    stop,
+    whole_answer,
+)
 from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.chat.routed_request import given_headers
 from disco.client.live_driver import LiveSession

@@ -101,6 +101,7 @@ def as_document(script: Sequence[Step]) -> list[Step]:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(document)
     if script[-1] == STREAM_END:
         return [*(step for step in script[1:] if isinstance(step, float)), head + document]
+    head = head.replace(b"Content-Length", b"content-length")  # so that the connection is closed
     return [
         head + document[: len(document) // 2],
         *(step for step in script[1:] if not isinstance(step, bytes)),
