@@ -237,7 +237,7 @@ class ChatEncoder:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue
-            if chunks.are_of(delta.raw):
+            if chunks.is_as_it_came(delta):
                 out.append(b"data: " + delta.raw.data + b"\n\n")
                 continue
             out.append(_event(chunks.of(delta)))

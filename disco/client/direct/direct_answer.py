@@ -7,6 +7,7 @@ and writing it takes longer than everything else here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["DirectAnswer"]
+
+
+_log = logging.getLogger("disco")
 
 
 class Sends(TrafficCounter):
@@ -229,6 +233,13 @@ class DirectAnswer:
                 self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
         elif error is not None:
             self.is_cancelled = True
+        try:
+            self._tell()
+        except Exception as defect:  # noqa: BLE001 - a missing record must not fail an answer
+            _log.error("An answer's route record was not written: %s in disco itself.", type(defect).__name__)
+
+    def _tell(self) -> None:
+        """Log a failure, put the evidence on it, and report the answer where something listens."""
         if self.failed is not None:
             self._log_failure(self.failed)
         if isinstance(self.failed, openai.OpenAIError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -42,22 +43,13 @@ def noted(answer: Any, direct: DirectAnswer, *, is_async: bool) -> Any:
     if kind is DirectStream or kind is DirectSyncStream:
         answer.noted = direct
         return answer
-    if isinstance(answer, ChatCompletion):
-        direct.usage = answer.usage
-        if answer.choices:
-            direct.finish_reason = str(answer.choices[0].finish_reason)
-            direct.texts.append((time.monotonic(), answer.choices[0].message))
+    if isinstance(answer, ChatCompletion | Response):
+        # An answer may be of any shape; what the record would like to know of it must not fail it.
+        with contextlib.suppress(Exception):
+            _note_whole(answer, direct)
         direct.end()
         if isinstance(answer, RoutedChatCompletion):
             with_route(answer, direct.route)
-        return answer
-    if isinstance(answer, Response):
-        direct.usage, direct.finish_reason = (
-            answer.usage,
-            "stop" if answer.status == "completed" else "length",
-        )
-        direct.texts.append((time.monotonic(), answer.output_text))
-        direct.end()
         return answer
     response = direct.response
     if response is None or response.is_closed:
@@ -71,6 +63,16 @@ def noted(answer: Any, direct: DirectAnswer, *, is_async: bool) -> Any:
     else:
         direct.end()  # a body of another HTTP package
     return answer
+
+
+def _note_whole(answer: ChatCompletion | Response, direct: DirectAnswer) -> None:
+    direct.usage = answer.usage
+    if isinstance(answer, Response):
+        direct.finish_reason = "stop" if answer.status == "completed" else "length"
+        direct.texts.append((time.monotonic(), answer.output_text))
+    elif answer.choices:
+        direct.finish_reason = str(answer.choices[0].finish_reason)
+        direct.texts.append((time.monotonic(), answer.choices[0].message))
 
 
 class _Tapped(httpx2.AsyncByteStream):

@@ -37,9 +37,11 @@ class _Direct(RouteOfStream):
     """What both streams have in common. Mutable: `noted`, the answer; None before it is known."""
 
     noted: DirectAnswer | None = None
+    _began = False  # whether the body is being read
     response: httpx2.Response
 
     def _begin(self) -> _ChunkReader:
+        self._began = True
         body = self.response.stream
         if self.noted is None and hasattr(body, "taken_over"):  # made by `parse()` of a raw response
             self.response.stream, self.noted = body.taken_over()
@@ -104,7 +106,7 @@ class DirectStream(_Direct, DiscoStream):
         await super().close()
         self._end(GeneratorExit())
         left: Any = self._iterator
-        if hasattr(left, "aclose"):
+        if self._began and hasattr(left, "aclose"):
             with contextlib.suppress(
                 RuntimeError
             ):  # another task reads; it notices that the response is closed
