@@ -105,11 +105,12 @@ class DirectStream(_Direct, DiscoStream):
         """Close the response and release the connection."""
         await super().close()
         self._end(GeneratorExit())
-        left: Any = self._iterator
-        if self._began and hasattr(left, "aclose"):
-            with contextlib.suppress(
-                RuntimeError
-            ):  # another task reads; it notices that the response is closed
+        trio = sys.modules.get("trio")
+        if self._began and trio is not None and trio.lowlevel.in_trio_run():
+            # Trio complains of a generator that is left open; asyncio closes it. If another task reads from it, that
+            # task notices that the response is closed.
+            left: Any = self._iterator
+            with contextlib.suppress(RuntimeError, AttributeError):
                 await left.aclose()
 
 
