@@ -229,6 +229,7 @@ def _key(file: str | None) -> str | None:
 
 def _require_extra() -> None:
     try:
+        import httptools  # noqa: F401, PLC0415 - as below
         import prometheus_client  # noqa: F401, PLC0415 - only to check that it is installed
         import starlette  # noqa: F401, PLC0415
         import uvicorn  # noqa: F401, PLC0415
