@@ -97,7 +97,6 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
         super().__init__(message, response=response, body=body)
         self.limit = limit
         self.retry_after_s = retry_after_s
-        self.may_retry = may_retry
 
 
 class LocalModelError(DiscoError, openai.APIConnectionError):
@@ -174,6 +173,7 @@ class EndpointFailure(Exception):
         self.kind = kind
         self.error = error
         self.retry_after_s = retry_after_s
+        self.may_retry = may_retry
 
 
 def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:

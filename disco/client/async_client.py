@@ -16,7 +16,7 @@ from openai.pagination import AsyncPage
 from disco.client.chat.routed_request import hide, is_model_list
 from disco.client.direct.direct_answer import DirectAnswer
 from disco.client.http_gateway import may_ask_server, model_list, way_of
-from disco.client.routed_client import RoutedClient, has_signature_of
+from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
 from disco.client.server_calls import ServerCalls
 from disco.client.settings import ClientSettings, SharedParts
 from disco.endpoints.openai_api.sdk_client import send_counted
@@ -189,6 +189,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         openai.OpenAIError: neither a key nor a local model was given.
     """
 
+    @takes_arguments_of(AsyncOpenAI.__init__)
     def __init__(
         self,
         *,
@@ -258,5 +259,6 @@ class AsyncAzureDisco(AsyncRouting, AsyncAzureOpenAI):
         openai.OpenAIError: as for `AsyncAzureOpenAI`.
     """
 
+    @takes_arguments_of(AsyncAzureOpenAI.__init__)
     def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
         self._begin(ClientSettings.taken_from(given), _shared, given)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import update_wrapper
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import ProbeVerdict
     from disco.endpoints.openai_api import OpenAIEndpoint
 
-__all__ = ["RoutedClient", "has_signature_of"]
+__all__ = ["RoutedClient", "has_signature_of", "takes_arguments_of"]
 
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 _CREDENTIALS = ("api_key", "admin_api_key", "workload_identity", "provider")
@@ -169,6 +170,22 @@ def has_signature_of(original: Callable[..., Any], *added: str) -> Callable[[Any
         more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in added]
         update_wrapper(method, original, assigned=("__annotations__",), updated=())
         method.__signature__ = given.replace(parameters=[*given.parameters.values(), *more])
+        return method
+
+    return decorate
+
+
+def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a decorator that gives a constructor the signature that it has in fact: its own, and the SDK's."""
+
+    def decorate(method: Any) -> Any:
+        own = [p for p in signature(method).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        shown = {p.name: p for p in own if p.name != "_shared"}
+        names = [f.name for f in fields(ClientSettings)]
+        more = {name: Parameter(name, Parameter.KEYWORD_ONLY) for name in names}
+        more |= {p.name: p for p in signature(sdk).parameters.values()}
+        added = [p for name, p in more.items() if name not in shown]
+        method.__signature__ = Signature([*shown.values(), *added])
         return method
 
     return decorate

@@ -167,7 +167,10 @@ class RoutedChatCompletion(ChatCompletion):
         """Compare as the SDK's completion does; the route record does not count."""
         if not isinstance(other, ChatCompletion):
             return NotImplemented
-        return (vars(self), self.model_extra) == (vars(other), other.model_extra)
+        mine, theirs = vars(self), vars(other)
+        return self.model_extra == other.model_extra and all(
+            mine.get(name) == theirs.get(name) for name in ChatCompletion.model_fields
+        )
 
     @property
     def route(self) -> RouteRecord:

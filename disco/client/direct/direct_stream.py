@@ -14,7 +14,7 @@ import anyio
 import httpx2
 from openai import APIConnectionError, APIError, APITimeoutError
 from openai.types.chat import ChatCompletionChunk
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream, RouteOfStream, not_complete
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate
@@ -122,13 +122,14 @@ class DirectSyncStream(_Direct, DiscoSyncStream):
 class _ChunkReader:
     """Makes chunks of the pieces of a body. Mutable: `done` ([DONE] was read), the template."""
 
-    __slots__ = ("_left", "_noted", "_splitter", "_stream", "_template", "done")
+    __slots__ = ("_is_strict", "_noted", "_splitter", "_stream", "_template", "_templates", "done")
 
     def __init__(self, stream: Any, noted: DirectAnswer | None) -> None:
         self._stream, self._noted = stream, noted
         self._splitter = EventSplitter(most_bytes=math.inf)
         self._template: ChunkTemplate | None = None
-        self._left = 0 if stream._client._strict_response_validation else _MAX_TEMPLATES  # noqa: SLF001
+        self._is_strict = stream._client._strict_response_validation  # noqa: SLF001 - the SDK then validates itself
+        self._templates = _MAX_TEMPLATES
         self.done = False
 
     def chunks(self, piece: bytes) -> Iterator[ChatCompletionChunk]:
@@ -150,17 +151,17 @@ class _ChunkReader:
             yield chunk
 
     def _parsed(self, event: bytes) -> ChatCompletionChunk:
-        if self._left:
+        if not self._is_strict:
             try:
                 chunk = ChatCompletionChunk.model_validate_json(event)
             except ValidationError:
                 pass  # the SDK takes what is not quite a chunk
             else:
                 if not (chunk.model_extra and chunk.model_extra.get("error")):
-                    if chunk.choices and chunk.choices[0].delta.content:
-                        self._left -= 1
+                    if chunk.choices and chunk.choices[0].delta.content and self._templates:
+                        self._templates -= 1
                         self._template = ChunkTemplate.of(event, chunk)
-                    return chunk
+                    return as_constructed(chunk)
         stream = self._stream
         data = json.loads(event.decode())
         if isinstance(data, dict) and data.get("error"):
@@ -174,6 +175,23 @@ class _ChunkReader:
             cast_to=stream._cast_to,  # noqa: SLF001
             response=stream.response,
         )
+
+
+def as_constructed(model: Any) -> Any:
+    """Return a validated model as the SDK constructs it: extra fields do not count as fields that were set."""
+    if isinstance(model, BaseModel):
+        if model.__pydantic_extra__:
+            model.__pydantic_fields_set__.difference_update(model.__pydantic_extra__)
+        for value in model.__dict__.values():
+            if value is not None and type(value) not in _PLAIN:
+                as_constructed(value)
+    elif isinstance(model, list):
+        for item in model:
+            as_constructed(item)
+    return model
+
+
+_PLAIN = (str, int, float, bool)
 
 
 def _as_the_sdk_raises(error: BaseException, response: Any) -> BaseException:

@@ -28,12 +28,15 @@ class SyncServerCalls(AsyncOpenAI):
     synchronous client sends it, in a worker thread.
 
     Mutable: `_process`, for which the connections are.
+
+    Attributes:
+        sends_elsewhere: the synchronous client sends the requests.
     """
 
     def __init__(self, owner: SyncRouting, *, has_own_http: bool) -> None:
         super().__init__(api_key="", base_url=owner.base_url, max_retries=0, _enforce_credentials=False)
         self._of: Any = owner
-        self._in_thread = (
+        self.sends_elsewhere = (
             has_own_http
             or self._of._workload_identity_auth is not None  # noqa: SLF001 - our own client, here and below
             or self._of._provider_runtime is not None
@@ -62,7 +65,7 @@ class SyncServerCalls(AsyncOpenAI):
         await to_thread.run_sync(self._of._prepare_request, request)  # noqa: SLF001
 
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
-        send = self._send_in_thread if self._in_thread else self._send
+        send = self._send_in_thread if self.sends_elsewhere else self._send
         return await send_counted(send, request, stream=stream, **more)
 
     async def _send(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
@@ -76,10 +79,14 @@ class SyncServerCalls(AsyncOpenAI):
             lambda: send(request, stream=stream, **more), abandon_on_cancel=True
         )
         sent = httpx2.Request(request.method, str(request.url), headers=request.headers.raw, content=request.read())
+        head = httpx2.Headers(response.headers.raw)
+        if response.is_closed:  # read and decoded already
+            for name in ("content-encoding", "content-length", "transfer-encoding"):
+                head.pop(name, None)
         same = httpx2.Response(
             response.status_code,
             request=sent,
-            headers=response.headers.raw,
+            headers=head,
             stream=_Threaded(response),
             extensions=dict(response.extensions),
         )

@@ -18,7 +18,7 @@ from openai.resources.chat.completions import Completions
 from disco.client.chat.routed_request import hide, is_model_list
 from disco.client.direct.direct_answer import DirectAnswer
 from disco.client.http_gateway import may_ask_server, model_list, respond, way_of
-from disco.client.routed_client import RoutedClient, has_signature_of
+from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
 from disco.client.settings import ClientSettings, SharedParts
 from disco.client.sync.portal import Portal
 from disco.endpoints.openai_api.http_transport import TrafficCounter
@@ -180,6 +180,7 @@ class Disco(SyncRouting, OpenAI):
         openai.OpenAIError: as `AsyncDisco`.
     """
 
+    @takes_arguments_of(OpenAI.__init__)
     def __init__(
         self,
         *,
@@ -241,6 +242,7 @@ class Disco(SyncRouting, OpenAI):
 class AzureDisco(SyncRouting, AzureOpenAI):
     """`Disco` for Azure: an `openai.AzureOpenAI` in every respect. See `AsyncAzureDisco`."""
 
+    @takes_arguments_of(AzureOpenAI.__init__)
     def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
         self._begin(ClientSettings.taken_from(given), _shared, given)
 

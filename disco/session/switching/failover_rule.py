@@ -147,7 +147,7 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
     In this order: after a mistake in the caller's request, give up; start what the plan still has waiting; let the
     next endpoint that can continue take over; ask a failed endpoint again; give up.
     """
-    if failure.kind.is_callers_fault:
+    if failure.kind.is_callers_fault and not failure.may_retry:
         return GiveUp()
     if view.starts_wait:
         return StartWaiting()
