@@ -31,7 +31,7 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._in_head = self._in_message = False
-        self._overhead = 0  # bytes of this message besides its body, from the second read on
+        self._overhead = 0  # bytes read since the last piece of the body, from the message's second read on
         self._again: bytes | None = None  # the head of a request whose offer of an upgrade is declined
         self._timer: asyncio.TimerHandle | None = None  # runs while a head is incomplete
 
@@ -40,9 +40,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._in_message:
             self._overhead += len(data)
-            if self._overhead > MAX_HEAD_BYTES:
-                self._refuse(431, f"The headers are longer than {MAX_HEAD_BYTES} bytes.", "headers_too_long")
-                return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -54,7 +51,9 @@ class HttpProtocol(HttpToolsProtocol):
                 head, self._again = self._again, None
                 self.data_received(head + data[upgrade.args[0] :])
         else:
-            if self._in_head and self._timer is None:
+            if self._in_message and self._overhead > MAX_HEAD_BYTES:
+                self._refuse(431, f"The headers are longer than {MAX_HEAD_BYTES} bytes.", "headers_too_long")
+            elif self._in_head and self._timer is None:
                 self._timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -100,7 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
-        self._overhead -= (1 + _FRAMING) * len(body)
+        self._overhead = max(0, self._overhead - (1 + _FRAMING) * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -138,6 +138,26 @@ def test_trailers_prove_nothing_and_have_a_limit(served):
         assert refused_once(connection.recv(65536))
 
 
+@pytest.mark.parametrize("per_chunk", [None, 1, 100_000])
+def test_a_long_body_is_read_however_it_is_cut(served, per_chunk):
+    body = json.dumps({"model": "m", "input": "x" * (30_000 if per_chunk == 1 else 3_000_000)}).encode()
+    data, length = body, b"Content-Length: %d\r\n\r\n" % len(body)
+    if per_chunk is not None:
+        cut = (body[at : at + per_chunk] for at in range(0, len(body), per_chunk))
+        data, length = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in cut) + b"0\r\n\r\n", CHUNKED + b"\r\n"
+    head = (
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        + BEARER
+        + b"\r\n"
+        + length
+    )
+    with socket.create_connection(served.address, timeout=60) as connection:
+        connection.sendall(head)
+        connection.sendall(data)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"no_eligible_endpoint" in answer
+
+
 def test_a_head_that_does_not_end_is_given_up(served, monkeypatch):
     monkeypatch.setattr(http_protocol, "HEAD_S", 0.05)
     answer = raw(served, START[:-4], ends=False)
