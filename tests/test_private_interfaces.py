@@ -84,6 +84,18 @@ def test_a_request_on_its_way():
     assert OPTIONS.get_max_retries(7) == 7
 
 
+@pins("openai", "_iterator _strict_response_validation _workload_identity_auth _provider_runtime")
+def test_what_a_stream_reads_from_and_how_a_client_signs():
+    """disco.client.direct.direct_stream, disco.client.chat.answer_stream, disco.client.sync.sync_calls
+    to leave a stream as instruments expect it, to let the SDK validate where it is told to, and to know whether the
+    synchronous client has a way of its own to sign requests.
+    Remedy: see what `AsyncStream` iterates now (openai/_streaming.py), and what `OpenAI.__init__` keeps of its
+    credentials (openai/_client.py)."""
+    stream = openai.Stream(cast_to=object, response=httpx2.Response(200), client=openai.OpenAI(api_key="k"))
+    assert (list(stream._iterator), SDK._strict_response_validation) == ([], False)
+    assert (SDK._workload_identity_auth, SDK._provider_runtime) == (None, None)
+
+
 @pins("openai", "_build_request _idempotency_header")
 def test_building_a_request():
     """disco.endpoints.openai_api.sdk_client

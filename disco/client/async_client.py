@@ -87,13 +87,13 @@ class AsyncRouting(RoutedClient):
             NoEndpointError: no server is configured, or the preset or the request keeps everything on this machine.
         """
         if is_model_list(options) and not may_ask_server(self, options):
-            return await self._process(cast_to, options, model_list(self), stream, stream_cls)
+            return await self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
         way = way_of(self, options, stream=stream)
-        if way is None or type(way) is DirectAnswer:
+        if way is None or isinstance(way, DirectAnswer):
             try:
                 if way is not None:
-                    return await way.asked(self.ask_server, cast_to, options, stream, stream_cls)
-                answer = await self.ask_server(cast_to, options, stream=stream, stream_cls=stream_cls)
+                    return await way.asked(self._ask_server, cast_to, options, stream, stream_cls)
+                answer = await self._ask_server(cast_to, options, stream=stream, stream_cls=stream_cls)
             except openai.APIError as error:
                 hide(error, self, options)
                 raise
@@ -107,21 +107,28 @@ class AsyncRouting(RoutedClient):
         if is_typed(cast_to, options, stream_cls):
             return await answer_of(self, way, options, stream=stream)
         response = await respond(self, way, options, stream=stream)
-        return await self._process(cast_to, options, response, stream, quick_stream_class(stream_cls))
+        parser = quick_stream_class(stream_cls)
+        return await self._process(cast_to, options, response, stream=stream, parser=parser)
 
-    async def ask_server(
+    async def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
     ) -> Any:
         """Send a request to the server the SDK's own way, past the routing."""
         return await super().request(cast_to, options, stream=stream, stream_cls=stream_cls)  # type: ignore[misc]
 
     async def _process(
-        self, cast_to: Any, options: FinalRequestOptions, response: httpx2.Response, stream: bool, parser: Any
+        self,
+        cast_to: Any,
+        options: FinalRequestOptions,
+        response: httpx2.Response,
+        *,
+        stream: bool,
+        parser: Any,
     ) -> Any:
         """Return what the SDK makes of a response that no server sent."""
         sdk: Any = self
-        return await sdk._process_response(
-            cast_to=sdk._maybe_override_cast_to(cast_to, options),
+        return await sdk._process_response(  # noqa: SLF001 - the SDK's own part of this client
+            cast_to=sdk._maybe_override_cast_to(cast_to, options),  # noqa: SLF001
             options=options,
             response=response,
             stream=stream,

@@ -41,11 +41,13 @@ def model_list(client: RoutedClient) -> httpx2.Response:
     """Return the response to `GET /models` when no server may be asked."""
     data = [model.model_dump() for model in client.local_models()]
     sdk: Any = client
-    asked = httpx2.Request("GET", sdk._prepare_url("/models"))
+    asked = httpx2.Request("GET", sdk._prepare_url("/models"))  # noqa: SLF001 - the SDK's own part of the client
     return httpx2.Response(200, request=asked, json={"object": "list", "data": data})
 
 
-def way_of(client: RoutedClient, options: FinalRequestOptions, *, stream: bool) -> Routed | DirectAnswer | None:
+def way_of(
+    client: RoutedClient, options: FinalRequestOptions, *, stream: bool
+) -> Routed | DirectAnswer | None:
     """Return the request that a session has to answer, or the answer that only the server can give.
 
     None for a request that is passed on without a record. Takes disco's options out of `options`.

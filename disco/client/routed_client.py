@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 import openai
@@ -20,15 +20,16 @@ from disco.errors import ConfigurationError
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from disco.client.endpoint_catalog.backup_server import BackupServer
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.router import Router
-    from disco.endpoints.continuation import ProbeVerdict
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["RoutedClient", "has_signature_of", "takes_arguments_of"]
+
+Method = TypeVar("Method", bound="Callable[..., Any]")
 
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
 _CREDENTIALS = ("api_key", "admin_api_key", "workload_identity", "provider")
@@ -48,6 +49,8 @@ class RoutedClient:
     default_options: RequestOptions
 
     # The SDK's attributes that are used here.
+    api_key: str
+    max_retries: int
     timeout: float | httpx2.Timeout | None
     websocket_base_url: str | httpx2.URL | None
     _version: str
@@ -86,7 +89,7 @@ class RoutedClient:
         is_given = any(sdk.get(name) for name in _CREDENTIALS) or sdk.get("_enforce_credentials") is False
         if shared is not None:
             start(**sdk)
-            return shared.has_server or is_given and bool(_credentials(self))
+            return shared.has_server or (is_given and bool(_credentials(self)))
         if settings.local is None or is_given:
             start(**sdk)
             return True
@@ -162,30 +165,37 @@ def _credentials(client: Any) -> object:
     return client.api_key or client._api_key_provider  # noqa: SLF001 - our own client
 
 
-def has_signature_of(original: Callable[..., Any], *added: str) -> Callable[[Any], Any]:
+def has_signature_of(original: Callable[..., Any], *added: str) -> Callable[[Method], Method]:
     """Return a decorator that gives a method the signature of the SDK's, with further keyword arguments."""
 
-    def decorate(method: Any) -> Any:
+    def decorate(method: Method) -> Method:
+        function: Any = method
         given = signature(original)
         more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in added]
         update_wrapper(method, original, assigned=("__annotations__",), updated=())
-        method.__signature__ = given.replace(parameters=[*given.parameters.values(), *more])
+        function.__signature__ = given.replace(parameters=[*given.parameters.values(), *more])
         return method
 
     return decorate
 
 
-def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Any], Any]:
+def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Method], Method]:
     """Return a decorator that gives a constructor the signature that it has in fact: its own, and the SDK's."""
 
-    def decorate(method: Any) -> Any:
+    def decorate(method: Method) -> Method:
+        function: Any = method
         own = [p for p in signature(method).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         shown = {p.name: p for p in own if p.name != "_shared"}
         names = [f.name for f in fields(ClientSettings)]
         more = {name: Parameter(name, Parameter.KEYWORD_ONLY) for name in names}
         more |= {p.name: p for p in signature(sdk).parameters.values()}
         added = [p for name, p in more.items() if name not in shown]
-        method.__signature__ = Signature([*shown.values(), *added])
+        function.__signature__ = Signature(
+            [
+                *shown.values(),
+                *added,
+            ]
+        )
         return method
 
     return decorate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,8 +31,8 @@ from disco.plan import Candidate
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.telemetry import OnRoute, Reporter, RequestFacts
-from disco.telemetry.reporter import AnswerReport
 from disco.telemetry.log_lines import log_plan, log_probe
+from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
@@ -236,9 +235,7 @@ class Router:
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
-        report = self.report_on(
-            {**request.params, "model": model}, server, stream=stream, at=created_s
-        )
+        report = self.report_on({**request.params, "model": model}, server, stream=stream, at=created_s)
         accounting = Accounting(
             watch=watch,
             reservation=reservation,

@@ -38,7 +38,7 @@ class ServerCalls:
     async def get(self, path: str, *, cast_to: Any, options: Any = {}) -> Any:  # noqa: B006 - not changed; as the SDK's
         """As the SDK's."""
         asked = FinalRequestOptions.construct(method="get", url=path, **options)
-        return await self._of.ask_server(cast_to, asked)
+        return await self._of._ask_server(cast_to, asked)  # noqa: SLF001 - our own client
 
     async def post(
         self,
@@ -52,4 +52,6 @@ class ServerCalls:
     ) -> Any:
         """As the SDK's."""
         asked = FinalRequestOptions.construct(method="post", url=path, json_data=body, **options)
-        return await self._of.ask_server(cast_to, asked, stream=stream, stream_cls=stream_cls)
+        return await self._of._ask_server(  # noqa: SLF001
+            cast_to, asked, stream=stream, stream_cls=stream_cls
+        )

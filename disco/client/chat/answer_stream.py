@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
@@ -21,7 +22,16 @@ from disco.events import Delta
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["Reading", "SessionStream", "answer_usage", "finish_reason", "last_chunk", "read", "stop", "whole_answer"]
+__all__ = [
+    "Reading",
+    "SessionStream",
+    "answer_usage",
+    "finish_reason",
+    "last_chunk",
+    "read",
+    "stop",
+    "whole_answer",
+]
 
 CLOSE_S = 5.0
 
@@ -44,6 +54,7 @@ class SessionStream(DiscoStream):
         self._include_usage = include_usage
         # --- mutable from here on
         self._chars = 0
+        self._source: AsyncIterator[ChatCompletionChunk] | None = None  # set by an instrument
         self._waiting: deque[Delta | ChatCompletionChunk] = deque()
 
     @property
@@ -88,6 +99,27 @@ class SessionStream(DiscoStream):
         return self
 
     async def __anext__(self) -> ChatCompletionChunk:
+        if self._source is not None:
+            return await anext(self._source)
+        return await self._next()
+
+    @property
+    def _iterator(self) -> AsyncIterator[ChatCompletionChunk]:
+        """What the stream is read from. Instruments of the SDK take it, wrap it and set it again."""
+        if self._source is None:
+            self._source = self.__stream__()
+        return self._source
+
+    @_iterator.setter
+    def _iterator(self, source: AsyncIterator[ChatCompletionChunk]) -> None:
+        self._source = source
+
+    async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield await self._next()
+
+    async def _next(self) -> ChatCompletionChunk:
         if not self._waiting:
             self._waiting = deque(await self._next_batch())
             if not self._waiting:
@@ -150,9 +182,7 @@ class SessionStream(DiscoStream):
 
 def whole_answer(live: LiveSession, chunks: ChatChunks, deltas: Sequence[Delta]) -> RoutedChatCompletion:
     """Return an answer that has ended as one completion."""
-    return assemble(
-        chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live)
-    )
+    return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live))
 
 
 class _Closes(httpx2.AsyncByteStream):
@@ -261,8 +291,13 @@ def last_chunk(live: LiveSession) -> Any:
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
-    given = getattr(last_chunk(live), "usage", None)
-    if given is not None and len(session.transcript.segments) == 1 and given.prompt_tokens and given.completion_tokens:
+    given: CompletionUsage | None = getattr(last_chunk(live), "usage", None)
+    if (
+        given is not None
+        and len(session.transcript.segments) == 1
+        and given.prompt_tokens
+        and given.completion_tokens
+    ):
         return given  # with all details
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer

@@ -19,7 +19,7 @@ from openai.types.chat.chat_completion_chunk import (
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
 from disco.endpoints.openai_api.chunk_template import TemplateChunk, remade
-from disco.events import Delta, ToolCallDelta
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
@@ -38,6 +38,7 @@ _MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
 _CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
 # Most deltas hold no other field. Dumping these deltas to merge them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
+_TEXT = DeltaKind.TEXT
 
 
 class ChatChunks:
@@ -63,7 +64,7 @@ class ChatChunks:
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
             self._first = False
             self._role_sent = True
-            return raw
+            return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
         self._first = False
         role = None if self._role_sent else "assistant"
         if delta.reasoning or delta.tool_calls:
@@ -74,9 +75,15 @@ class ChatChunks:
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
 
-    def are_of(self, raw: Any) -> bool:
-        """Return whether `of` would return this vendor's chunk unchanged, and learn nothing new from it."""
-        return type(raw) is TemplateChunk and not self._first and raw.template.id == self.id
+    def is_as_it_came(self, delta: Delta) -> bool:
+        """Return whether `of` would return the vendor's chunk unchanged, and learn nothing new from it."""
+        raw = delta.raw
+        return (
+            type(raw) is TemplateChunk
+            and not self._first
+            and raw.template.id == self.id
+            and raw.text == delta.text
+        )
 
     def last(self, finish_reason: str, raw: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
         """Return the chunk that says why the answer ended: the vendor's own, if there is one and it says the same."""
@@ -110,6 +117,17 @@ class ChatChunks:
             system_fingerprint=self.fingerprint,
         )
         return made
+
+
+def _with_text(raw: ChatCompletionChunk, text: str) -> ChatCompletionChunk:
+    """Return a vendor's chunk; with less text where only a part of its text was released."""
+    choice = raw.choices[0]
+    name = "content" if choice.delta.content else "refusal"
+    if getattr(choice.delta, name) in (text, None):
+        return raw
+    part = _like(choice.delta, **{name: text})
+    made: ChatCompletionChunk = _like(raw, choices=[_like(choice, delta=part)])
+    return made
 
 
 def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
@@ -212,7 +230,7 @@ def assemble(
     logprobs: list[Any] = []
     refusals: list[Any] = []
     for delta in deltas:
-        if chunks.are_of(delta.raw):
+        if chunks.is_as_it_came(delta):
             texts.append(delta.text)  # other fields are as in the chunk before, already merged
             continue
         chunk = chunks.of(delta)
@@ -247,7 +265,9 @@ def assemble(
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)],
+        choices=[
+            _with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)
+        ],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,

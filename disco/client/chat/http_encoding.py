@@ -16,7 +16,15 @@ from openai import NotGiven, Omit
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, last_chunk, read, stop, whole_answer
+from disco.client.chat.answer_stream import (
+    Reading,
+    answer_usage,
+    finish_reason,
+    last_chunk,
+    read,
+    stop,
+    whole_answer,
+)
 from disco.client.chat.chat_chunks import ChatChunks
 from disco.client.chat.routed_request import given_headers
 from disco.client.live_driver import LiveSession
@@ -104,15 +112,15 @@ def chat_request(
         NoEndpointError: a field has a wrong type or is out of range; see `check_chat`.
     """
     params = {k: v for k, v in body.items() if k not in ("messages", "model", "stream", "stream_options")}
-    # disco itself asks for the usage, and tells the application where it has asked.
-    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
-    if more:
-        params["stream_options"] = more
     messages, model = body.get("messages"), body.get("model")
     if messages is None or model is None:
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
     check_chat(body)
+    # disco itself asks for the usage, and tells the application where it has asked.
+    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
+    if more:
+        params["stream_options"] = more
     return Request(
         messages=list(messages),
         model=model,
@@ -229,7 +237,7 @@ class ChatEncoder:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue
-            if chunks.are_of(delta.raw):
+            if chunks.is_as_it_came(delta):
                 out.append(b"data: " + delta.raw.data + b"\n\n")
                 continue
             out.append(_event(chunks.of(delta)))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
     from disco.client.chat.http_encoding import Encoder
+    from disco.client.routed_client import RoutedClient
 
 __all__ = [
     "CHAT",
@@ -66,9 +67,7 @@ def clocks_alone(timeout: Any, of_client: Any) -> Timeouts:
     return Timeouts(timeout.connect, timeout.read, timeout.read, None)
 
 
-def hide(
-    error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
-) -> None:
+def hide(error: openai.APIError, client: RoutedClient, options: FinalRequestOptions) -> None:
     """Remove the key, and quotations of the request, from an error of a request that was passed on."""
     from disco.endpoints.openai_api.error_mapping import redact  # noqa: PLC0415 - rarely needed
 
@@ -91,7 +90,10 @@ def request_as_sent(client: Any, options: FinalRequestOptions) -> httpx2.Request
     try:
         request: httpx2.Request = client._build_request(options.model_copy())  # noqa: SLF001 - our own client
     except TypeError:  # without a server there are no credentials, which the SDK insists on
-        body = {**cast("dict[str, Any]", options.json_data or {}), **cast("dict[str, Any]", options.extra_json or {})}
+        body = {
+            **cast("dict[str, Any]", options.json_data or {}),
+            **cast("dict[str, Any]", options.extra_json or {}),
+        }
         address = client._prepare_url(options.url)  # noqa: SLF001
         headers = {k: str(v) for k, v in given_headers(options).items()}
         return httpx2.Request("POST", address, headers=headers, json=body)

@@ -7,6 +7,7 @@ and writing it takes longer than everything else here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -28,6 +29,40 @@ if TYPE_CHECKING:
     from disco.telemetry.reporter import AnswerReport
 
 __all__ = ["DirectAnswer"]
+
+
+_log = logging.getLogger("disco")
+
+
+class Sends(TrafficCounter):
+    """Counts traffic, and notes every time that the SDK sends the request; it sends again after some failures.
+
+    Attributes:
+        failures: of every send that failed: when it was sent and when it failed, in seconds, and the exception, or the
+            status of the response.
+        sent_at: when the request was last sent.
+    """
+
+    __slots__ = ("failures", "sent_at")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[tuple[float, float, BaseException | int]] = []
+        self.sent_at = 0.0
+
+    def sending(self, request: Any) -> None:
+        self.sent_at = time.monotonic()
+        super().sending(request)
+
+    def failed(self, error: BaseException) -> None:
+        self.failures.append((self.sent_at, time.monotonic(), error))
+        super().failed(error)
+
+    def answered(self, response: Any) -> None:
+        if response.is_error:
+            self.failures.append((self.sent_at, time.monotonic(), response.status_code))
+        super().answered(response)
+
 
 MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
 
@@ -56,7 +91,7 @@ class DirectAnswer:
     __slots__ = (
         *("_body", "_options", "_report", "_route", "_router", "_server", "_stream", "_url", "_wire"),
         *("began_at", "ended_at", "failed", "finish_reason", "pieces", "texts", "traffic", "usage"),
-        *("created_s", "is_cancelled", "reader", "splitter"),
+        *("created_s", "failures", "is_cancelled", "reader", "sent_at", "splitter"),
     )
 
     def __init__(
@@ -83,7 +118,9 @@ class DirectAnswer:
         self.reader: Any = None  # parses `pieces`, with `splitter`
         self.splitter: Any = None
         self.traffic = Traffic()
-        self._wire: TrafficCounter | None = TrafficCounter()
+        self._wire: Sends | None = Sends()
+        self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
+        self.sent_at = 0.0
         self._report: AnswerReport = router.report_on(body, self._server, stream=stream, at=self.created_s)
         self._route: RouteRecord | None = None
 
@@ -107,7 +144,7 @@ class DirectAnswer:
         except BaseException as error:
             self.end(error)
             raise
-        return noted(answer, self)
+        return noted(answer, self, is_async=True)
 
     def asked_sync(
         self,
@@ -127,7 +164,7 @@ class DirectAnswer:
         except BaseException as error:
             self.end(error)
             raise
-        return noted(answer, self)
+        return noted(answer, self, is_async=False)
 
     def _counted(self) -> AbstractContextManager[object]:
         assert self._wire is not None
@@ -181,7 +218,12 @@ class DirectAnswer:
             return
         self.ended_at = time.monotonic()
         if self._wire is not None:
-            self.traffic, self._wire = self._wire.traffic, None
+            self.traffic, self.failures, self.sent_at = (
+                self._wire.traffic,
+                self._wire.failures,
+                self._wire.sent_at,
+            )
+            self._wire = None
         if isinstance(error, Exception):
             # The SDK's helpers raise about a complete answer, too: it was cut short, or it was filtered.
             whole = getattr(error, "completion", None)
@@ -191,10 +233,25 @@ class DirectAnswer:
                 self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
         elif error is not None:
             self.is_cancelled = True
+        try:
+            self._tell()
+        except Exception as defect:  # noqa: BLE001 - a missing record must not fail an answer
+            _log.error("An answer's route record was not written: %s in disco itself.", type(defect).__name__)
+
+    def _tell(self) -> None:
+        """Log a failure, put the evidence on it, and report the answer where something listens."""
+        if self.failed is not None:
+            self._log_failure(self.failed)
         if isinstance(self.failed, openai.OpenAIError):
             attach_evidence(self.failed, partial_text=self.text(), route=self.route())
         if self._report.listens:
             self._report.finish(self.route(), self.failed)
+
+    def _log_failure(self, error: Exception) -> None:
+        from disco.client.direct.direct_record import failure_of  # noqa: PLC0415 - as above
+        from disco.telemetry.log_lines import log_failure  # noqa: PLC0415 - as above
+
+        log_failure(self._server.name, failure_of(error).kind)
 
     def text(self) -> str:
         """Return the text that came so far."""
@@ -207,6 +264,8 @@ class DirectAnswer:
         if self._route is None:
             from disco.client.direct.direct_record import write_record  # noqa: PLC0415 - as above
 
-            self._route = write_record(self, self._router, self._server, self._body, self._options, stream=self._stream)
+            self._route = write_record(
+                self, self._router, self._server, self._body, self._options, stream=self._stream
+            )
             self._body, self.texts, self.pieces = {}, [], []  # a record holds no text
         return self._route

@@ -7,13 +7,20 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import openai
+
 from disco.client.chat.routed_request import CHAT
 from disco.dispatch import features_of
 from disco.endpoints.openai_api.chunk_reader import ChatReader
-from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError, parts_of, usage_from
-from disco.endpoints.openai_api.error_mapping import failure_from
+from disco.endpoints.openai_api.chunk_repair import (
+    MalformedChunkError,
+    ServerReportedError,
+    parts_of,
+    usage_from,
+)
+from disco.endpoints.openai_api.error_mapping import failure_from, kind_of_status, kind_of_transport
 from disco.endpoints.openai_api.sse import EventSplitter
-from disco.errors import EndpointFailure, FailureKind
+from disco.errors import EndpointFailure
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.plan import Plan, Start
 from disco.playback import Playback
@@ -54,7 +61,7 @@ def write_record(
         max_tokens=features.max_tokens,
         streams=stream,
         timeouts=Timeouts(None, None, None, None),
-        max_retries=0,
+        max_retries=len(repeated(direct)),
     )
     lengths = router.statistics.answer_lengths()
     plan = Plan(starts=(Start(candidate.name),))
@@ -65,36 +72,54 @@ def write_record(
 
 def _play(session: Session, direct: DirectAnswer, prompt_tokens: int) -> None:
     """Let the session see the answer as it came."""
+    number = _play_failures(session, direct)
     given = usage_from(_chat_usage(direct.usage)) or Usage()
-    session.start(direct.began_at)
     written = 0
     for at, item in direct.texts:
         deltas = _deltas(item)
         if len(direct.texts) == 1 and deltas[0].tokens:  # a whole answer
             deltas[0].tokens = max(1, given.completion_tokens)
         written += sum(delta.tokens for delta in deltas)
-        session.deltas(0, deltas, at)
-    sent = direct.traffic.bytes_up > 0
+        session.deltas(number, deltas, at)
+    was_answered = direct.failed is None or bool(direct.texts)
     usage = Usage(
-        given.prompt_tokens or (prompt_tokens if sent else 0),
+        given.prompt_tokens or (prompt_tokens if was_answered else 0),
         given.completion_tokens or written,
         given.cached_tokens,
     )
     end = direct.began_at if direct.ended_at is None else direct.ended_at
     if direct.failed is not None:
-        session.failed(0, _failure(direct.failed), end)
+        session.failed(number, failure_of(direct.failed), end)
     elif direct.finish_reason is None and direct.is_cancelled:
         session.cancelled(end)
     else:
-        session.ended(0, Ended(direct.finish_reason or "stop", usage), end)
-    session.stopped(0, usage, end, traffic=direct.traffic)
+        session.ended(number, Ended(direct.finish_reason or "stop", usage), end)
+    session.stopped(number, usage, end, traffic=direct.traffic)
 
 
-def _failure(error: Exception) -> EndpointFailure:
-    """Return the failure that an error of the SDK stands for; the session only needs its kind."""
-    kind = failure_from(error, name="server").kind
-    # A session would ask again after most failures. The SDK has done that already.
-    return EndpointFailure(FailureKind(kind), error)
+def _play_failures(session: Session, direct: DirectAnswer) -> int:
+    """Let the session see the sends that failed and that the SDK repeated; return the number of the last attempt."""
+    session.start(direct.began_at)
+    for number, (_, failed_at, why) in enumerate(repeated(direct)):
+        kind = kind_of_status(why) if isinstance(why, int) else kind_of_transport(why)
+        again = EndpointFailure(kind, RuntimeError("repeated"), retry_after_s=0.0, may_retry=True)
+        session.failed(number, again, failed_at)
+        session.stopped(number, Usage(), failed_at)
+        next_at = direct.sent_at if number + 1 == len(repeated(direct)) else direct.failures[number + 1][0]
+        session.woken(next_at)
+    return len(repeated(direct))
+
+
+def repeated(direct: DirectAnswer) -> list[tuple[float, float, BaseException | int]]:
+    """Return the failed sends that were followed by another send."""
+    return [failure for failure in direct.failures if failure[0] < direct.sent_at]
+
+
+def failure_of(error: Exception) -> EndpointFailure:
+    """Return the failure that an error of the SDK stands for; the SDK has tried again already where that was right."""
+    known = failure_from(error, name="server") if isinstance(error, openai.OpenAIError) else None
+    kind = kind_of_transport(error) if known is None else known.kind
+    return EndpointFailure(kind, error, may_retry=False)
 
 
 def text_of(direct: DirectAnswer) -> str:
@@ -153,7 +178,9 @@ def _read_response_events(direct: DirectAnswer, at: float, events: list[bytes]) 
 
 
 def _output_text(body: Mapping[str, Any]) -> str:
-    parts = [p for item in body.get("output") or [] if isinstance(item, dict) for p in item.get("content") or []]
+    parts = [
+        p for item in body.get("output") or [] if isinstance(item, dict) for p in item.get("content") or []
+    ]
     return "".join(str(p.get("text") or "") for p in parts if isinstance(p, dict))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx2
@@ -33,9 +34,18 @@ _MAX_TEMPLATES = 8  # that one stream may make; some servers vary more than the 
 
 
 class _Direct(RouteOfStream):
-    """What both streams have in common. `noted` is None where the response is noted elsewhere."""
+    """What both streams have in common. Mutable: `noted`, the answer; None before it is known."""
 
     noted: DirectAnswer | None = None
+    _began = False  # whether the body is being read
+    response: httpx2.Response
+
+    def _begin(self) -> _ChunkReader:
+        self._began = True
+        body = self.response.stream
+        if self.noted is None and hasattr(body, "taken_over"):  # made by `parse()` of a raw response
+            self.response.stream, self.noted = body.taken_over()
+        return _ChunkReader(self, self.noted)
 
     @property
     def route(self) -> RouteRecord:
@@ -62,9 +72,12 @@ class _Direct(RouteOfStream):
 class DirectStream(_Direct, DiscoStream):
     """See `DiscoStream`."""
 
-    # `__iter__` and `_iterator` stay the SDK's: instruments replace them.
+    # `_iterator` stays the SDK's: instruments replace it.
+    def __aiter__(self) -> Self:  # no generator, which the owner would have to close
+        return self
+
     async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
-        response, reader = self.response, _ChunkReader(self, self.noted)
+        response, reader = self.response, self._begin()
         is_fresh = not (response.is_closed or response.is_stream_consumed or hasattr(response, "_content"))
         body = pieces(response) if is_fresh else response.aiter_bytes()
         if is_fresh:
@@ -77,6 +90,7 @@ class DirectStream(_Direct, DiscoStream):
                     with anyio.move_on_after(_DRAIN_S):  # so that the connection can be used again
                         await exhaust(body)
                     break
+            reader.end()
         except BaseException as error:
             raised = _as_the_sdk_raises(error, response)
             self._end(raised)
@@ -91,18 +105,26 @@ class DirectStream(_Direct, DiscoStream):
         """Close the response and release the connection."""
         await super().close()
         self._end(GeneratorExit())
+        trio = sys.modules.get("trio")
+        if self._began and trio is not None and trio.lowlevel.in_trio_run():
+            # Trio complains of a generator that is left open; asyncio closes it. If another task reads from it, that
+            # task notices that the response is closed.
+            left: Any = self._iterator
+            with contextlib.suppress(RuntimeError, AttributeError):
+                await left.aclose()
 
 
 class DirectSyncStream(_Direct, DiscoSyncStream):
     """See `DiscoSyncStream`."""
 
     def __stream__(self) -> Iterator[ChatCompletionChunk]:
-        response, reader = self.response, _ChunkReader(self, self.noted)
+        response, reader = self.response, self._begin()
         try:
             for piece in response.iter_bytes():
                 yield from reader.chunks(piece)
                 if reader.done:
                     break
+            reader.end()
         except BaseException as error:
             raised = _as_the_sdk_raises(error, response)
             self._end(raised)
@@ -150,6 +172,10 @@ class _ChunkReader:
                 noted.chunk_came(chunk)
             yield chunk
 
+    def end(self) -> None:
+        """Drop an event that the body did not end. Raises as the SDK's own stream, which decodes it first."""
+        (self._splitter.end() or b"").decode()
+
     def _parsed(self, event: bytes) -> ChatCompletionChunk:
         if not self._is_strict:
             try:
@@ -161,7 +187,8 @@ class _ChunkReader:
                     if chunk.choices and chunk.choices[0].delta.content and self._templates:
                         self._templates -= 1
                         self._template = ChunkTemplate.of(event, chunk)
-                    return as_constructed(chunk)
+                    as_constructed(chunk)
+                    return chunk
         stream = self._stream
         data = json.loads(event.decode())
         if isinstance(data, dict) and data.get("error"):
@@ -177,8 +204,8 @@ class _ChunkReader:
         )
 
 
-def as_constructed(model: Any) -> Any:
-    """Return a validated model as the SDK constructs it: extra fields do not count as fields that were set."""
+def as_constructed(model: Any) -> None:
+    """Make a validated model as the SDK constructs it: extra fields do not count as fields that were set."""
     if isinstance(model, BaseModel):
         if model.__pydantic_extra__:
             model.__pydantic_fields_set__.difference_update(model.__pydantic_extra__)
@@ -188,7 +215,6 @@ def as_constructed(model: Any) -> Any:
     elif isinstance(model, list):
         for item in model:
             as_constructed(item)
-    return model
 
 
 _PLAIN = (str, int, float, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["SyncServerCalls"]
 
 
+_MAKE_KEYS = ("_api_key_provider", "_azure_ad_token_provider", "_provider_runtime")
+
+
 class SyncServerCalls(AsyncOpenAI):
     """An asynchronous client that asks a synchronous one, at every request, for all that decides the request.
 
@@ -34,12 +37,14 @@ class SyncServerCalls(AsyncOpenAI):
     """
 
     def __init__(self, owner: SyncRouting, *, has_own_http: bool) -> None:
-        super().__init__(api_key="", base_url=owner.base_url, max_retries=0, _enforce_credentials=False)
-        self._of: Any = owner
-        self.sends_elsewhere = (
-            has_own_http
-            or self._of._workload_identity_auth is not None  # noqa: SLF001 - our own client, here and below
-            or self._of._provider_runtime is not None
+        of: Any = owner
+        self._of = of
+        super().__init__(
+            api_key="", base_url=str(self._of.base_url), max_retries=0, _enforce_credentials=False
+        )
+        self.sends_elsewhere = has_own_http or any(
+            getattr(owner, name, None) is not None
+            for name in ("_workload_identity_auth", "_provider_runtime")
         )
         self._process = os.getpid()
 
@@ -53,8 +58,8 @@ class SyncServerCalls(AsyncOpenAI):
         pass  # by the SDK's constructor
 
     async def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
-        # A function that makes keys, or a hook of the application's, may block.
-        prepared: FinalRequestOptions = await to_thread.run_sync(self._of._prepare_options, options)  # noqa: SLF001
+        hook: Any = self._of._prepare_options  # noqa: SLF001 - our own client, here and below
+        prepared: FinalRequestOptions = await self._called(hook, options)
         return prepared
 
     def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> httpx2.Request:
@@ -62,7 +67,14 @@ class SyncServerCalls(AsyncOpenAI):
         return request
 
     async def _prepare_request(self, request: httpx2.Request) -> None:
-        await to_thread.run_sync(self._of._prepare_request, request)  # noqa: SLF001
+        await self._called(self._of._prepare_request, request)  # noqa: SLF001
+
+    async def _called(self, hook: Callable[[Any], Any], argument: object) -> Any:
+        """Call a hook; in a worker thread where a function or a class of the application's may block."""
+        makes_keys = any(getattr(self._of, name, None) is not None for name in _MAKE_KEYS)
+        if makes_keys or hook.__module__.partition(".")[0] not in ("openai", "disco"):
+            return await to_thread.run_sync(hook, argument)
+        return hook(argument)
 
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
         send = self._send_in_thread if self.sends_elsewhere else self._send
@@ -70,15 +82,18 @@ class SyncServerCalls(AsyncOpenAI):
 
     async def _send(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
         if self._process != os.getpid():  # forked: the connections belong to the parent's loop
-            self._process, self._client = os.getpid(), AsyncOpenAI(api_key="-", base_url=self.base_url)._client
+            fresh = AsyncOpenAI(api_key="-", base_url=self.base_url)
+            self._process, self._client = os.getpid(), fresh._client  # noqa: SLF001 - the SDK's
         return await self._client.send(request, stream=stream, **more)
 
     async def _send_in_thread(self, request: Any, *, stream: bool, **more: Any) -> httpx2.Response:
-        send = self._of.send_past_counting
+        send = self._of._send_uncounted  # noqa: SLF001 - our own client
         response = await to_thread.run_sync(
             lambda: send(request, stream=stream, **more), abandon_on_cancel=True
         )
-        sent = httpx2.Request(request.method, str(request.url), headers=request.headers.raw, content=request.read())
+        sent = httpx2.Request(
+            request.method, str(request.url), headers=request.headers.raw, content=request.read()
+        )
         head = httpx2.Headers(response.headers.raw)
         if response.is_closed:  # read and decoded already
             for name in ("content-encoding", "content-length", "transfer-encoding"):

@@ -66,7 +66,7 @@ class SyncRouting(RoutedClient):
     @has_signature_of(OpenAI.copy, "default_options")
     def copy(self, **changes: Any) -> Self:
         """As the SDK's `copy`. The copy shares the local model and the statistics."""
-        added = {"_portal": self._portal}
+        added: dict[str, Any] = {"_portal": self._portal}
         if changes.get("http_client") is None and not self._has_own_http:
             added["_has_default_http"] = True  # the SDK's `copy` hands its own on
         extra = {**added, **changes.pop("_extra_kwargs", {})}
@@ -79,9 +79,9 @@ class SyncRouting(RoutedClient):
     ) -> Any:
         """As `AsyncDisco.request`."""
         if is_model_list(options) and not may_ask_server(self, options):
-            return self._process(cast_to, options, model_list(self), stream, stream_cls)
+            return self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
         way = way_of(self, options, stream=stream)
-        if way is None or type(way) is DirectAnswer:
+        if way is None or isinstance(way, DirectAnswer):
             try:
                 if way is not None:
                     return way.asked_sync(self._ask_server, cast_to, options, stream, stream_cls)
@@ -92,16 +92,18 @@ class SyncRouting(RoutedClient):
             if is_model_list(options) and isinstance(answer, SyncPage):
                 answer.data[:0] = self.local_models()
             return answer
-        from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - numpy loads with it
+        from disco.client.chat.answer_stream import SessionStream  # noqa: PLC0415 - numpy loads with it
+        from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - as above
         from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
         from disco.client.sync.sync_stream import SyncSessionStream, sync_response  # noqa: PLC0415 - as above
 
         if is_typed(cast_to, options, stream_cls):
             made = self._portal.run(partial(answer_of, self, way, options, stream=stream))
-            return SyncSessionStream(made, self._portal) if stream else made
+            return SyncSessionStream(made, self._portal) if isinstance(made, SessionStream) else made
         response = self._portal.run(partial(respond, self, way, options, stream=stream))
         same = sync_response(response, self._portal)
-        return self._process(cast_to, options, same, stream, quick_stream_class(stream_cls))
+        parser = quick_stream_class(stream_cls)
+        return self._process(cast_to, options, same, stream=stream, parser=parser)
 
     def _ask_server(
         self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
@@ -110,29 +112,35 @@ class SyncRouting(RoutedClient):
         return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)  # type: ignore[misc]
 
     def _process(
-        self, cast_to: Any, options: FinalRequestOptions, response: httpx2.Response, stream: bool, parser: Any
+        self,
+        cast_to: Any,
+        options: FinalRequestOptions,
+        response: httpx2.Response,
+        *,
+        stream: bool,
+        parser: Any,
     ) -> Any:
         """Return what the SDK makes of a response that no server sent."""
         sdk: Any = self
-        return sdk._process_response(
-            cast_to=sdk._maybe_override_cast_to(cast_to, options),
+        return sdk._process_response(  # noqa: SLF001 - the SDK's own part of this client
+            cast_to=sdk._maybe_override_cast_to(cast_to, options),  # noqa: SLF001
             options=options,
             response=response,
             stream=stream,
             stream_cls=parser,
         )
 
-    def send_past_counting(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
+    def _send_uncounted(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
         """Send a request as the SDK does."""
         return super()._send_request(request, stream=stream, **more)  # type: ignore[misc, no-any-return]
 
     def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
         counter = TrafficCounter.current()
         if counter is None:
-            return self.send_past_counting(request, stream=stream, **more)
+            return self._send_uncounted(request, stream=stream, **more)
         counter.sending(request)
         try:
-            response = self.send_past_counting(request, stream=stream, **more)
+            response = self._send_uncounted(request, stream=stream, **more)
         except Exception as error:
             counter.failed(error)
             raise
@@ -253,6 +261,7 @@ class DiscoSyncCompletions(Completions):
     _client: Disco
 
     if TYPE_CHECKING:  # see `DiscoCompletions`
+
         @overload  # type: ignore[override]
         def create(
             self,

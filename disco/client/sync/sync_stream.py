@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
@@ -31,7 +32,9 @@ class SyncSessionStream(DiscoSyncStream):
     def __init__(self, stream: SessionStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
-        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not yet returned
+        # --- mutable from here on
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # fetched, not yet returned
+        self._source: Iterator[ChatCompletionChunk] | None = None  # set by an instrument
 
     @property
     def route(self) -> RouteRecord:
@@ -64,6 +67,25 @@ class SyncSessionStream(DiscoSyncStream):
         return self
 
     def __next__(self) -> ChatCompletionChunk:
+        return self._next() if self._source is None else next(self._source)
+
+    @property
+    def _iterator(self) -> Iterator[ChatCompletionChunk]:
+        """See `SessionStream`."""
+        if self._source is None:
+            self._source = self.__stream__()
+        return self._source
+
+    @_iterator.setter
+    def _iterator(self, source: Iterator[ChatCompletionChunk]) -> None:
+        self._source = source
+
+    def __stream__(self) -> Iterator[ChatCompletionChunk]:
+        with contextlib.suppress(StopIteration):
+            while True:
+                yield self._next()
+
+    def _next(self) -> ChatCompletionChunk:
         if not self._waiting:
             self._waiting = deque(self._portal.run(self._stream._next_batch))  # noqa: SLF001 - our own stream
             if not self._waiting:

@@ -57,7 +57,18 @@ class ServerAttempt(Attempt):
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_hides_logprobs", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
-        *("_body", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
+        *(
+            "_body",
+            "_closed",
+            "_document",
+            "_ended",
+            "_eof",
+            "_idle",
+            "_opening",
+            "_over",
+            "_reader",
+            "_response",
+        ),
         *("_running", "_seam", "_seam_held", "_sent", "_stopped", "_wire"),
     )
 
@@ -359,5 +370,6 @@ class ServerAttempt(Attempt):
 
 async def _nothing() -> AsyncGenerator[bytes, None]:
     """Yield nothing: the body was read already."""
-    for part in ():
+    nothing: tuple[bytes, ...] = ()
+    for part in nothing:
         yield part

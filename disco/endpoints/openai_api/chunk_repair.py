@@ -81,8 +81,10 @@ def document_as_event(body: object) -> bytes | None:
             if isinstance(calls, list):
                 calls = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)]
                 message = {**message, "tool_calls": calls}
-            choice = {**{k: v for k, v in choice.items() if k != "message"}, "delta": message}
-        made.append({"finish_reason": "stop", **choice})
+            rest = {name: value for name, value in choice.items() if name != "message"}
+            made.append({"finish_reason": "stop", **rest, "delta": message})
+        else:
+            made.append({"finish_reason": "stop", **choice})
     return json.dumps({**body, "object": "chat.completion.chunk", "choices": made}).encode()
 
 

@@ -101,7 +101,11 @@ def as_document(script: Sequence[Step]) -> list[Step]:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(document)
     if script[-1] == STREAM_END:
         return [*(step for step in script[1:] if isinstance(step, float)), head + document]
-    return [head + document[: len(document) // 2], *(step for step in script[1:] if not isinstance(step, bytes))]
+    head = head.replace(b"Content-Length", b"content-length")  # so that the connection is closed
+    return [
+        head + document[: len(document) // 2],
+        *(step for step in script[1:] if not isinstance(step, bytes)),
+    ]
 
 
 def _of_piece(step: bytes) -> list[bytes]:
@@ -118,11 +122,15 @@ def _merge(whole: dict[str, Any], event: Any) -> None:
     if not isinstance(event, dict):
         return
     choices = event.get("choices") or []
-    whole.update({name: value for name, value in event.items() if name != "choices"}, object="chat.completion")
+    whole.update(
+        {name: value for name, value in event.items() if name != "choices"}, object="chat.completion"
+    )
     made = whole.setdefault("choices", [])
     for choice in choices:
         if not made:
-            made.append({"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"})
+            made.append(
+                {"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}
+            )
         message = made[0]["message"]
         for name, value in (choice.get("delta") or {}).items():
             old = message.get(name)
