@@ -19,6 +19,7 @@ from serving import HELLO, serving, upstream
 
 from disco import AsyncDisco, Timeouts
 from disco.dispatch import Preset
+from disco.endpoints.openai_api.sdk_client import ReusesRequests
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
@@ -77,6 +78,39 @@ def test_what_is_passed_through_is_the_servers_own_and_nothing_of_the_callers_he
             assert sent["authorization"] == "Bearer upstream-key"
             assert not {"cookie", "x-own"} & set(sent)
             assert "disco" not in given
+
+
+class Copying(ReusesRequests, AsyncDisco):
+    """As the command's own client."""
+
+
+def test_a_request_copied_from_an_earlier_one_has_its_own_body_and_the_key_of_the_moment():
+    sent: list[httpx2.Request] = []
+
+    def answer(request):
+        sent.append(request)
+        return httpx2.Response(200, json={"data": []})
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    with asking(
+        Copying(api_key="first-key", base_url="http://h.test/v1", http_client=http, policy=PLAIN)
+    ) as asked:
+        for text in ("one", "two" * 100):
+            asked("/v1/embeddings", {"model": "m", "input": text})
+        asked.client.api_key = "second-key"
+        for _ in range(2):
+            asked("/v1/embeddings", {"model": "m", "input": "three"})
+    assert [json.loads(request.content)["input"] for request in sent] == [
+        "one",
+        "two" * 100,
+        "three",
+        "three",
+    ]
+    assert [int(r.headers["content-length"]) for r in sent] == [len(request.content) for request in sent]
+    assert [r.headers["authorization"][7:] for r in sent] == ["first-key"] * 2 + ["second-key"] * 2
+    first, second = ({n: v for n, v in r.headers.items() if n != "content-length"} for r in sent[:2])
+    assert first == second
+    assert len(asked.client._kept) == 2
 
 
 def test_what_comes_compressed_is_handed_on_as_text():
