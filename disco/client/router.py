@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,6 +80,8 @@ class Router:
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
+        # Records of direct answers are written in the application's threads, also by destructors.
+        self._many_threads = threading.RLock()
 
     def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
         """Return the endpoints of the client with this server of its own, in the user's order.
@@ -166,7 +169,8 @@ class Router:
         """Return the server as a session sees it, and the name of the preset that applies."""
         preset = self._preset(options)
         able = server.capabilities(model)
-        return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
+        with self._many_threads:
+            return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
 
     def report_on(
         self, body: Mapping[str, Any], server: Endpoint | None, *, stream: bool, at: float

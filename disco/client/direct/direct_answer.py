@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectAnswer"]
 
+MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
 
 _log = logging.getLogger("disco")
 
@@ -62,9 +63,6 @@ class Sends(TrafficCounter):
         if response.is_error:
             self.failures.append((self.sent_at, time.monotonic(), response.status_code))
         super().answered(response)
-
-
-MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
 
 
 class DirectAnswer:
@@ -174,6 +172,12 @@ class DirectAnswer:
     def response(self) -> Any:
         """The HTTP response of the answer, while it is being read."""
         return None if self._wire is None else self._wire.last_response
+
+    def counting(self, response: Any) -> Sends | None:
+        """Return the counter that is told every piece of a body that is read past the HTTP package's own counting."""
+        if self._wire is not None:
+            self._wire.streams(response)
+        return self._wire
 
     @property
     def url(self) -> str:

@@ -80,16 +80,22 @@ class DirectStream(_Direct, DiscoStream):
         response, reader = self.response, self._begin()
         is_fresh = not (response.is_closed or response.is_stream_consumed or hasattr(response, "_content"))
         body = pieces(response) if is_fresh else response.aiter_bytes()
+        wire = None
         if is_fresh:
             response.is_stream_consumed = True
+            wire = None if self.noted is None else self.noted.counting(response)
         try:
             async for piece in body:
+                if wire is not None:
+                    wire.received(piece)
                 for chunk in reader.chunks(piece):
                     yield chunk
                 if reader.done:
                     with anyio.move_on_after(_DRAIN_S):  # so that the connection can be used again
-                        await exhaust(body)
+                        await exhaust(body, note=None if wire is None else wire.received)
                     break
+            if wire is not None:
+                wire.ended()
             reader.end()
         except BaseException as error:
             raised = _as_the_sdk_raises(error, response)
@@ -169,7 +175,9 @@ class _ChunkReader:
                 return
             chunk = self._parsed(event)
             if noted is not None:
-                noted.chunk_came(chunk)
+                # A server's JSON may be of any shape; what the record would like to know of it must not fail it.
+                with contextlib.suppress(Exception):
+                    noted.chunk_came(chunk)
             yield chunk
 
     def end(self) -> None:
