@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from functools import partial
 
 import httpx2
 import openai
@@ -95,10 +96,10 @@ ODD = [[], 5, {"choices": [5]}, {"choices": [{"delta": "x"}]}, {"choices": None}
 @pytest.mark.parametrize("odd", ODD, ids=str)
 async def test_no_shape_of_an_answer_makes_a_difference_to_the_application(odd):
     for way in ("streamed", "whole", "raw"):
-        answer = events(odd) if way == "streamed" else httpx2.Response(200, json=odd)
+        answer = partial(events, odd) if way == "streamed" else partial(httpx2.Response, 200, json=odd)
         seen = []
         for kind in (openai.AsyncOpenAI, AsyncDisco):
-            outcome = await ask(kind, WAYS[way], lambda _, answer=answer: answer)
+            outcome = await ask(kind, WAYS[way], lambda _, answer=answer: answer())
             seen.append((type(outcome.error), repr(outcome.value) if way == "streamed" else None))
         assert seen[0] == seen[1]
 
