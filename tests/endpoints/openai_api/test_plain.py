@@ -14,7 +14,7 @@ from loops import by_turns
 from openai._models import FinalRequestOptions
 from scripted_server import RESET, piece, scripted_server
 
-from disco import AsyncDisco
+from disco import AsyncDisco, Timeouts
 from disco.endpoints.openai_api.error_mapping import failure_from, retry_after_s, stream_error
 from disco.endpoints.openai_api.sdk_client import MAX_ERROR_BYTES, PlainClient
 from disco.errors import FailureKind as Kind
@@ -95,7 +95,10 @@ async def test_an_endless_error_is_not_read_to_its_end(status, anyio_backend):
     flood = [head.encode(), *[piece(b'{"error": "' + b"x" * 65_000) for _ in range(400)], RESET]
     async with (
         scripted_server(flood) as server,
-        AsyncDisco(base_url=server.base_url, api_key="sk-0123456789", max_retries=0) as client,
+        # With clocks of its own; without them the SDK asks, which reads all of it.
+        AsyncDisco(
+            base_url=server.base_url, api_key="sk-0123456789", max_retries=0, timeouts=Timeouts()
+        ) as client,
     ):
         with anyio.fail_after(60), pytest.raises(openai.APIError) as raised:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}])
