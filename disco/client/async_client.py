@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.router import Router
     from disco.dispatch import Preset
-    from disco.endpoints.continuation import Continuation, ProbeVerdict
+    from disco.endpoints.continuation import Continuation
+    from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
     from disco.endpoints.openai_api import OpenAIEndpoint
     from disco.profiles import DeviceProfile, ServerProfile
@@ -113,7 +114,7 @@ class AsyncDisco(AsyncOpenAI):
         default_query: Mapping[str, object] | None = None,
         http_client: httpx2.AsyncClient | None = None,
         _router: Router | None = None,
-        _verdicts: dict[tuple[str, str], ProbeVerdict] | None = None,
+        _verdicts: Verdicts | None = None,
         _has_server: bool | None = None,
         _inherited: RequestOptions = NO_OPTIONS,
         **more: Any,  # other kinds of credentials, passed by the SDK's own `copy`
@@ -165,7 +166,7 @@ class AsyncDisco(AsyncOpenAI):
         if default_options is not None:
             self.default_options = merge_options(_inherited, default_options, where="default_options")
         self._continuation = continuation
-        self._verdicts = {} if _verdicts is None else _verdicts
+        self._verdicts = _verdicts
         self.server: OpenAIEndpoint | None = None
         if has_server:
             from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - as above
@@ -174,8 +175,9 @@ class AsyncDisco(AsyncOpenAI):
             if isinstance(continuation, str):
                 continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
             self.server = OpenAIEndpoint(
-                client=self._plain(more), name="server", continuation=continuation, verdicts=self._verdicts
+                client=self._plain(more), name="server", continuation=continuation, verdicts=_verdicts
             )
+            self._verdicts = self.server.verdicts
         self.router.check(self.server, self.default_options)
         # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
         if self.server is None or self.router.is_local_only(self.default_options):

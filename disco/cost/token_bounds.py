@@ -12,7 +12,13 @@ from typing import Any
 
 from disco.request import Prefix, Request
 
-__all__ = ["most_prefix_tokens", "most_prompt_tokens"]
+__all__ = ["MOST_PROOF_TOKENS", "most_prefix_tokens", "most_prompt_tokens"]
+
+MOST_PROOF_TOKENS = 3072
+"""What an attempt may use besides prompt, prefix and answer where it has to prove that its endpoint continues.
+
+That is: a probe of four short requests, an instruction, and the words that it quotes, read and written.
+"""
 
 # Header of the answer, a system message that a template brings along, and what a server adds for its tools.
 _FOR_REQUEST = 128

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -11,7 +12,9 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
+from disco.endpoints.continuation.instruction import RepeatedSeam
 from disco.endpoints.continuation.methods import Call, used_up
+from disco.endpoints.continuation.probe import ProbeMeter
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.seam import Seam, SeamMismatchError
 from disco.endpoints.contract import Attempt
@@ -26,7 +29,7 @@ from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_
 from disco.endpoints.openai_api.sdk_client import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Traffic, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -46,15 +49,16 @@ class ServerAttempt(Attempt):
         name: the endpoint's.
         request, prefix: the request to answer, and the beginning of the answer.
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
+        meter: what `prepare` has used to prove that the server continues.
         hides_logprobs: the application did not ask for the log probabilities that the call asks for.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_hides_logprobs", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
-        *("_body", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
-        *("_running", "_seam", "_seam_held", "_sent", "_stopped", "_wire"),
+        *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
+        *("_body", "_call", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
+        *("_running", "_seam", "_seam_held", "_sent", "_splitter", "_stopped", "_wire"),
     )
 
     def __init__(
@@ -65,6 +69,7 @@ class ServerAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         prepare: Callable[[], Awaitable[Call]],
+        meter: ProbeMeter,
         hides_logprobs: bool = False,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
@@ -73,17 +78,19 @@ class ServerAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._prepare = prepare
+        self._meter = meter
         self._hides_logprobs = hides_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
         self._wire = TrafficCounter()
         self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
-        self._seam: Seam | None = None
+        self._call: Call | None = None
+        self._seam: Seam | RepeatedSeam | None = None
         self._seam_held = 0  # tokens whose text the seam holds back
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
-        self._opening = anyio.CancelScope()  # lets `aclose` end a request that has no response yet
+        self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
         self._eof = False
@@ -93,7 +100,7 @@ class ServerAttempt(Attempt):
         self._closed = False
         self._idle: anyio.Event | None = None
 
-    async def __anext__(self) -> list[Delta] | Ended:
+    async def __anext__(self) -> list[Delta] | Ended | Started:
         if self._stopped or self._closed:
             await self._release()
             raise StopAsyncIteration
@@ -120,7 +127,8 @@ class ServerAttempt(Attempt):
         if self._running:
             # Another task reads: it notices that its connection is closed.
             self._idle = anyio.Event()
-            self._opening.cancel()
+            if self._opening is not None:
+                self._opening.cancel()
             if self._response is not None:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
                     await self._response.aclose()
@@ -137,7 +145,11 @@ class ServerAttempt(Attempt):
             prompt_tokens = estimated_tokens(self._request, self._prefix)
         if not written or (written < seen and not self._ended):
             written = seen
-        return Usage(prompt_tokens, written, min(given.cached_tokens, prompt_tokens))
+        cached_tokens, proof = min(given.cached_tokens, prompt_tokens), self._meter.usage
+        if not (proof.prompt_tokens or proof.completion_tokens):
+            return Usage(prompt_tokens, written, cached_tokens)
+        probed = proof.prompt_tokens, proof.completion_tokens
+        return Usage(prompt_tokens + probed[0], written + probed[1], cached_tokens, probed=probed)
 
     @property
     def traffic(self) -> Traffic:
@@ -146,17 +158,31 @@ class ServerAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        return None if self._seam is None else self._seam.report
+        if self._seam is None or self._call is None:
+            return None
+        return replace(self._seam.report, method=self._call.method)
 
-    async def _next(self) -> list[Delta] | Ended:
+    @property
+    def _is_instructed(self) -> bool:
+        return self._call is not None and self._call.method == "instructed"
+
+    async def _next(self) -> list[Delta] | Ended | Started:
         if self._response is None:
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            with self._opening, self._wire:
-                await self._open()
-            if self._opening.cancelled_caught:
+            waited = self._meter.waited
+            opening = self._opening = anyio.CancelScope()
+            with opening, self._wire:
+                if self._call is None:
+                    self._call = await self._prepare()
+                if self._meter.waited == waited:
+                    await self._open(self._call)
+            if opening.cancelled_caught:
                 raise StopAsyncIteration
+            if self._response is None:
+                # The wait for a probe is over. The server's time to first token begins now.
+                return Started()
         while not self._over and self._reader.finish_reason is None:
             if deltas := await self._read():
                 return deltas
@@ -192,10 +218,11 @@ class ServerAttempt(Attempt):
         self._over = self._over or reader.done
         return deltas if self._seam is None else self._through_seam(self._seam, deltas)
 
-    async def _open(self) -> None:
+    async def _open(self, call: Call) -> None:
         """Send the request and wait for the response's headers."""
-        call = await self._prepare()
-        if self._prefix:
+        if call.repeats_from is not None:
+            self._seam = RepeatedSeam(self._prefix, call.repeats_from)
+        elif self._prefix:
             self._seam = Seam(self._prefix, echoes=call.echoes)
         request = self._request
         choices = request.params.get("n")
@@ -264,11 +291,13 @@ class ServerAttempt(Attempt):
             return []  # the event is cut in the middle: an incomplete answer, not a malformed one
         return [last]
 
-    def _through_seam(self, seam: Seam, deltas: list[Delta]) -> list[Delta]:
+    def _through_seam(self, seam: Seam | RepeatedSeam, deltas: list[Delta]) -> list[Delta]:
         passed: list[Delta] = []
         for delta in deltas:
             if delta.kind is not DeltaKind.TEXT:
-                passed.append(delta)
+                # What a model thinks about the instruction is no part of the answer.
+                is_answer = not (self._is_instructed and delta.kind is DeltaKind.REASONING)
+                passed.append(delta if is_answer else Delta("", kind=DeltaKind.ROLE))
                 continue
             text = seam.feed(delta.text)
             self._seam_held += delta.tokens
@@ -302,7 +331,8 @@ class ServerAttempt(Attempt):
             return error
         if isinstance(error, SeamMismatchError | CannotContinueError | ModelFileError):
             reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
-            return EndpointFailure(FailureKind.SEAM, reason)
+            again = self._is_instructed and isinstance(error, SeamMismatchError)
+            return EndpointFailure(FailureKind.SEAM, reason, retry_after_s=0.0 if again else None)
         if self._response is not None:
             if isinstance(error, ServerReportedError):
                 error = error_mapping.stream_error(error.body, self._response.request)
@@ -313,7 +343,11 @@ class ServerAttempt(Attempt):
         key = getattr(self._client, "api_key", None)
         secrets = (key,) if isinstance(key, str) else ()
         asked = (self._request.messages, self._request.params, self._prefix.text)
-        return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        failure = error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        if self._is_instructed and failure.kind is FailureKind.BAD_REQUEST:
+            # The instruction is refused, not the application's request.
+            return EndpointFailure(FailureKind.SEAM, failure.error)
+        return failure
 
     async def _release(self) -> None:
         """Close the connection, or return it to the pool when the answer was read to its end."""
