@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
-from disco.cost.token_bounds import MOST_PROOF_TOKENS, most_prefix_tokens
+from disco.cost.token_bounds import MOST_PROOF, most_prefix_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.plan import Payer
@@ -85,8 +85,10 @@ class BudgetReservation:
     def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
         """Return the most tokens that an attempt could write if it started now; 0 where it could not start."""
         wanted = self._wanted(prefix)
-        counters, read = self._counters(endpoint), self._most_read(endpoint, prefix)
-        affordable = min((self._affordable(m, payer, prefix, read, now) for payer, m in counters), default=_MOST)
+        counters, proof = self._counters(endpoint), self._proof(endpoint, prefix)
+        affordable = min(
+            (self._affordable(m, payer, prefix, proof, now) for payer, m in counters), default=_MOST
+        )
         if self.max_tokens is None:
             affordable = min(affordable, max(affordable // _SHARE, _PAGE))
         allowed = min(wanted, affordable)
@@ -113,10 +115,10 @@ class BudgetReservation:
         allowed = self.allowance(endpoint, prefix, now)
         if not allowed:
             raise self.refusal(endpoint, now, prefix)
-        held_by, read = _Held(endpoint, []), self._most_read(endpoint, prefix)
+        held_by, proof = _Held(endpoint, []), self._proof(endpoint, prefix)
         self._held[attempt] = held_by
         for payer, counter in counters:
-            units = self._units(counter, payer, prefix, read, allowed)
+            units = self._units(counter, payer, prefix, proof, allowed)
             ticket = counter.reserve(units, now + self.offset_s)
             assert ticket is not None, "`allowance` has just found enough units for this reservation"
             held_by.held.append((payer, counter, ticket, units))
@@ -162,12 +164,14 @@ class BudgetReservation:
     def refusal(self, endpoint: str, now: float, prefix: Prefix = Prefix()) -> BudgetExceededError:  # noqa: B008 - frozen
         """Return the error for an endpoint that may not start: which limit, what is left and until when, a remedy."""
         wall = now + self.offset_s
-        fewest, read = min(self._wanted(prefix), _FEWEST), self._most_read(endpoint, prefix)
+        fewest, proof = min(self._wanted(prefix), _FEWEST), self._proof(endpoint, prefix)
         payer, counter = min(
             self._counters(endpoint),
-            key=lambda pair: pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, read, fewest)),
+            key=lambda pair: (
+                pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, proof, fewest))
+            ),
         )
-        needed, limit = self._units(counter, payer, prefix, read, fewest), counter.limit
+        needed, limit = self._units(counter, payer, prefix, proof, fewest), counter.limit
         frees_at = counter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
         if frees_at == math.inf:
@@ -210,20 +214,26 @@ class BudgetReservation:
     def _wanted(self, prefix: Prefix) -> int:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
 
-    def _most_read(self, endpoint: str, prefix: Prefix) -> int:
-        """Return the most tokens that an attempt reads, and those that it uses up for a proof."""
-        proof = MOST_PROOF_TOKENS if prefix and endpoint in self.unproved else 0
-        return self.prompt_tokens + most_prefix_tokens(prefix) + proof
+    def _proof(self, endpoint: str, prefix: Prefix) -> tuple[int, int]:
+        """Return the most tokens that the attempt reads and writes to prove that its endpoint continues `prefix`."""
+        if not prefix or endpoint not in self.unproved:
+            return 0, 0
+        read, written = MOST_PROOF
+        return read, written + prefix.tokens  # it may write all of the answer so far again
 
-    def _units(self, counter: WindowCounter, payer: Payer, prefix: Prefix, prompt: int, written: int) -> int:
-        """Return the most units of an attempt that reads `prompt` tokens and writes `written` of each choice."""
+    def _units(
+        self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], written: int
+    ) -> int:
+        """Return the most units that an attempt can cost that writes `written` tokens of each choice."""
+        prompt = self.prompt_tokens + most_prefix_tokens(prefix) + proof[0]
         answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
+        answer += proof[1]
         if counter.limit.unit == "tokens":
             return prompt + answer
         return counter.units(payer.rates.cost(prompt, answer))
 
     def _affordable(
-        self, counter: WindowCounter, payer: Payer, prefix: Prefix, prompt: int, now: float
+        self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], now: float
     ) -> int:
         """Return the most tokens of an answer that the limit allows."""
         left = counter.left(now + self.offset_s)
@@ -231,7 +241,7 @@ class BudgetReservation:
         low, high = -1, max(_MOST, self._wanted(prefix))
         while low < high:
             middle = (low + high + 1) // 2
-            if self._units(counter, payer, prefix, prompt, middle) <= left:
+            if self._units(counter, payer, prefix, proof, middle) <= left:
                 low = middle
             else:
                 high = middle - 1

@@ -12,12 +12,12 @@ from typing import Any
 
 from disco.request import Prefix, Request
 
-__all__ = ["MOST_PROOF_TOKENS", "most_prefix_tokens", "most_prompt_tokens"]
+__all__ = ["MOST_PROOF", "most_prefix_tokens", "most_prompt_tokens"]
 
-MOST_PROOF_TOKENS = 3072
-"""What an attempt may use besides prompt, prefix and answer where it has to prove that its endpoint continues.
+MOST_PROOF = 2560, 896
+"""The most tokens that an attempt reads and writes to prove that its endpoint continues, besides prompt and answer.
 
-That is: a probe of four short requests, an instruction, and the words that it quotes, read and written.
+That is: a probe of four short requests, an instruction, and the words that it quotes.
 """
 
 # Header of the answer, a system message that a template brings along, and what a server adds for its tools.

@@ -61,8 +61,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("fault", [CUT, SILENT, BROKEN])
-@pytest.mark.parametrize("kind", KINDS)
+CASES = [*((kind, CUT) for kind in KINDS), ("flags", SILENT), ("restarts", SILENT), ("obeys", BROKEN)]
+
+
+@pytest.mark.parametrize(("kind", "fault"), CASES)
 async def test_an_answer_goes_on_at_a_server_that_was_never_probed_or_ends_with_the_first_error(kind, fault):
     second = PlainServer(kind)
     asker, _ = two(fault, second)
@@ -244,6 +246,17 @@ async def test_one_switch_turns_the_instruction_off(continuation):
             await text_of(stream)
     assert caught.value.partial_text == "".join(WORDS[:40])
     assert second.told == []
+
+
+@pytest.mark.parametrize("kind", ["obeys", "same again"])
+@pytest.mark.parametrize("limit", [45, 60])
+async def test_the_limit_holds_for_the_whole_answer_whatever_was_written_again(kind, limit):
+    asker, _ = two(CUT, PlainServer(kind))
+    async with asker:
+        stream = await create(asker, stream=True, max_tokens=limit)
+        assert await text_of(stream) == "".join(WORDS[:limit])
+    assert stream.route.finish_reason == ("length" if limit < 60 else "stop")
+    assert stream.route.seamless
 
 
 async def test_an_instructed_server_is_no_target_of_a_migration():

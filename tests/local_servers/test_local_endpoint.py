@@ -95,7 +95,7 @@ async def test_what_each_kind_of_template_does_is_found_out_and_mended(server, m
         assert endpoint.continuation(endpoint.served_model).method == method
         (verdict,) = endpoint.verdicts.values()
         assert verdict.outcomes["flags"] == outcome
-        assert endpoint.capabilities().continues == (method != "none")
+        assert endpoint.capabilities().continues == (method != "instructed")
         if method == "flags":
             begun = TEXT[:25]
             assert begun + (await collected(endpoint.open(HELLO, Prefix(begun, tokens=6))))[1] == TEXT

@@ -49,6 +49,8 @@ def instructed_call(request: Request, prefix: Prefix) -> Call:
     if messages and messages[-1].get("role") == "assistant":
         raise CannotContinueError("the conversation ends with a message of the assistant")
     sent = prefix.sent.rstrip()
+    if not sent:
+        raise CannotContinueError("there are no words to repeat")
     start = quoted_from(sent, again=prefix.asked_again)
     quoted = sent[start:]
     if any(stop in prefix.text[start:] for stop in stop_texts(request)):
@@ -57,10 +59,12 @@ def instructed_call(request: Request, prefix: Prefix) -> Call:
         {"role": "assistant", "content": sent},
         {"role": "user", "content": INSTRUCTION.format(quoted)},
     ]
-    # How many tokens the repeated words are is estimated from the answer so far.
-    again = math.ceil(len(quoted) * max(0.25, prefix.tokens / len(prefix.text)))
+    # The limit leaves room for a reply that repeats the whole answer so far; the attempt counts what is new itself.
+    again = prefix.tokens + math.ceil(len(quoted) * max(0.25, prefix.tokens / len(prefix.text)))
     body = chat_body(request, prefix, messages, again_tokens=again)
-    return Call("/chat/completions", body, echoes=False, method="instructed", repeats_from=start)
+    limit = request.max_tokens
+    left = None if limit is None else max(1, limit - prefix.tokens)
+    return Call("/chat/completions", body, False, "instructed", repeats_from=start, new_tokens=left)
 
 
 def quoted_from(text: str, *, again: bool) -> int:

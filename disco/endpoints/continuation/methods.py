@@ -131,6 +131,7 @@ class Call:
         echoes: whether the reply begins with the sent text; None when that is not known.
         method: how the call continues an answer; None where it begins one.
         repeats_from: the position in the prefix from which the reply repeats it, where it was told to.
+        new_tokens: how many tokens of the reply may be new, where its own limit allows more; None: any number.
     """
 
     path: str
@@ -138,6 +139,7 @@ class Call:
     echoes: bool | None = False
     method: str | None = None
     repeats_from: int | None = None
+    new_tokens: int | None = None
 
 
 def chat_call(request: Request) -> Call:

@@ -204,7 +204,9 @@ async def _try(
 
 async def _text(client: openai.AsyncOpenAI, call: Call, meter: ProbeMeter) -> str:
     """Return the text of the first choice in the answer to a call."""
-    options: Any = {"max_retries": 0}
+    # The next request follows at once. It must not be sent on a connection that the server is just closing, as
+    # llama-server does after each streamed answer.
+    options: Any = {"max_retries": 0, "headers": {"Connection": "close"}}
     meter.add(_PROMPT_TOKENS)  # stays where the probe is cancelled before the server's answer
     try:
         response = await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)

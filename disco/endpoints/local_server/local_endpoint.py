@@ -46,7 +46,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         api_key: the server's key, if it checks one.
         name: unique within one disco client.
         reach: "device": the server runs on this machine; "own": on another one of the user's.
-        continuation: how the server continues an answer; "auto" is probed by `warm_up`.
+        continuation: how the server continues an answer.
         context_tokens: prompt and answer together; by default what the server reports.
         parameters: how many weights the model has; by default what the server reports.
         at_once: answers that the server writes at the same time; by default what the server reports, else 1.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -12,11 +11,11 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from disco.endpoints.continuation.instruction import RepeatedSeam
 from disco.endpoints.continuation.methods import Call, used_up
 from disco.endpoints.continuation.probe import ProbeMeter
 from disco.endpoints.continuation.rendering import CannotContinueError
-from disco.endpoints.continuation.seam import Seam, SeamMismatchError
+from disco.endpoints.continuation.seam import SeamMismatchError
+from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
 from disco.endpoints.contract import Attempt
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.openai_api.chunk_reader import (
@@ -29,7 +28,7 @@ from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_
 from disco.endpoints.openai_api.sdk_client import capped
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Started, Traffic, Usage
+from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -57,8 +56,19 @@ class ServerAttempt(Attempt):
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
-        *("_body", "_call", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader", "_response"),
-        *("_running", "_seam", "_seam_held", "_sent", "_splitter", "_stopped", "_wire"),
+        *(
+            "_body",
+            "_call",
+            "_closed",
+            "_ended",
+            "_eof",
+            "_idle",
+            "_opening",
+            "_over",
+            "_reader",
+            "_response",
+        ),
+        *("_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
 
     def __init__(
@@ -86,8 +96,7 @@ class ServerAttempt(Attempt):
         self._wire = TrafficCounter()
         self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
         self._call: Call | None = None
-        self._seam: Seam | RepeatedSeam | None = None
-        self._seam_held = 0  # tokens whose text the seam holds back
+        self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
@@ -158,9 +167,7 @@ class ServerAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        if self._seam is None or self._call is None:
-            return None
-        return replace(self._seam.report, method=self._call.method)
+        return None if self._spliced is None else self._spliced.report
 
     @property
     def _is_instructed(self) -> bool:
@@ -216,14 +223,16 @@ class ServerAttempt(Attempt):
             return []
         deltas = reader.read(events)
         self._over = self._over or reader.done
-        return deltas if self._seam is None else self._through_seam(self._seam, deltas)
+        if self._spliced is None:
+            return deltas
+        deltas = self._spliced.pass_on(deltas)
+        self._over = self._over or self._spliced.is_cut
+        return deltas
 
     async def _open(self, call: Call) -> None:
         """Send the request and wait for the response's headers."""
-        if call.repeats_from is not None:
-            self._seam = RepeatedSeam(self._prefix, call.repeats_from)
-        elif self._prefix:
-            self._seam = Seam(self._prefix, echoes=call.echoes)
+        if self._prefix:
+            self._spliced = SplicedDeltas(self._prefix, call)
         request = self._request
         choices = request.params.get("n")
         if call.path == "/completions":
@@ -291,37 +300,18 @@ class ServerAttempt(Attempt):
             return []  # the event is cut in the middle: an incomplete answer, not a malformed one
         return [last]
 
-    def _through_seam(self, seam: Seam | RepeatedSeam, deltas: list[Delta]) -> list[Delta]:
-        passed: list[Delta] = []
-        for delta in deltas:
-            if delta.kind is not DeltaKind.TEXT:
-                # What a model thinks about the instruction is no part of the answer.
-                is_answer = not (self._is_instructed and delta.kind is DeltaKind.REASONING)
-                passed.append(delta if is_answer else Delta("", kind=DeltaKind.ROLE))
-                continue
-            text = seam.feed(delta.text)
-            self._seam_held += delta.tokens
-            if text == delta.text:
-                passed.append(delta)
-            elif text:
-                # More than this delta's own text: pieces that were held back before come with it.
-                tokens = self._seam_held if len(text) > len(delta.text) else delta.tokens
-                passed.append(Delta(text, tokens))
-            if text:
-                self._seam_held = 0
-        return passed
-
     def _end(self) -> list[Delta] | Ended:
-        reader = self._reader
+        reader, spliced = self._reader, self._spliced
+        if spliced is not None and spliced.is_cut:
+            self._ended = self._stopped = True
+            return Ended("length")
         if reader.finish_reason is None:
             # The server ended early, so the text that the seam still holds back is no evidence about the seam.
             raise error_mapping.incomplete(self._name)
         if reader.finish_reason == "error":
             raise ServerReportedError(None)
-        if self._seam is not None:
-            text = self._seam.end()
-            if text:
-                return [Delta(text, self._seam_held)]
+        if spliced is not None and (deltas := spliced.end()):
+            return deltas
         self._ended = self._stopped = True
         usage = None if reader.usage is None else self.usage
         return Ended(reader.finish_reason, usage, reader.finish_raw)

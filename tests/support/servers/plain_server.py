@@ -88,7 +88,8 @@ class PlainServer:
         begun = body["messages"][-1]["content"]
         echo = begun if said.startswith(begun) else ""  # costs a server no tokens
         tokens = [*tokenise(echo), *tokenise(said[len(echo) :])[: body.get("max_tokens")]]
-        return [*(sse(chunk(token), done=False) for token in tokens), sse(chunk(finish="stop"))]
+        ends = "stop" if "".join(tokens) == said else "length"
+        return [*(sse(chunk(token), done=False) for token in tokens), sse(chunk(finish=ends))]
 
 
 @contextlib.contextmanager
