@@ -27,6 +27,9 @@ SILENT = Reply([*SAID[:20], SILENCE])
 BROKEN = Reply([*SAID[:8], b"data: {oops\n\n"])
 
 
+JSON = {"content-type": "application/json"}
+
+
 def of(server: PlainServer):
     """Its replies, in memory."""
 
@@ -257,6 +260,34 @@ async def test_the_limit_holds_for_the_whole_answer_whatever_was_written_again(k
         assert await text_of(stream) == "".join(WORDS[:limit])
     assert stream.route.finish_reason == ("length" if limit < 60 else "stop")
     assert stream.route.seamless
+
+
+@pytest.mark.parametrize("code", ["content_filter", "invalid_prompt"])
+async def test_a_refused_instruction_is_not_the_applications_mistake(code):
+    """The same request was accepted by the first server; so the next one may be asked."""
+    refusal = Reply([b'{"error": {"message": "No.", "code": "%s"}}' % code.encode()], 400, JSON)
+    memory, third = MemoryServer(CUT), PlainServer("obeys")
+    backups = [
+        Backup(
+            base_url=memory.also(reply),
+            continuation="instructed",
+            price=(price, price),
+            http_client=httpx2.AsyncClient(transport=memory),
+            api_key="key",
+            model="m",
+        )
+        for price, reply in ((1.0, refusal), (2.0, of(third)))
+    ]
+    async with client(memory, backups=backups, policy=preset("server_only")) as asker:
+        stream = await create(asker, stream=True)
+        assert await text_of(stream) == TEXT
+    first, *refused, last = tried(stream)
+    assert (first, set(refused), last) == (
+        ("server", "connection"),
+        {("backup-1", "seam")},
+        ("backup-2", None),
+    )
+    assert len(third.bodies) == 1, "configured as instructed, it is not probed"
 
 
 async def test_an_instructed_server_is_no_target_of_a_migration():

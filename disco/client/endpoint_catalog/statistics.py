@@ -98,6 +98,8 @@ class EndpointStatistics:
             self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
         if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
             return
+        if state.seam is not None and state.seam.method == "instructed":
+            return  # it had to repeat some words before its first content
         if state.first_content_at is None:
             if (
                 self.ttft is not None

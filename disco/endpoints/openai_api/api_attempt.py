@@ -334,7 +334,7 @@ class ServerAttempt(Attempt):
         secrets = (key,) if isinstance(key, str) else ()
         asked = (self._request.messages, self._request.params, self._prefix.text)
         failure = error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
-        if self._is_instructed and failure.kind is FailureKind.BAD_REQUEST:
+        if self._is_instructed and failure.kind.is_callers_fault:
             # The instruction is refused, not the application's request.
             return EndpointFailure(FailureKind.SEAM, failure.error)
         return failure
