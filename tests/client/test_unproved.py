@@ -153,6 +153,16 @@ async def test_nothing_is_probed_without_a_reason_a_permission_or_a_budget(more,
     assert {c.phase.value for a in answers for c in a.route.ledger.charges} == {"answer"}
 
 
+async def test_the_ledger_of_a_request_that_stays_here_has_no_probe_of_a_server():
+    asker, memory, _ = healthy()
+    async with asker:
+        await ask(asker)
+        await settled(memory, 2)
+        here, there = await ask(asker, local_only=True), await ask(asker)
+    phases = [{c.phase.value for c in answer.route.ledger.charges} for answer in (here, there)]
+    assert phases == [{"answer"}, {"answer", "probe"}]
+
+
 async def test_a_probe_is_reserved_and_settled_in_the_budget():
     asker, memory, _ = healthy(budget={"server_tokens": 50_000, "window_s": 3600})
     async with asker:
