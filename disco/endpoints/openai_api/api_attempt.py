@@ -56,19 +56,8 @@ class ServerAttempt(Attempt):
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
-        *(
-            "_body",
-            "_call",
-            "_closed",
-            "_ended",
-            "_eof",
-            "_idle",
-            "_opening",
-            "_over",
-            "_reader",
-            "_response",
-        ),
-        *("_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
+        *("_body", "_call", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader"),
+        *("_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
 
     def __init__(
