@@ -2,10 +2,10 @@
 
 from disco import _moved
 from disco.client import RouteLog
-from disco.client.async_client import AsyncDisco
+from disco.client.async_client import AsyncAzureDisco, AsyncDisco
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
-from disco.client.sync.sync_client import Disco
+from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
     AnswerTimeoutError,
     ConfigurationError,
@@ -22,7 +22,9 @@ _moved.install()
 
 __all__ = [
     "AnswerTimeoutError",
+    "AsyncAzureDisco",
     "AsyncDisco",
+    "AzureDisco",
     "Backup",
     "ConfigurationError",
     "ContextLengthError",

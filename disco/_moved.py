@@ -47,7 +47,7 @@ MODULES = {
     "client.statistics": "client.endpoint_catalog.statistics",
     "client.stream": "client.chat.answer_stream",
     "client.sync_client": "client.sync.sync_client",
-    "client.sync_http": "client.sync.sync_http",
+    "client.sync_http": "client.sync.sync_calls",
     "client.sync_stream": "client.sync.sync_stream",
     "client.wire": "client.chat.http_encoding",
     "cost.bounds": "cost.token_bounds",

@@ -159,13 +159,22 @@ class EndpointFailure(Exception):
         error: the exception for the caller, an `openai.OpenAIError`.
         retry_after_s: the server's Retry-After, where it sent one. With SEAM, 0: the target began its text in another
             way than it was told to, and may be asked once more.
+        may_retry: whether the server says that the request may be sent again (`x-should-retry`); None: it says nothing.
     """
 
-    def __init__(self, kind: FailureKind, error: Exception, *, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        error: Exception,
+        *,
+        retry_after_s: float | None = None,
+        may_retry: bool | None = None,
+    ) -> None:
         super().__init__(kind.value)
         self.kind = kind
         self.error = error
         self.retry_after_s = retry_after_s
+        self.may_retry = may_retry
 
 
 def attach_evidence(error: Exception, *, partial_text: str, route: Any) -> Exception:

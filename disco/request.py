@@ -30,6 +30,9 @@ class Request:
             without `messages`, `model`, `stream`, `stream_options` and `extra_body["disco"]`.
         extra_headers, extra_query: passed to the server unchanged; not in the repr, since they may contain secrets.
         timeouts: the clocks of each attempt.
+        timeouts_alone: the clocks of the only server that may serve the request, where no other endpoint may take
+            over; None: as `timeouts`.
+        retries: how often the endpoint was asked before for this answer.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -38,6 +41,17 @@ class Request:
     extra_headers: Mapping[str, str] | None = field(default=None, repr=False)
     extra_query: Mapping[str, object] | None = field(default=None, repr=False)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts_alone: Timeouts | None = None
+    retries: int = 0
+
+    def due_in(self, deadline_s: float) -> Request:
+        """Return the request with another limit on the time of the whole answer, in seconds."""
+        alone = self.timeouts_alone
+        return replace(
+            self,
+            timeouts=replace(self.timeouts, total_s=deadline_s),
+            timeouts_alone=None if alone is None else replace(alone, total_s=deadline_s),
+        )
 
     @property
     def max_tokens(self) -> int | None:

@@ -55,6 +55,22 @@ def _refuse_what_is_real(event: str, arguments: tuple[Any, ...]) -> None:
         raise RuntimeError(f"{event}: mark this test, or its module, with `pytest.mark.real`")
 
 
+OF_THE_USER = (
+    *("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"),
+    *("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_ENDPOINT", "OPENAI_API_VERSION"),
+    "DISCO_SERVER_KEY",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_environment() -> Iterator[None]:
+    """No test uses a key or a server of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OF_THE_USER:
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Async tests (marked `anyio`) run on both event loops."""

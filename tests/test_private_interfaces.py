@@ -26,6 +26,7 @@ from openai._models import FinalRequestOptions
 from openai.lib.streaming.chat import AsyncChatCompletionStream
 from openai.resources.chat.completions.completions import validate_response_format
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 import disco
 from disco.client.chat.http_encoding import RAW_RESPONSE_HEADER
@@ -83,6 +84,18 @@ def test_a_request_on_its_way():
     assert OPTIONS.get_max_retries(7) == 7
 
 
+@pins("openai", "_iterator _strict_response_validation _workload_identity_auth _provider_runtime")
+def test_what_a_stream_reads_from_and_how_a_client_signs():
+    """disco.client.direct.direct_stream, disco.client.chat.answer_stream, disco.client.sync.sync_calls
+    to leave a stream as instruments expect it, to let the SDK validate where it is told to, and to know whether the
+    synchronous client has a way of its own to sign requests.
+    Remedy: see what `AsyncStream` iterates now (openai/_streaming.py), and what `OpenAI.__init__` keeps of its
+    credentials (openai/_client.py)."""
+    stream = openai.Stream(cast_to=object, response=httpx2.Response(200), client=openai.OpenAI(api_key="k"))
+    assert (list(stream._iterator), SDK._strict_response_validation) == ([], False)
+    assert (SDK._workload_identity_auth, SDK._provider_runtime) == (None, None)
+
+
 @pins("openai", "_build_request _idempotency_header")
 def test_building_a_request():
     """disco.endpoints.openai_api.sdk_client
@@ -120,6 +133,19 @@ def test_making_an_answer_and_a_stream_of_a_response():
     given = {"cast_to": ChatCompletionChunk, "response": httpx2.Response(200), "client": SDK}
     stream = openai.AsyncStream[ChatCompletionChunk](**given)
     assert (stream._cast_to, stream._client) == (ChatCompletionChunk, SDK)
+
+
+@pins("uvicorn", "_unset_keepalive_if_required _should_upgrade")
+def test_one_connection_of_the_server():
+    """disco.server.http_protocol to limit heads and trailers, and to decline upgrades.
+    Remedy: see what `HttpToolsProtocol.data_received` does now; or give uvicorn `http="h11"`, which needs no class."""
+    assert {"data", "self"} == parameters(HttpToolsProtocol.data_received)
+    written = inspect.getsource(HttpToolsProtocol)
+    named = ("cycle", "headers", "loop", "parser", "transport", "url")
+    assert all(f"self.{name}" in written for name in named)
+    assert STATUS_LINE[431].startswith(b"HTTP/1.1 431 ")
+    for name in ("_unset_keepalive_if_required", "_should_upgrade", "handle_websocket_upgrade"):
+        assert parameters(getattr(HttpToolsProtocol, name)) == {"self"}
 
 
 @pins("openai", "_state _input_tools _response_format _rich_response_format")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from inspect import iscoroutinefunction
 
 import anyio
@@ -25,8 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # A command that only computes runs without an event loop, so that Ctrl-C ends it at once.
         run = arguments.run
+        # A server spends much of its time in the event loop. The extra installs uvloop where it exists.
+        loop = {"use_uvloop": arguments.fast_loop and find_spec("uvloop") is not None}
         status: int = (
-            anyio.run(run, screen, arguments) if iscoroutinefunction(run) else run(screen, arguments)
+            anyio.run(run, screen, arguments, backend_options=loop)
+            if iscoroutinefunction(run)
+            else run(screen, arguments)
         )
         return status
     except KeyboardInterrupt:
@@ -43,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="disco", description="One good answer out of two models: one on this machine, one behind an API."
     )
+    parser.set_defaults(fast_loop=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser(
@@ -87,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
-    add_serve(commands).set_defaults(run=_serve)
+    add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
     return parser

@@ -113,7 +113,11 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         )
     check_output(arguments, record=arguments.record)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
     from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
+
+    class Client(ReusesRequests, AsyncDisco):
+        """This command's own client: no application changes its headers."""
 
     key = _key(arguments.key_file)
     metrics = Metrics()
@@ -125,7 +129,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             if log is not None:
                 log(route)
 
-        async with AsyncDisco(
+        async with Client(
             local=local,
             isolation=arguments.isolation or "thread",
             preset=arguments.preset,
@@ -229,6 +233,7 @@ def _key(file: str | None) -> str | None:
 
 def _require_extra() -> None:
     try:
+        import httptools  # noqa: F401, PLC0415 - as below
         import prometheus_client  # noqa: F401, PLC0415 - only to check that it is installed
         import starlette  # noqa: F401, PLC0415
         import uvicorn  # noqa: F401, PLC0415

@@ -1,97 +1,120 @@
-"""Calls that come through the SDK's `request`: which of them a session answers, and their HTTP responses."""
+"""Calls that come through the SDK's `request`: which way each of them takes, and the HTTP responses made here."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import httpx2
-import openai
 
-from disco.client.chat.routed_request import Routed, clocks_of, model_of, routed_request
+from disco.client.chat.routed_request import (
+    Routed,
+    clocks_alone,
+    clocks_of,
+    is_answer,
+    model_of,
+    request_as_sent,
+    routed_request,
+)
+from disco.client.direct.direct_answer import DirectAnswer
 from disco.client.request_options import take_options
 from disco.errors import NoEndpointError
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
-    from disco.client.async_client import AsyncDisco
+    from disco.client.live_driver import LiveSession
+    from disco.client.routed_client import RoutedClient
 
-__all__ = ["may_ask_server", "model_list", "respond", "route_or_pass"]
+__all__ = ["may_ask_server", "model_list", "open_session", "respond", "way_of"]
 
 
-def may_ask_server(client: AsyncDisco, options: FinalRequestOptions) -> bool:
+def may_ask_server(client: RoutedClient, options: FinalRequestOptions) -> bool:
     """Return whether there is a server that the preset and the request allow."""
     own, _ = take_options(options.extra_json, client.default_options)
     return client.server is not None and not client.router.is_local_only(own)
 
 
-def model_list(client: AsyncDisco) -> httpx2.Response:
+def model_list(client: RoutedClient) -> httpx2.Response:
     """Return the response to `GET /models` when no server may be asked."""
     data = [model.model_dump() for model in client.local_models()]
-    asked = httpx2.Request("GET", client._prepare_url("/models"))  # noqa: SLF001 - our own client
+    sdk: Any = client
+    asked = httpx2.Request("GET", sdk._prepare_url("/models"))  # noqa: SLF001 - the SDK's own part of the client
     return httpx2.Response(200, request=asked, json={"object": "list", "data": data})
 
 
-def route_or_pass(client: AsyncDisco, options: FinalRequestOptions) -> Routed | None:
-    """Return the request that a session has to answer; None for a request to pass on to the server.
+def way_of(
+    client: RoutedClient, options: FinalRequestOptions, *, stream: bool
+) -> Routed | DirectAnswer | None:
+    """Return the request that a session has to answer, or the answer that only the server can give.
 
-    Takes disco's options out of `options`.
+    None for a request that is passed on without a record. Takes disco's options out of `options`.
 
     Raises:
         NoEndpointError: the request has to be passed on, and no server is configured or allowed.
     """
     own, rest = take_options(options.extra_json, client.default_options)
-    if client.router.local_model is not None and model_of(options, rest) == client.router.local_model:
+    router, server = client.router, client.server
+    if router.local_model is not None and model_of(options, rest) == router.local_model:
         own = own.model_copy(update={"local_only": True})  # the local model was requested by name
-    options.extra_json = rest
+    options.extra_json = cast("Any", rest)
+    if server is not None and is_answer(options) and client._timeouts is None:  # noqa: SLF001 - our own mixin
+        body: dict[str, Any] = {**cast("dict[str, Any]", options.json_data or {}), **(rest or {})}
+        if router.is_direct(server, str(body.get("model")), own):
+            return DirectAnswer(router, server, options.url, body, own, stream=stream)
     routed = routed_request(options, own, rest)
     if routed is not None:
         return routed
-    if client.server is None:
+    if server is None:
         raise NoEndpointError(
             f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
             "(and base_url=...). Only chat.completions.create is answered on this machine."
         )
-    if client.router.is_local_only(own):
+    if router.is_local_only(own):
         raise NoEndpointError(
             f"{options.method.upper()} {options.url} would leave this machine, which the preset "
-            f"{client.router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
+            f"{router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
             "model answers, or another preset (and the server's model)."
         )
     return None
 
 
-async def respond(
-    client: AsyncDisco, routed: Routed, options: FinalRequestOptions, *, stream: bool
-) -> httpx2.Response:
-    """Return a routed answer as the HTTP response that a server would have sent."""
-    from disco.client.chat.http_encoding import (  # noqa: PLC0415 - numpy loads with it
-        RAW_RESPONSE_HEADER,
-        EventStream,
-        chat_request,
-        document,
-    )
+async def open_session(
+    client: RoutedClient, routed: Routed, options: FinalRequestOptions, *, stream: bool
+) -> LiveSession:
+    """Start the session of a routed request."""
+    from disco.client.chat.http_encoding import chat_request, without_markers  # noqa: PLC0415 - as above
 
-    headers = {} if isinstance(options.headers, openai.NotGiven) else dict(options.headers)
-    raw = {k: str(headers.pop(k)) for k in list(headers) if k.lower() == RAW_RESPONSE_HEADER.lower()}
+    clocks = client.timeouts
     request = chat_request(
         routed.chat,
-        timeouts=clocks_of(options.timeout, client.timeouts),
-        headers=cast("dict[str, str]", headers) or None,
+        timeouts=clocks_of(options.timeout, clocks),
+        headers=without_markers(options) or None,
         query=options.params or None,
     )
-    began_at = anyio.current_time()
-    live = await client.router.open(
+    if client._timeouts is None:  # noqa: SLF001 - our own mixin
+        request = replace(request, timeouts_alone=clocks_alone(options.timeout, client.timeout))
+    return await client.router.open(
         request,
         client.server,
         stream=stream,
         options=routed.own,
         max_retries=options.get_max_retries(client.max_retries),
     )
+
+
+async def respond(
+    client: RoutedClient, routed: Routed, options: FinalRequestOptions, *, stream: bool
+) -> httpx2.Response:
+    """Return a routed answer as the HTTP response that a server would have sent."""
+    from disco.client.chat.http_encoding import EventStream, document  # noqa: PLC0415 - as above
+
+    began_at = anyio.current_time()
+    asked = request_as_sent(client, options)
+    live = await open_session(client, routed, options, stream=stream)
     encoder = routed.encoder()
-    asked = httpx2.Request("POST", client._prepare_url(options.url), headers=raw)  # noqa: SLF001 - our own client
     if not stream:
         kind = {"content-type": "application/json"}
         content = await document(live, encoder)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -241,6 +242,9 @@ class LiveSession:
         """Pass one attempt's events to the session until the attempt ends or is cancelled."""
         session, now, number = self.session, _loop_clock(), start.attempt
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
+        earlier = sum(a.candidate.name == start.endpoint for a in session.attempts[:number])
+        if earlier:
+            request = replace(request, retries=earlier)
         attempt: Attempt | None = None
         handed_on = has_ended = False
         try:

@@ -99,7 +99,7 @@ def prepare(
             urgent=options.budget_class == "urgent",
         )
     view.watch.claim(plan, view.now)
-    request = with_short_connect(request, plan)
+    request = with_clocks(request, plan, by_name)
     pace = _pace(features, preset, options)
     config = SessionConfig(
         prompt_tokens=features.prompt_tokens,
@@ -124,8 +124,17 @@ def _pace(features: Features, preset: Preset, options: RequestOptions) -> Pace |
     return Pace(tps=float(wanted), max_hold_s=preset.playback.max_hold_s or 1e-3)
 
 
-def with_short_connect(request: Request, plan: Plan) -> Request:
-    """Shorten the connect timeout if another endpoint may serve, so that an absent server costs little time."""
+def with_clocks(request: Request, plan: Plan, by_name: Mapping[str, Candidate]) -> Request:
+    """Set the clocks for whether another endpoint may serve.
+
+    If one may, an absent server must cost little time. If the only endpoint is a server, there is nothing better to do
+    than to wait as long as the SDK does.
+    """
+    serving = dict.fromkeys([*(start.endpoint for start in plan.starts), *plan.fallbacks])
+    if len(serving) == 1 and request.timeouts_alone is not None:
+        (name,) = serving
+        if by_name[name].place == "server":
+            return replace(request, timeouts=request.timeouts_alone)
     others = len(plan.starts) + len(plan.fallbacks) - len(plan.deprioritised) > 1
     limit = request.timeouts.connect_s
     if not others or (limit is not None and limit <= CONNECT_S):

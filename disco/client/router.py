@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,7 @@ from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.telemetry import OnRoute, Reporter, RequestFacts
 from disco.telemetry.log_lines import log_plan, log_probe
+from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
@@ -81,6 +82,8 @@ class Router:
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
         self._probes = BackgroundProbes(self._host)
+        # Records of direct answers are written in the application's threads, also by destructors.
+        self._many_threads = threading.RLock()
 
     def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
         """Return the endpoints of the client with this server of its own, in the user's order.
@@ -147,6 +150,45 @@ class Router:
         """Return whether a request with these options must stay on this machine."""
         return bool(options.local_only) or self._preset(options).limits.local_only
 
+    def is_direct(self, server: Endpoint | None, model: str, options: RequestOptions) -> bool:
+        """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
+
+        That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace and no
+        deadline, and the server is not known to continue an answer that breaks off.
+        """
+        return (
+            server is not None
+            and self.local is None
+            and not self._standby
+            and options.pace_tps in (None, "off")
+            and options.deadline_s is None
+            and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
+            and not self.is_local_only(options)
+            and not server.capabilities(model).continues
+        )
+
+    def candidate_of(self, server: Endpoint, model: str, options: RequestOptions) -> tuple[Candidate, str]:
+        """Return the server as a session sees it, and the name of the preset that applies."""
+        preset = self._preset(options)
+        able = server.capabilities(model)
+        with self._many_threads:
+            return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
+
+    def report_on(
+        self, body: Mapping[str, Any], server: Endpoint | None, *, stream: bool, at: float
+    ) -> AnswerReport:
+        """Begin the report of an answer to a request that came at the Unix time `at`, in seconds."""
+        return self._reporter.begin(
+            RequestFacts(
+                model=str(body.get("model")),
+                stream=stream,
+                params=body,
+                created_s=at,
+                local_model=self.local_model,
+                address=getattr(server, "address", None),
+            )
+        )
+
     async def open(
         self,
         request: Request,
@@ -173,7 +215,7 @@ class Router:
         created_s, now, model = time.time(), anyio.current_time(), request.model
         preset = self._preset(options)
         if options.deadline_s is not None:
-            request = replace(request, timeouts=replace(request.timeouts, total_s=options.deadline_s))
+            request = request.due_in(options.deadline_s)
         local_only = self.is_local_only(options) or model == self.local_model  # requested by name
         features = features_of(request, stream=stream, local_only=local_only)
         members = self.members(server)
@@ -199,16 +241,7 @@ class Router:
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
-        report = self._reporter.begin(
-            RequestFacts(
-                model=model,
-                stream=stream,
-                params=request.params,
-                created_s=created_s,
-                local_model=self.local_model,
-                address=getattr(server, "address", None),
-            )
-        )
+        report = self.report_on({**request.params, "model": model}, server, stream=stream, at=created_s)
         accounting = Accounting(
             watch=watch,
             reservation=reservation,

@@ -76,7 +76,7 @@ def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
     """Return characters `start` to `end` of a delta, as a delta.
 
     Tokens are divided in proportion to characters, rounded so that the parts' sum is the delta's. All `ids` go to the
-    part that completes the delta, logprobs to the first part, `raw` to none.
+    part that completes the delta, logprobs and `raw` to the first part.
     """
     chars = len(delta.text)
     return Delta(
@@ -84,6 +84,7 @@ def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:
         tokens=delta.tokens * end // chars - delta.tokens * start // chars,
         kind=delta.kind,
         ids=delta.ids if ids and end == chars else None,
+        raw=delta.raw if start == 0 else None,
         logprobs=delta.logprobs if start == 0 else None,
     )
 

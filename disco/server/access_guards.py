@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import re
-import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +25,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 _MAKE_KEY = 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
 
 
+@lru_cache(maxsize=64)  # clients send one name again and again
 def is_loopback(host: str) -> bool:
     """Return whether an address or name always means this machine. Other names are not resolved."""
     name = host.strip("[]").lower().rstrip(".")
@@ -81,6 +83,7 @@ class Guards:
 
     Args:
         app: the application to guard.
+        direct: by path, the applications that get POST requests without the application's routing in between.
         key: the key that every request except `/health` must have (`Authorization: Bearer`); None: no key needed.
         names: hosts that requests may name; None: any host. On loopback, this stops a web page whose own name
             resolves to 127.0.0.1 (DNS rebinding).
@@ -93,6 +96,7 @@ class Guards:
         self,
         app: ASGIApp,
         *,
+        direct: Mapping[str, ASGIApp],
         key: str | None,
         names: frozenset[str] | None,
         origins: frozenset[str],
@@ -100,6 +104,7 @@ class Guards:
         metrics: Metrics | None,
     ) -> None:
         self._app = app
+        self._direct = direct
         self._key = None if key is None else key.encode()
         self._names = names
         self._origins = origins
@@ -131,7 +136,8 @@ class Guards:
                 await Reply(sending, path).begin(204, _preflight(headers))
                 await sending({"type": "http.response.body", "body": b""})
             else:
-                await self._app(scope, receive, sending)
+                direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+                await (direct or self._app)(scope, receive, sending)
         except Refusal as refusal:
             await Reply(sending, path).refuse(refusal)
         finally:
@@ -172,7 +178,7 @@ class Guards:
     def _signed(self, given: list[tuple[bytes, bytes]], origin: bytes | None) -> list[tuple[bytes, bytes]]:
         headers = list(given)
         if not any(name == b"x-request-id" for name, _ in headers):
-            headers.append((b"x-request-id", b"req_" + uuid.uuid4().hex.encode()))
+            headers.append((b"x-request-id", b"req_" + os.urandom(16).hex().encode()))
         if self._origins:
             headers.append((b"vary", b"Origin"))
             if origin is not None and origin.decode("latin-1").lower() in self._origins:

@@ -67,16 +67,11 @@ def make_app(
     if max_body_bytes < 1 or max_concurrent < 1:
         raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
     limiter = AnswerLimiter(max_concurrent)
-    relays = [
-        Route(
-            "/v1" + path,
-            Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes),
-            methods=["POST"],
-        )
-        for path in _ANSWERS
-    ]
+    relays = {
+        "/v1" + path: Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes) for path in _ANSWERS
+    }
     routes = [
-        *relays,
+        *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route("/v1/models", _Models(client), methods=["GET"]),
         Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
         Route("/health", _health, methods=["GET"]),
@@ -89,6 +84,7 @@ def make_app(
     )
     guards = Middleware(
         Guards,
+        direct=relays,
         key=key,
         names=names,
         origins=check_origins(allow_origins),

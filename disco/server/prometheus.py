@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -114,41 +115,47 @@ class Metrics:
 
     def request(self, path: str, status: int, took_s: float) -> None:
         """Count a finished HTTP request; `path` is the route's name, not what the client wrote."""
-        self._requests.labels(path, str(status)).inc()
-        self._request_s.labels(path).observe(took_s)
+        _of(self._requests, path, str(status)).inc()
+        _of(self._request_s, path).observe(took_s)
 
     def answer(self, route: RouteRecord) -> None:
         """Count a finished answer by its route record."""
         reason = route.finish_reason or "failed"
         if reason not in _REASONS and reason != "failed":
             reason = "other"
-        self._answers.labels(route.winner or "none", reason).inc()
+        _of(self._answers, route.winner or "none", reason).inc()
         first = {"generated": route.pace.ttft_raw_s, "released": route.pace.ttft_released_s}
         lines = {"generated": route.generated, "released": route.released}
         for stage, ttft_s in first.items():
             if ttft_s is not None:
-                self._ttft_s.labels(stage).observe(ttft_s)
+                _of(self._ttft_s, stage).observe(ttft_s)
             between_s = _per_token_s(lines[stage])
             if between_s is not None:
-                self._token_s.labels(stage).observe(between_s)
+                _of(self._token_s, stage).observe(between_s)
         for charge in route.ledger.charges:
-            self._cost.labels(charge.endpoint).inc(charge.cost)
+            _of(self._cost, charge.endpoint).inc(charge.cost)
             phase = charge.phase.value
-            self._tokens.labels(charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
-            self._tokens.labels(charge.endpoint, phase, "completion").inc(charge.completion_tokens)
+            _of(self._tokens, charge.endpoint, phase, "prompt").inc(charge.prompt_tokens)
+            _of(self._tokens, charge.endpoint, phase, "completion").inc(charge.completion_tokens)
         for limit, facts in route.budget.items():
-            self._budget_left.labels(limit).set(facts["left"])
+            _of(self._budget_left, limit).set(facts["left"])
         for transfer in route.migrations:
-            self._migrations.labels(transfer.outcome).inc()
+            _of(self._migrations, transfer.outcome).inc()
         for attempt in route.attempts:
             if attempt.failure is not None:
-                self._failures.labels(attempt.endpoint, attempt.failure).inc()
+                _of(self._failures, attempt.endpoint, attempt.failure).inc()
         for _, by in route.failovers:
-            self._failovers.labels(by.endpoint).inc()
+            _of(self._failovers, by.endpoint).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+@lru_cache(maxsize=1024)
+def _of(metric: Any, *labels: str) -> Any:
+    """Return the metric of these labels, which `labels` takes long to find."""
+    return metric.labels(*labels)
 
 
 def _per_token_s(timeline: Timeline) -> float | None:

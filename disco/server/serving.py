@@ -20,6 +20,7 @@ from disco.errors import ConfigurationError
 from disco.server.access_guards import check_exposure, is_loopback
 from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
+from disco.server.http_protocol import HttpProtocol
 from disco.server.prometheus import Metrics
 
 __all__ = ["PORT", "serve"]
@@ -91,7 +92,7 @@ async def serve(
         await client.warm_up()
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -46,7 +46,7 @@ class Writing:
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
         """Handle the proper end of an active attempt."""
         migration, writer = self._migration, self._transcript.writer
-        state.usage = ended.usage or state.usage
+        state.usage, state.last_raw = ended.usage or state.usage, ended.raw
         self._attempts.answered_empty(state, now)
         if was_told_to_stop(state, ended, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)

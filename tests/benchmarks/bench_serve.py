@@ -1,7 +1,8 @@
 """What `disco serve` adds to a request, and whether it holds many streams at once.
 
-`disco`: `AsyncDisco` asks from this process, as `disco serve` does behind its own HTTP. Delay: from the writing of a
-chunk, which carries the time, to when the reader has it. It fails only if a chunk is lost or changes places.
+`disco`: `AsyncDisco` asks from this process, as `disco serve` does behind its own HTTP. Ratio: through `disco serve` to
+directly, in the same turn; the median. Delay: from the writing of a chunk, which carries the time, to when the reader
+has it. It fails only if a chunk is lost or changes places.
 """
 
 from __future__ import annotations
@@ -25,17 +26,27 @@ from urllib.parse import urlsplit
 import openai
 import psutil
 from bench_stream import SHORT, chunk, whole
-from helpers.measuring import Columns, added, by_turns, met, options, percentile
+from helpers.measuring import Columns, added, by_turns, met, options, percentile, ratio
 from helpers.prepared_server import STREAM_HEAD, document, event, piece, serving
 
 from disco import AsyncDisco
 
-ADDED_MS = 1.0
-MESSAGES: Any = [{"role": "user", "content": f"0 {SHORT} 0"}]
-KINDS: dict[str, Any] = {
-    "first content of a stream": {"stream": True},
-    "whole answer, no stream": {},
-    "whole, passed through": {"n": 2},
+ADDED_MS, OF_DIRECT = 1.0, 1.7
+ASKED = f"0 {SHORT} 0"
+CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": ASKED}]}
+VECTOR = [n / 1000 for n in range(256)]
+# Each kind of request: how it is sent, and whether its answer is a stream. The last two only pass through.
+KINDS: dict[str, tuple[Callable[[openai.AsyncOpenAI], Any], bool]] = {
+    "first content of a stream": (lambda asked: asked.chat.completions.create(**CHAT, stream=True), True),
+    "whole answer, no stream": (lambda asked: asked.chat.completions.create(**CHAT), False),
+    "first, passed through": (
+        lambda asked: asked.completions.create(model="m", prompt=ASKED, stream=True),
+        True,
+    ),
+    "whole, passed through": (
+        lambda asked: asked.embeddings.create(model="m", input=ASKED, encoding_format="float"),
+        False,
+    ),
 }
 PRESET = '[dispatch]\npolicy = "server_only"\n[playback]\npace_tps = "off"\n'
 PROGRAM = """
@@ -74,16 +85,21 @@ def disco_serve(behind: str) -> Iterator[tuple[str, int, Path]]:
 
 async def _ask(client: openai.AsyncOpenAI, kind: str) -> float:
     """Seconds until the first content of a stream, or until the whole answer."""
-    at, first_s, seen, more = time.perf_counter(), 0.0, 0, KINDS[kind]
-    answer = await client.chat.completions.create(messages=MESSAGES, model="m", **more)
-    if "stream" in more:
-        async for part in answer:
-            if part.choices and part.choices[0].delta.content:
+    ask, streamed = KINDS[kind]
+    at, first_s, seen = time.perf_counter(), 0.0, 0
+    answer = await ask(client)
+    if not streamed:
+        whole_s = time.perf_counter() - at
+        if kind == "whole, passed through" and answer.data[0].embedding != VECTOR:
+            raise RuntimeError("another vector came")
+        if kind != "whole, passed through" and answer.choices[0].message.content.count(" ") != SHORT:
+            raise RuntimeError("a part of the answer is lost")
+        return whole_s
+    async for part in answer:
+        for choice in part.choices:
+            if choice.text if hasattr(choice, "text") else choice.delta.content:
                 first_s = first_s or time.perf_counter() - at
                 seen += 1
-    else:
-        first_s = time.perf_counter() - at
-        seen = (answer.choices[0].message.content or "").count(" ")
     if seen != SHORT:
         raise RuntimeError(f"{seen} chunks came of {SHORT}")
     return first_s
@@ -94,7 +110,7 @@ async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: 
     print(f"\n{requests} requests of each kind, in turns; ms")
     table = Columns(
         "request <28 | direct >8.2f | disco >8.2f | through >9.2f | added >+8.2f | p90 >+8.2f | "
-        "CPU of serve >14.2f | <= 1 ms >9"
+        "CPU of serve >14.2f | ratio >8.2f | <= 1.7 >9"
     )
     keep: Any = {"max_retries": 0, "api_key": "none"}
     async with (
@@ -109,27 +125,33 @@ async def compare(behind: str, base_url: str, pid: int, preset: Path, requests: 
             found = await by_turns(ways, requests, 0)
             cpu_ms = (_cpu_s(pid) - cpu_at) / requests * 1e3
             spans = [[took_s * 1e3 for took_s in runs] for runs in found.values()]
-            more = added(spans[2], spans[0])
-            middle = statistics.median(more)
+            more, of_direct = added(spans[2], spans[0]), ratio(spans[2], spans[0])
             medians = [statistics.median(span) for span in spans]
-            table.row(name, *medians, middle, percentile(more, 0.9), cpu_ms, met(middle, ADDED_MS))
+            added_ms = [statistics.median(more), percentile(more, 0.9)]
+            table.row(name, *medians, *added_ms, cpu_ms, of_direct, met(of_direct, OF_DIRECT))
 
 
 def numbers() -> Callable[[bytes, Any], AsyncIterator[bytes]]:
     """A server whose answer to "<stream> <chunks> <seconds>" is so many numbered chunks, so far apart."""
 
-    async def answer(_head: bytes, body: Any) -> AsyncIterator[bytes]:
+    async def answer(head: bytes, body: Any) -> AsyncIterator[bytes]:
         if body is None:  # it is asked for its models while disco warms up
             yield document({"object": "list", "data": []})
             return
-        stream, chunks, gap_s = body["messages"][0]["content"].split()
+        if head.startswith(b"post /v1/embeddings"):
+            data = [{"object": "embedding", "index": 0, "embedding": VECTOR}]
+            yield document({"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 5}})
+            return
+        chats = "messages" in body
+        stream, chunks, gap_s = (body["messages"][0]["content"] if chats else body["prompt"]).split()
         if not body.get("stream"):
             yield whole(int(chunks))
             return
         yield STREAM_HEAD
         next_at = time.monotonic()
         for number in range(int(chunks)):
-            yield chunk({"content": f"{stream}.{number}.{time.monotonic_ns()} "})
+            text = f"{stream}.{number}.{time.monotonic_ns()} "
+            yield chunk({"content": text}) if chats else event({"choices": [{"index": 0, "text": text}]})
             next_at += float(gap_s)
             await asyncio.sleep(max(0.0, next_at - time.monotonic()))
         yield chunk({}, "stop") + event(None) + piece(b"")

@@ -24,7 +24,7 @@ from promptly import Since
 from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, chunk, piece, scripted_server, sse
 
 from disco import AsyncDisco, DiscoError
-from disco.client.chat.answer_stream import DiscoStream
+from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint

@@ -113,8 +113,6 @@ def test_the_demo_shows_every_scene(arguments):
 
 
 def test_a_chat_is_recorded_without_its_words(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
     def client(*, local, isolation, **more):  # with 2,048 tokens, it may go on for minutes
         return AsyncDisco(local=LlamaCppEndpoint(model=local, name="device", context_tokens=192), **more)
 

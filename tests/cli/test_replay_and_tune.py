@@ -260,8 +260,7 @@ def refused(capsys, *arguments: str) -> str:
     ],
     ids=lambda value: value if " " in value else "",
 )
-def test_a_mistake_is_one_clear_line(path, arguments, message, capsys, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_a_mistake_is_one_clear_line(path, arguments, message, capsys):
     assert message in refused(capsys, *arguments.replace("TRACE", path).split())
 
 
@@ -296,7 +295,6 @@ def test_what_the_paper_sets_is_refused(given, capsys):
 )
 def test_no_output_replaces_what_is_read(arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "in.toml").write_text("precious")
     (tmp_path / "link.toml").symlink_to("in.toml")
     typed = arguments.replace("IN", "in.toml").replace("VIA", "link.toml").split()

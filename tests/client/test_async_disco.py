@@ -26,8 +26,7 @@ from disco.endpoints.simulation.simulated_script import Fault
         ({"api_key": "x", "continuation": "flag"}, "flags"),
     ],
 )
-def test_a_wrong_configuration_says_what_to_write_instead(arguments, says, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_a_wrong_configuration_says_what_to_write_instead(arguments, says):
     with pytest.raises(disco.DiscoError, match=says):
         AsyncDisco(**arguments)
 

@@ -82,8 +82,7 @@ async def test_the_cheapest_backup_that_lives_answers_with_its_own_key_and_model
         ([{"continuation": "magic"}], "Unknown continuation method"),
     ],
 )
-def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_backups_that_cannot_be_are_refused_with_the_remedy(backups, message):
     given = [Backup(**{"base_url": "http://b/v1", "api_key": "k", "model": "m", **b}) for b in backups]
     for kind in (AsyncDisco, Disco):
         with pytest.raises(ConfigurationError, match=message):

@@ -220,7 +220,7 @@ FINE = {"temperature": 2.5, "frequency_penalty": -3, "top_p": 0, "stop": ["x"], 
 
 async def test_what_no_endpoint_could_answer_is_refused_wherever_it_would_be_answered():
     server = MemoryServer(spoken(["Salt."]))
-    made = [routed(server), routed(server, local=device()), routed(local=device(), policy="private")]
+    made = [routed(server, local=device()), routed(local=device(), policy="private")]
     for one in made:
         chats = one.chat.completions
         for wrong, param in WRONG:

@@ -86,9 +86,8 @@ async def test_it_is_sent_as_the_plain_client_sends_it(kinds, name):
 
 
 @pytest.mark.parametrize("kind", [AsyncDisco, Disco])
-async def test_it_does_not_leave_this_machine_when_there_is_no_server(kind, monkeypatch):
+async def test_it_does_not_leave_this_machine_when_there_is_no_server(kind):
     """That nothing leaves where nothing may is in `tests/security`."""
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     local = SimulatedEndpoint("device", SimulatedProfile(answer_tokens=6, decode_tps=1e4), place="device")
     made, sent = recording(kind, local=local)
     async with entered(made) as client:

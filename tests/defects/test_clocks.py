@@ -37,7 +37,7 @@ def test_timeout_means_the_same_in_the_constructor_and_in_a_copy(kind, where):
         at_first = {"constructor": {"timeout": given}, "with_options": {}}.get(where, {"timeout": 7.0})
         one = kind(api_key="x", **at_first)
         asker = one if where == "constructor" else one.with_options(timeout=given)
-        clocks = (asker if kind is AsyncDisco else asker.routed).timeouts
+        clocks = asker.timeouts
         assert (clocks.first_content_s, clocks.gap_s) == (silence_s, silence_s)
 
 

@@ -82,7 +82,7 @@ def test_no_key_shows_and_what_the_environment_holds_is_for_others(monkeypatch):
 
 def test_the_client_makes_it_of_an_address():
     with disco.Disco(local="http://localhost:9/v1#m") as sync:
-        assert isinstance(sync.routed.router.local, LocalServerEndpoint)
-        assert sync.routed.router.local.model == "m"
+        assert isinstance(sync.router.local, LocalServerEndpoint)
+        assert sync.router.local.model == "m"
     with pytest.raises(ConfigurationError, match="isolation"):  # is for models of this program
         AsyncDisco(local="http://localhost:9/v1", isolation="process")

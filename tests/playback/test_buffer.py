@@ -216,7 +216,7 @@ def test_drips_leave_in_whole_words_and_a_joined_emoji_is_shown_in_one():
     assert {FAMILY} <= set(seen) <= {"Hi", "", FAMILY, "and", "more"}
 
 
-def test_a_split_delta_shares_out_tokens_and_drops_raw():
+def test_a_split_delta_shares_out_tokens_and_its_first_part_keeps_raw():
     more = {"ids": (1, 2, 3, 4, 5, 6, 7), "raw": object(), "logprobs": {"content": []}}
     playback = banked([(0.0, Delta("zero")), (0.0, Delta(" one two three four", tokens=7, **more))])
     parts = [delta for _, delta in drain(playback, 0.0)]
@@ -224,7 +224,7 @@ def test_a_split_delta_shares_out_tokens_and_drops_raw():
     assert sum(d.tokens for d in parts) == 7
     assert [d.ids for d in parts] == [None, None, None, more["ids"]]
     assert [d.logprobs for d in parts] == [more["logprobs"], None, None, None]
-    assert all(d.raw is None for d in parts)
+    assert [d.raw for d in parts] == [more["raw"], None, None, None]
 
 
 def test_late_calls_catch_up_without_drift_and_slack_is_the_time_until_the_reader_needs_the_next_token():

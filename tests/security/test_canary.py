@@ -103,7 +103,7 @@ def test_nothing_an_application_does_gives_them_away(process, tmp_path):
     # It did do all that: failed in every way, moved, and left records, spans, metrics and log lines.
     assert {
         *("AuthenticationError", "RateLimitError", "BadRequestError", "InternalServerError"),
-        *("APIConnectionError", "APIResponseValidationError", "AnswerTimeoutError", "IncompleteAnswerError"),
+        *("APIConnectionError", "AnswerTimeoutError", "IncompleteAnswerError"),
         *("LocalModelError", "ContextLengthError"),
     } <= set(told["failed"])
     assert told["switched"] >= 1

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 
+import anyio
 import pytest
 from canaries import CALLERS_KEY, PROMPT, SECRETS, found_in
 from serving import Served, serving
@@ -14,6 +15,7 @@ from disco import AsyncDisco
 from disco.cli import main
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.server import http_protocol
 
 pytestmark = pytest.mark.real
 
@@ -73,20 +75,109 @@ def test_without_the_key_not_even_the_body_is_waited_for(served):
     assert answer.startswith(b"HTTP/1.1 401 ")
 
 
-@pytest.mark.parametrize("length", [0, 5, 10**6])
-def test_a_length_given_in_two_ways_starts_no_work_and_nothing_after_an_unclear_one_is_read(served, length):
-    """A proxy may go by the other of the two. Whatever they say, this one is refused, with the key and all."""
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+FRAMINGS = [
+    *(
+        b"Content-Length: " + length
+        for length in (b"+5", b"-5", b"0x5", b"5 5", b"5, 5", b"1_0", b"", b"9" * 23)
+    ),
+    *(b"Content-Length: 5\r\nContent-Length: " + other for other in (b"5", b"3")),
+    *(
+        b"Transfer-Encoding: " + of
+        for of in (b"xchunked", b"gzip, chunked", b"chunked, identity", b"\x0bchunked")
+    ),
+    *(b"Transfer-Encoding : chunked", CHUNKED + b"Transfer-Encoding: chunked"),
+    *(b"X: a\rY: b", b"X: a\0b", b"X\0: a", b"X: a\x01b", b"X: a\r\n b", b"X", b": a", b"X: a\nY: b"),
+    *(b"Host: evil.test", b"X: " + b"a" * 200_000, b"".join(b"X-%d: 1\r\n" % n for n in range(50_000))),
+]
+TARGETS = [b"GET http://evil.test/health HTTP/1.1", b"CONNECT localhost:80 HTTP/1.1", b"OPTIONS * HTTP/1.1"]
+TARGETS += [b"GET /health HTTP/%s" % version for version in (b"0.9", b"1.2", b"2.0")]
+TARGETS += [b"GET /a%s HTTP/1.1" % odd for odd in (b"\0", b"\xff", b" b", b"a" * 200_000)]
+CHUNKS = [size + b"\r\nabc\r\n" for size in (b"zz", b"-1", b"0x3", b"f" * 17)] + [
+    b"3\nabc\r\n",
+    b"3\r\nabcXX",
+]
+
+
+def refused_once(answer: bytes) -> bool:
+    """One refusal, and nothing after it; it may be lost where the server hangs up on bytes that it has not read."""
+    return answer == b"" or (answer.startswith(b"HTTP/1.1 4") and answer.count(b"HTTP/1.1 ") == 1)
+
+
+def test_what_proxies_might_read_otherwise_starts_no_work_and_nothing_after_it_is_read(served):
+    """With the key and all, and a whole body in chunks."""
     body = json.dumps(CHAT).encode()
-    odd = (b"Content-Length: 3\r\nContent-Length: 5", b"Transfer-Encoding: xchunked", b"X: " + b"a" * 200_000)
-    for unclear in (*odd, b"".join(b"X-%d: 1\r\n" % n for n in range(50_000))):
-        answer = raw(served, START + unclear + b"\r\n\r\nabcde" + SECOND)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-        assert answer.count(b"HTTP/1.1 ") <= 1
-    lengths = [b"Transfer-Encoding: chunked\r\n", b"Content-Length: %d\r\n" % length]
-    for order in (lengths, lengths[::-1]):
-        head = START + BEARER + b"\r\n" + b"".join(order) + b"\r\n"
-        answer = raw(served, head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) + SECOND)
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert answer.count(b"HTTP/1.1 ") == 1
-        assert b"unclear_length" in answer
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    for framing in FRAMINGS:
+        assert refused_once(
+            raw(served, START + BEARER + b"\r\n" + framing + b"\r\n\r\n" + chunks + SECOND)
+        ), framing
+    for target in TARGETS:
+        assert refused_once(raw(served, target + b"\r\nHost: localhost\r\n\r\n" + SECOND)), target
+    for odd in CHUNKS:
+        answer = raw(served, START + BEARER + b"\r\n" + CHUNKED + b"\r\n" + odd + b"0\r\n\r\n" + SECOND)
+        assert refused_once(answer), odd
+    assert refused_once(raw(served, START.partition(b"Host")[0] + b"\r\n" + SECOND)), "no Host"
+    for length in (0, 5, 10**6):
+        lengths = [CHUNKED, b"Content-Length: %d\r\n" % length]
+        for order in (lengths, lengths[::-1]):
+            answer = raw(served, START + BEARER + b"\r\n" + b"".join(order) + b"\r\n" + chunks + SECOND)
+            assert refused_once(answer)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
     assert served.client.router.statistics.seen == len(served.routes) == 0
+
+
+def test_trailers_prove_nothing_and_have_a_limit(served):
+    head = START + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n"
+    assert raw(served, head + BEARER + b"\r\n\r\n", ends=False).startswith(b"HTTP/1.1 401 ")
+    keyed = START + BEARER + b"\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n"
+    with socket.create_connection(served.address, timeout=60) as connection, contextlib.suppress(OSError):
+        for part in (keyed, *[b"X: " + b"a" * 2**20] * 8):
+            connection.sendall(part)
+        assert refused_once(connection.recv(65536))
+
+
+@pytest.mark.parametrize("per_chunk", [None, 1, 100_000])
+def test_a_long_body_is_read_however_it_is_cut(served, per_chunk):
+    body = json.dumps({"model": "m", "input": "x" * (30_000 if per_chunk == 1 else 3_000_000)}).encode()
+    data, length = body, b"Content-Length: %d\r\n\r\n" % len(body)
+    if per_chunk is not None:
+        cut = (body[at : at + per_chunk] for at in range(0, len(body), per_chunk))
+        data, length = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in cut) + b"0\r\n\r\n", CHUNKED + b"\r\n"
+    head = (
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        + BEARER
+        + b"\r\n"
+        + length
+    )
+    with socket.create_connection(served.address, timeout=60) as connection:
+        connection.sendall(head)
+        connection.sendall(data)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"no_eligible_endpoint" in answer
+
+
+def test_a_head_that_does_not_end_is_given_up(served, monkeypatch):
+    monkeypatch.setattr(http_protocol, "HEAD_S", 0.05)
+    answer = raw(served, START[:-4], ends=False)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"headers_timeout" in answer
+
+
+def test_an_offer_of_another_protocol_is_declined_and_the_request_is_answered(served):
+    """Java's HTTP client makes one with every request over plain HTTP."""
+    body = json.dumps(CHAT).encode()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    whole = START + BEARER + b"\r\n" + offer + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    for data in (whole[:-20], whole):
+        with socket.create_connection(served.address, timeout=60) as connection:
+            connection.sendall(data)
+            if data is not whole:
+                served.portal.call(anyio.sleep, 0.05)
+            connection.sendall(
+                whole[len(data) :] + SECOND.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+            )
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.count(b"HTTP/1.1 200 ") == 2
+        assert b"chat.completion" in answer

@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 from defects.asking import create, device, preset, tried
-from scripted_server import chunk, sse, stream
+from scripted_server import as_document, chunk, sse, stream
 
 from disco import AsyncDisco, Backup, Disco
 
@@ -41,7 +41,7 @@ async def server(tmp_path):
         head = await reader.readuntil(b"\r\n\r\n")
         asked.append(head.split()[1])
         await reader.readexactly(int(re.search(rb"content-length: (\d+)", head.lower())[1]))
-        writer.write(b"".join(stream(sse(chunk("The sea."), chunk(finish="stop")))))
+        writer.write(b"".join(as_document(stream(sse(chunk("The sea."), chunk(finish="stop"))))))
         writer.close()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

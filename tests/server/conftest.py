@@ -15,15 +15,6 @@ from serving import Served, serving
 from disco import AsyncDisco
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_environment() -> Iterator[None]:
-    """Nobody's own key or server."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "DISCO_SERVER_KEY"):
-            patch.delenv(name, raising=False)
-        yield
-
-
 @pytest.fixture(scope="session")
 def local() -> Iterator[Served]:
     """Only the real model on this machine."""

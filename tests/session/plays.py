@@ -28,7 +28,6 @@ from disco.session.switching.answer_lengths import AnswerLengths
 REQUEST = Request(messages=[{"role": "user", "content": "Tell me something."}], model="m")
 FAST = SimulatedProfile(ttft_s=0.2, decode_tps=80.0, answer_tokens=120)
 NO_CLOCKS = Timeouts(connect_s=None, first_content_s=None, gap_s=None, total_s=None)
-ON_SERVER = Plan((Start("server"),), ("device",))
 SERVER_ALONE = Plan((Start("server"),))
 
 PROFILES = Mapping[str, SimulatedProfile]

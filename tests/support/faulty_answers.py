@@ -62,7 +62,6 @@ GARBAGE = openai.APIResponseValidationError, "garbage"
 CUT = openai.APIConnectionError, "incomplete"
 LOST = openai.APIConnectionError, "connection"
 SAID, BUSY = (openai.APIError, "server"), (openai.APIError, "rate_limit")
-DOCUMENT = json.dumps({**chunk(WHOLE), "object": "chat.completion"}).encode()
 HTML = {"content_type": "text/html; charset=utf-8"}
 IN_MID_STREAM = [
     ("data that is not JSON", stream(BEGIN, b"data: {oops\n\n"), GARBAGE),
@@ -80,7 +79,7 @@ IN_MID_STREAM = [
 ]
 BEFORE_THE_TEXT = [
     ("a web page", answer(b"<html>Sign in</html>", **HTML), GARBAGE),
-    ("one document instead of a stream", answer(DOCUMENT), GARBAGE),
+    ("one document that is no answer", answer(b'{"detail": "Welcome"}'), GARBAGE),
     ("an empty stream", stream(b""), CUT),
     ("only [DONE]", stream(b"data: [DONE]\n\n"), CUT),
     ("a connection reset at once", [RESET], LOST),
@@ -125,7 +124,8 @@ def quick_client() -> httpx2.AsyncClient:
 
 
 async def read(pieces) -> str:
-    return "".join([p.choices[0].delta.content or "" async for p in pieces if p.choices])
+    deltas = [p.choices[0].delta async for p in pieces if p.choices]
+    return "".join(delta.content or "" for delta in deltas if delta is not None)
 
 
 async def ask(client, way: str) -> tuple[str, Any]:

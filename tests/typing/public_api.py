@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import disco
 from disco import AsyncDisco, RouteLog, Timeouts
-from disco.client.chat.answer_stream import DiscoStream
 from disco.client.chat.chat_chunks import RoutedChatCompletion
+from disco.client.chat.stream_types import DiscoStream
 from disco.dispatch import Preset, available_presets, load_preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.contract import Endpoint

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import httpx2
-from openai import AsyncStream
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.chat_chunks import ChatChunks
+from disco.client.chat.chat_chunks import ChatChunks, RoutedChatCompletion, assemble
+from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
-from disco.errors import DiscoError, attach_evidence
+from disco.errors import attach_evidence
 from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["DiscoStream", "Reading", "answer_usage", "finish_reason", "read", "stop"]
+__all__ = [
+    "Reading",
+    "SessionStream",
+    "answer_usage",
+    "finish_reason",
+    "last_chunk",
+    "read",
+    "stop",
+    "whole_answer",
+]
 
 CLOSE_S = 5.0
 
 
-class DiscoStream(AsyncStream[ChatCompletionChunk]):
+class SessionStream(DiscoStream):
     """An `openai.AsyncStream[ChatCompletionChunk]` whose answer may have several writers.
 
     `route` is the route record, once the answer is complete. `writer` is the name of the endpoint that wrote the
@@ -44,6 +54,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         self._include_usage = include_usage
         # --- mutable from here on
         self._chars = 0
+        self._source: AsyncIterator[ChatCompletionChunk] | None = None  # set by an instrument
         self._waiting: deque[Delta | ChatCompletionChunk] = deque()
 
     @property
@@ -54,9 +65,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             DiscoError: the answer is not complete yet.
         """
         if self._live.record is None:
-            raise DiscoError(
-                "The route record is written when the answer is complete. Read the stream to its end, or close it."
-            )
+            raise not_complete()
         return self._live.record
 
     @property
@@ -82,7 +91,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
         response = httpx2.Response(200, request=request, headers=kind, stream=_Closes(self._live))
-        response.is_closed = self._reading.is_over or self._live.done
+        response.is_closed = self._reading.is_over
         return response
 
     # Plain methods, not a generator: under trio, the owner would have to close a generator that is left early.
@@ -90,6 +99,27 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
         return self
 
     async def __anext__(self) -> ChatCompletionChunk:
+        if self._source is not None:
+            return await anext(self._source)
+        return await self._next()
+
+    @property
+    def _iterator(self) -> AsyncIterator[ChatCompletionChunk]:
+        """What the stream is read from. Instruments of the SDK take it, wrap it and set it again."""
+        if self._source is None:
+            self._source = self.__stream__()
+        return self._source
+
+    @_iterator.setter
+    def _iterator(self, source: AsyncIterator[ChatCompletionChunk]) -> None:
+        self._source = source
+
+    async def __stream__(self) -> AsyncIterator[ChatCompletionChunk]:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield await self._next()
+
+    async def _next(self) -> ChatCompletionChunk:
         if not self._waiting:
             self._waiting = deque(await self._next_batch())
             if not self._waiting:
@@ -127,7 +157,7 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
             return batch
         if reading.was_cancelled:
             return []
-        last = [self._chunks.last(finish_reason(self._live))]
+        last = [self._chunks.last(finish_reason(self._live), last_chunk(self._live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(self._live)))
         return last
@@ -145,7 +175,14 @@ class DiscoStream(AsyncStream[ChatCompletionChunk]):
     async def close(self) -> None:
         """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         await stop(self._live)
+        self._waiting.clear()
+        self._reading.close()
         self._close_response()
+
+
+def whole_answer(live: LiveSession, chunks: ChatChunks, deltas: Sequence[Delta]) -> RoutedChatCompletion:
+    """Return an answer that has ended as one completion."""
+    return assemble(chunks, deltas, finish_reason(live), answer_usage(live), live.written, last_chunk(live))
 
 
 class _Closes(httpx2.AsyncByteStream):
@@ -207,6 +244,10 @@ class Reading:
             deltas.extend(batch)
         return deltas
 
+    def close(self) -> None:
+        """Drop what was not returned yet: the application has closed its stream."""
+        self.first, self.is_over = [], True
+
     @property
     def was_cancelled(self) -> bool:
         """Whether the answer was stopped, so that its end must not look like that of a complete answer."""
@@ -241,9 +282,23 @@ def finish_reason(live: LiveSession) -> str:
     return live.session.finish_reason or "stop"
 
 
+def last_chunk(live: LiveSession) -> Any:
+    """Return the server's own chunk with the finish reason; None where the writer is no server."""
+    writer = live.session.transcript.writer
+    return None if writer is None else writer.last_raw
+
+
 def answer_usage(live: LiveSession) -> CompletionUsage:
     """Return one usage for one answer: its prompt once, its own tokens once. The route has the losers' usage."""
     session = live.session
+    given: CompletionUsage | None = getattr(last_chunk(live), "usage", None)
+    if (
+        given is not None
+        and len(session.transcript.segments) == 1
+        and given.prompt_tokens
+        and given.completion_tokens
+    ):
+        return given  # with all details
     prompt, completion = session.config.prompt_tokens, session.transcript.tokens
     first = session.transcript.first_writer
     if first is not None and first.usage is not None and first.usage.prompt_tokens:

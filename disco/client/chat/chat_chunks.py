@@ -19,12 +19,12 @@ from openai.types.chat.chat_completion_chunk import (
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 
 from disco.endpoints.openai_api.chunk_template import TemplateChunk, remade
-from disco.events import Delta, ToolCallDelta
+from disco.events import Delta, DeltaKind, ToolCallDelta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble"]
+__all__ = ["ChatChunks", "RoutedChatCompletion", "assemble", "with_route"]
 
 # Templates: an object made here is a copy of one of these with some fields replaced. The SDK's `construct` looks at
 # every field's type anew, which takes twenty times as long. A template also determines which fields count as set.
@@ -38,6 +38,7 @@ _MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
 _CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
 # Most deltas hold no other field. Dumping these deltas to merge them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
+_TEXT = DeltaKind.TEXT
 
 
 class ChatChunks:
@@ -63,7 +64,7 @@ class ChatChunks:
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
             self._first = False
             self._role_sent = True
-            return raw
+            return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
         self._first = False
         role = None if self._role_sent else "assistant"
         if delta.reasoning or delta.tool_calls:
@@ -74,12 +75,23 @@ class ChatChunks:
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
 
-    def are_of(self, raw: Any) -> bool:
-        """Return whether `of` would return this vendor's chunk unchanged, and learn nothing new from it."""
-        return type(raw) is TemplateChunk and not self._first and raw.template.id == self.id
+    def is_as_it_came(self, delta: Delta) -> bool:
+        """Return whether `of` would return the vendor's chunk unchanged, and learn nothing new from it."""
+        raw = delta.raw
+        return (
+            type(raw) is TemplateChunk
+            and not self._first
+            and raw.template.id == self.id
+            and raw.text == delta.text
+        )
 
-    def last(self, finish_reason: str) -> ChatCompletionChunk:
-        """Return the chunk that says why the answer ended."""
+    def last(self, finish_reason: str, raw: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
+        """Return the chunk that says why the answer ended: the vendor's own, if there is one and it says the same."""
+        if raw is not None and raw.choices and raw.choices[0].finish_reason == finish_reason:
+            identity = {"id": self.id, "created": self.created, "model": self.model} if self.id else {}
+            made: ChatCompletionChunk = _like(raw, **identity, usage=None)
+            made.__pydantic_fields_set__.discard("usage")
+            return made
         delta = _like(_EMPTY if self._role_sent else _ROLE)
         return self._envelope([_like(_CHUNK_CHOICE, delta=delta, finish_reason=finish_reason)])
 
@@ -105,6 +117,17 @@ class ChatChunks:
             system_fingerprint=self.fingerprint,
         )
         return made
+
+
+def _with_text(raw: ChatCompletionChunk, text: str) -> ChatCompletionChunk:
+    """Return a vendor's chunk; with less text where only a part of its text was released."""
+    choice = raw.choices[0]
+    name = "content" if choice.delta.content else "refusal"
+    if getattr(choice.delta, name) in (text, None):
+        return raw
+    part = _like(choice.delta, **{name: text})
+    made: ChatCompletionChunk = _like(raw, choices=[_like(choice, delta=part)])
+    return made
 
 
 def _typed(delta: Delta, role: str | None) -> ChoiceDelta:
@@ -156,6 +179,16 @@ class RoutedChatCompletion(ChatCompletion):
     """A `ChatCompletion` with its route record; equal to the plain one and serialised like it."""
 
     _route: Any = None
+    __hash__ = None  # type: ignore[assignment] # as the SDK's
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as the SDK's completion does; the route record does not count."""
+        if not isinstance(other, ChatCompletion):
+            return NotImplemented
+        mine, theirs = vars(self), vars(other)
+        return self.model_extra == other.model_extra and all(
+            mine.get(name) == theirs.get(name) for name in ChatCompletion.model_fields
+        )
 
     @property
     def route(self) -> RouteRecord:
@@ -175,6 +208,7 @@ def assemble(
     finish_reason: str,
     usage: CompletionUsage,
     route: Callable[[], RouteRecord] | None,
+    last: ChatCompletionChunk | None = None,
 ) -> RoutedChatCompletion:
     """Return the non-streaming answer, made of the deltas that a stream would have carried.
 
@@ -187,19 +221,24 @@ def assemble(
         finish_reason: the finish reason, as the API names it.
         usage: the usage of the answer.
         route: writes the route record, once.
+        last: the vendor's chunk with the finish reason, if the writer is a server.
     """
     message: dict[str, Any] = {"role": "assistant", "content": None}
+    around: dict[str, Any] = {}  # what a vendor adds to the answer and to its choice, outside the message
+    beside: dict[str, Any] = {}
     texts: list[str] = []
     logprobs: list[Any] = []
     refusals: list[Any] = []
     for delta in deltas:
-        if chunks.are_of(delta.raw):
+        if chunks.is_as_it_came(delta):
             texts.append(delta.text)  # other fields are as in the chunk before, already merged
             continue
         chunk = chunks.of(delta)
+        around |= _added(chunk)
         if not chunk.choices:
             continue
         choice = chunk.choices[0]
+        beside |= choice.model_extra or {}
         if choice.delta.content is not None:
             texts.append(choice.delta.content)
         if choice.delta.model_extra or not choice.delta.model_fields_set <= _TEXT_FIELDS:
@@ -219,18 +258,45 @@ def assemble(
         if message.keys() <= _TEXT_FIELDS
         else ChatCompletionMessage.model_validate(message)
     )
+    if last is not None:
+        around |= _added(last)
+        beside |= (last.choices[0].model_extra or {}) if last.choices else {}
+    tier = around.pop("service_tier", None)
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
-        choices=[_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found)],
+        choices=[
+            _with_extra(_like(_CHOICE, finish_reason=finish_reason, message=whole, logprobs=found), beside)
+        ],
         created=chunks.created,
         model=chunks.model,
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
-    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+    if tier is not None:
+        answer.service_tier = tier
+    _with_extra(answer, around)
+    with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
     return answer
+
+
+def with_route(answer: RoutedChatCompletion, route: Callable[[], RouteRecord] | None) -> None:
+    """Give a completion the function that writes its route record."""
+    answer._route = _Later(route) if callable(route) else route  # noqa: SLF001 - our own subclass
+
+
+def _added(chunk: ChatCompletionChunk) -> dict[str, Any]:
+    """Return what a vendor's chunk says about the answer besides its choices."""
+    tier = {} if chunk.service_tier is None else {"service_tier": chunk.service_tier}
+    return {**(chunk.model_extra or {}), **tier}
+
+
+def _with_extra(model: Any, extra: dict[str, Any]) -> Any:
+    if extra:
+        model.__pydantic_extra__.update(extra)
+        model.__pydantic_fields_set__.update(extra)
+    return model
 
 
 def _like(model: Any, /, **fields: Any) -> Any:

@@ -8,18 +8,32 @@ directly.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import httpx2
+from openai import NotGiven, Omit
 from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
 
-from disco.client.chat.answer_stream import Reading, answer_usage, finish_reason, read, stop
-from disco.client.chat.chat_chunks import ChatChunks, assemble
+from disco.client.chat.answer_stream import (
+    Reading,
+    answer_usage,
+    finish_reason,
+    last_chunk,
+    read,
+    stop,
+    whole_answer,
+)
+from disco.client.chat.chat_chunks import ChatChunks
+from disco.client.chat.routed_request import given_headers
 from disco.client.live_driver import LiveSession
 from disco.client.request_checks import check_chat
 from disco.events import Delta, DeltaKind
 from disco.request import Request, Timeouts
+
+if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
 
 __all__ = [
     "NOT_ROUTED",
@@ -27,17 +41,52 @@ __all__ = [
     "ChatEncoder",
     "Encoder",
     "EventStream",
+    "asks_for_http",
     "chat_request",
     "document",
     "is_routed",
+    "plain_copy",
     "stop",
+    "without_markers",
 ]
 
 # An answer with one of these parameters is more than one text. Such a request goes to the server unchanged.
 NOT_ROUTED = ("n", "audio", "modalities")
 # Set by the SDK's `with_raw_response` and `with_streaming_response`, whose callers need an HTTP response.
 RAW_RESPONSE_HEADER = "X-Stainless-Raw-Response"
+_RAW = RAW_RESPONSE_HEADER.lower()
 _TEXT = DeltaKind.TEXT
+_AS_IT_IS = frozenset({str, int, float, bool, type(None)})
+_NOT_GIVEN = (Omit, NotGiven)
+
+
+def asks_for_http(options: FinalRequestOptions) -> bool:
+    """Return whether the caller wants the HTTP response: `with_raw_response`, `with_streaming_response`."""
+    return any(name.lower() == _RAW for name in given_headers(options))
+
+
+def without_markers(options: FinalRequestOptions) -> dict[str, Any]:
+    """Return the headers given for a request, without those by which the SDK talks to itself."""
+    return {name: value for name, value in given_headers(options).items() if name.lower() != _RAW}
+
+
+def plain_copy(value: Any) -> Any:
+    """Return a copy of only dicts, lists and JSON values. The SDK's models and iterables become such values.
+
+    A copy, because the answer may be requested again after the application has changed its own lists.
+    """
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        return {key: plain_copy(item) for key, item in value.items() if type(item) not in _NOT_GIVEN}
+    if isinstance(value, BaseModel):
+        return value.model_dump(
+            exclude_unset=True, mode="json", exclude=getattr(value, "__api_exclude__", None)
+        )
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return [plain_copy(item) for item in value]
+    return value
 
 
 def is_routed(body: Mapping[str, Any]) -> bool:
@@ -56,7 +105,7 @@ def chat_request(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, object] | None = None,
 ) -> Request:
-    """Return the request of a `/chat/completions` body; `stream` and `stream_options` are left out.
+    """Return the request of a `/chat/completions` body; `stream` is left out, and `include_usage`.
 
     Raises:
         TypeError: `messages` or `model` is missing.
@@ -68,6 +117,10 @@ def chat_request(
         missing = "messages" if messages is None else "model"
         raise TypeError(f"Missing required argument: {missing!r} of chat.completions.create()")
     check_chat(body)
+    # disco itself asks for the usage, and tells the application where it has asked.
+    more = {k: v for k, v in (body.get("stream_options") or {}).items() if k != "include_usage"}
+    if more:
+        params["stream_options"] = more
     return Request(
         messages=list(messages),
         model=model,
@@ -184,7 +237,7 @@ class ChatEncoder:
                 head, tail = self._frame
                 out.append(head + json.dumps(delta.text).encode() + tail)
                 continue
-            if chunks.are_of(delta.raw):
+            if chunks.is_as_it_came(delta):
                 out.append(b"data: " + delta.raw.data + b"\n\n")
                 continue
             out.append(_event(chunks.of(delta)))
@@ -206,14 +259,14 @@ class ChatEncoder:
 
     def last_objects(self, live: LiveSession) -> list[ChatCompletionChunk]:
         """Return the chunk with the finish reason, and the chunk with the usage if requested."""
-        last = [self._chunks.last(finish_reason(live))]
+        last = [self._chunks.last(finish_reason(live), last_chunk(live))]
         if self._include_usage:
             last.append(self._chunks.usage(answer_usage(live)))
         return last
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """Return the `chat.completion`."""
-        answer = assemble(self._chunks, deltas, finish_reason(live), answer_usage(live), live.written)
+        answer = whole_answer(live, self._chunks, deltas)
         return answer.model_dump_json(exclude_unset=True).encode()
 
 

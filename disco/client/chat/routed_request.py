@@ -16,8 +16,21 @@ if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
     from disco.client.chat.http_encoding import Encoder
+    from disco.client.routed_client import RoutedClient
 
-__all__ = ["CHAT", "RESPONSES", "Routed", "clocks_of", "hide", "is_model_list", "model_of", "routed_request"]
+__all__ = [
+    "CHAT",
+    "RESPONSES",
+    "Routed",
+    "clocks_alone",
+    "clocks_of",
+    "hide",
+    "is_answer",
+    "is_model_list",
+    "model_of",
+    "request_as_sent",
+    "routed_request",
+]
 
 CHAT, RESPONSES = "/chat/completions", "/responses"
 
@@ -31,7 +44,7 @@ def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
     """
     if isinstance(timeout, (openai.NotGiven, openai.Omit)):
         return base
-    if isinstance(timeout, httpx2.Timeout):
+    if timeout is not None and not isinstance(timeout, (int, float)):  # an HTTP package's `Timeout`
         connect_s, silence_s = timeout.connect, timeout.read
     else:
         connect_s = silence_s = timeout
@@ -40,9 +53,21 @@ def clocks_of(timeout: Any, base: Timeouts) -> Timeouts:
     return Timeouts(connect_s, silence_s, silence_s, base.total_s)
 
 
-def hide(
-    error: openai.APIError, client: openai.AsyncOpenAI | openai.OpenAI, options: FinalRequestOptions
-) -> None:
+def clocks_alone(timeout: Any, of_client: Any) -> Timeouts:
+    """Return the clocks for the SDK's time-out of a request, or else of its client, just as the SDK keeps it.
+
+    Args:
+        timeout: as for `clocks_of`.
+        of_client: the client's `timeout`.
+    """
+    if isinstance(timeout, (openai.NotGiven, openai.Omit)):
+        timeout = of_client
+    if timeout is None or isinstance(timeout, (int, float)):
+        return Timeouts(timeout, timeout, timeout, None)
+    return Timeouts(timeout.connect, timeout.read, timeout.read, None)
+
+
+def hide(error: openai.APIError, client: RoutedClient, options: FinalRequestOptions) -> None:
     """Remove the key, and quotations of the request, from an error of a request that was passed on."""
     from disco.endpoints.openai_api.error_mapping import redact  # noqa: PLC0415 - rarely needed
 
@@ -53,6 +78,31 @@ def model_of(options: FinalRequestOptions, extra: Mapping[str, Any] | None) -> o
     """Return the model that a request names, wherever the API puts it."""
     asked = {**options.json_data, **(extra or {})} if isinstance(options.json_data, Mapping) else extra or {}
     return asked.get("model")
+
+
+def is_answer(options: FinalRequestOptions) -> bool:
+    """Return whether this is a request for an answer, on one of the APIs that are routed."""
+    return options.method.lower() == "post" and options.url in (CHAT, RESPONSES)
+
+
+def request_as_sent(client: Any, options: FinalRequestOptions) -> httpx2.Request:
+    """Return the request that the SDK would have sent: applications look at a response's request."""
+    try:
+        request: httpx2.Request = client._build_request(options.model_copy())  # noqa: SLF001 - our own client
+    except TypeError:  # without a server there are no credentials, which the SDK insists on
+        body = {
+            **cast("dict[str, Any]", options.json_data or {}),
+            **cast("dict[str, Any]", options.extra_json or {}),
+        }
+        address = client._prepare_url(options.url)  # noqa: SLF001
+        headers = {k: str(v) for k, v in given_headers(options).items()}
+        return httpx2.Request("POST", address, headers=headers, json=body)
+    return request
+
+
+def given_headers(options: FinalRequestOptions) -> dict[str, Any]:
+    """Return the headers that the application, or a helper of the SDK, gave for this request."""
+    return {} if isinstance(options.headers, openai.NotGiven) else dict(options.headers)
 
 
 def is_model_list(options: FinalRequestOptions) -> bool:
@@ -96,13 +146,13 @@ def routed_request(
     Raises:
         NoEndpointError: a field of a `/responses` body has a wrong type or is out of range.
     """
-    if options.method.lower() != "post" or options.url not in (CHAT, RESPONSES):
+    if not is_answer(options):
         return None
-    from disco.client.chat.http_encoding import is_routed  # noqa: PLC0415 - numpy loads with it
+    from disco.client.chat.http_encoding import is_routed, plain_copy  # noqa: PLC0415 - numpy loads with it
     from disco.client.request_checks import check_responses  # noqa: PLC0415 - as below
     from disco.client.responses.responses_request import chat_body  # noqa: PLC0415 - rarely needed
 
-    body = {**cast("dict[str, Any]", options.json_data or {}), **(extra or {})}
+    body = plain_copy({**cast("dict[str, Any]", options.json_data or {}), **(extra or {})})
     if options.url == RESPONSES:
         check_responses(body)  # before the translation, which changes field names
     chat = body if options.url == CHAT else chat_body(body)

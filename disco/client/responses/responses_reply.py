@@ -117,9 +117,14 @@ class ResponsesEncoder:
         usage = answer_usage(live)
         self._base["usage"] = {
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": _detail(usage.prompt_tokens_details, "cached_tokens"),
+                "cache_write_tokens": _detail(usage.prompt_tokens_details, "cache_write_tokens"),
+            },
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": _detail(usage.completion_tokens_details, "reasoning_tokens")
+            },
             "total_tokens": usage.total_tokens,
         }
         self._base["completed_at"] = int(time.time())
@@ -230,6 +235,12 @@ class ResponsesEncoder:
 
     def _response(self, status: str) -> dict[str, Any]:
         return {**self._base, "status": status, "output": [dict(item) for item in self._items]}
+
+
+def _detail(details: object, name: str) -> int:
+    """Return a count of the server's; 0 where the server gives none."""
+    value = getattr(details, name, None)
+    return value if isinstance(value, int) else 0
 
 
 def _line(event: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -27,12 +28,17 @@ T = TypeVar("T")
 class Portal:
     """Starts with the first call. Ends with `close`, with its owner or with the process. Safe from any thread.
 
-    Mutable: `_loop`, under `_lock`.
+    A child process that was forked gets a loop of its own. Mutable: `_loop`, under `_lock`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
+        _PORTALS.add(self)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child, which has no thread but the one that forked."""
+        self._lock, self._loop = threading.Lock(), None
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await `function(*args)` in the loop. Interrupting the wait (Ctrl-C) cancels the call in the loop too."""
@@ -67,6 +73,18 @@ class Portal:
                 self._loop = _Loop()
                 weakref.finalize(self, self._loop.stop)
             return self._loop.portal
+
+
+_PORTALS: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for portal in list(_PORTALS):
+        portal.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def _until(left: Future[None], function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:

@@ -1,4 +1,4 @@
-"""`Disco`: an `openai.OpenAI` with a second model on this machine."""
+"""`Disco`: an `openai.OpenAI` with a second model on this machine; and the same for Azure."""
 
 from __future__ import annotations
 
@@ -7,47 +7,179 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+import anyio
 import httpx2
 import openai
-from openai import Omit, OpenAI
+from openai import AsyncOpenAI, AzureOpenAI, Omit, OpenAI
 from openai.pagination import SyncPage
 from openai.resources.chat import Chat
 from openai.resources.chat.completions import Completions
 
-from disco.client.async_client import NOWHERE, AsyncDisco
 from disco.client.chat.routed_request import hide, is_model_list
-from disco.client.http_gateway import may_ask_server, model_list, respond, route_or_pass
+from disco.client.direct.direct_answer import DirectAnswer
+from disco.client.http_gateway import may_ask_server, model_list, respond, way_of
+from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
+from disco.client.settings import ClientSettings, SharedParts
 from disco.client.sync.portal import Portal
+from disco.endpoints.openai_api.http_transport import TrafficCounter
 from disco.request import Timeouts
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
     from disco.client.chat.chat_chunks import RoutedChatCompletion
+    from disco.client.chat.stream_types import DiscoSyncStream
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
-    from disco.client.sync.sync_stream import DiscoSyncStream
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
 
-__all__ = ["Disco"]
+__all__ = ["AzureDisco", "Disco"]
 
 _UNSET: Any = openai.not_given
+CLOSE_S = 10.0  # longest time that closing takes; a model may be loading
 
 
-class Disco(OpenAI):
+class SyncRouting(RoutedClient):
+    """What makes one of the SDK's synchronous clients route its requests. A mixin in front of that client."""
+
+    def _begin(self, settings: ClientSettings, shared: SharedParts | None, sdk: dict[str, Any]) -> None:
+        portal: Portal | None = sdk.pop("_portal", None)
+        self._owns_portal = portal is None
+        self._portal = portal or Portal()
+        self._has_own_http = sdk.get("http_client") is not None and not sdk.pop("_has_default_http", False)
+        super()._begin(settings, shared, sdk)
+
+    @cached_property
+    def chat(self) -> DiscoSyncChat:
+        """`client.chat`, with routed completions."""
+        return DiscoSyncChat(self)  # type: ignore[arg-type] # the mixin is in front of an `OpenAI`
+
+    def warm_up(self, model: str | None = None) -> None:
+        """As `AsyncDisco.warm_up`."""
+        stays = self.router.is_local_only(self.default_options)
+        self._portal.run(self.router.warm_up, None if stays else self.server, model)
+
+    @has_signature_of(OpenAI.copy, "default_options")
+    def copy(self, **changes: Any) -> Self:
+        """As the SDK's `copy`. The copy shares the local model and the statistics."""
+        added: dict[str, Any] = {"_portal": self._portal}
+        if changes.get("http_client") is None and not self._has_own_http:
+            added["_has_default_http"] = True  # the SDK's `copy` hands its own on
+        extra = {**added, **changes.pop("_extra_kwargs", {})}
+        return super().copy(**self._changes_of_copy({**changes, "_extra_kwargs": extra}))  # type: ignore[misc, no-any-return]
+
+    with_options = copy
+
+    def request(
+        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
+        """As `AsyncDisco.request`."""
+        if is_model_list(options) and not may_ask_server(self, options):
+            return self._process(cast_to, options, model_list(self), stream=stream, parser=stream_cls)
+        way = way_of(self, options, stream=stream)
+        if way is None or isinstance(way, DirectAnswer):
+            try:
+                if way is not None:
+                    return way.asked_sync(self._ask_server, cast_to, options, stream, stream_cls)
+                answer = self._ask_server(cast_to, options, stream=stream, stream_cls=stream_cls)
+            except openai.APIError as error:
+                hide(error, self, options)
+                raise
+            if is_model_list(options) and isinstance(answer, SyncPage):
+                answer.data[:0] = self.local_models()
+            return answer
+        from disco.client.chat.answer_stream import SessionStream  # noqa: PLC0415 - numpy loads with it
+        from disco.client.chat.completions import answer_of, is_typed  # noqa: PLC0415 - as above
+        from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - as above
+        from disco.client.sync.sync_stream import SyncSessionStream, sync_response  # noqa: PLC0415 - as above
+
+        if is_typed(cast_to, options, stream_cls):
+            made = self._portal.run(partial(answer_of, self, way, options, stream=stream))
+            return SyncSessionStream(made, self._portal) if isinstance(made, SessionStream) else made
+        response = self._portal.run(partial(respond, self, way, options, stream=stream))
+        same = sync_response(response, self._portal)
+        parser = quick_stream_class(stream_cls)
+        return self._process(cast_to, options, same, stream=stream, parser=parser)
+
+    def _ask_server(
+        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
+        """Send a request to the server the SDK's own way, past the routing."""
+        return super().request(cast_to, options, stream=stream, stream_cls=stream_cls)  # type: ignore[misc]
+
+    def _process(
+        self,
+        cast_to: Any,
+        options: FinalRequestOptions,
+        response: httpx2.Response,
+        *,
+        stream: bool,
+        parser: Any,
+    ) -> Any:
+        """Return what the SDK makes of a response that no server sent."""
+        sdk: Any = self
+        return sdk._process_response(  # noqa: SLF001 - the SDK's own part of this client
+            cast_to=sdk._maybe_override_cast_to(cast_to, options),  # noqa: SLF001
+            options=options,
+            response=response,
+            stream=stream,
+            stream_cls=parser,
+        )
+
+    def _send_uncounted(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
+        """Send a request as the SDK does."""
+        return super()._send_request(request, stream=stream, **more)  # type: ignore[misc, no-any-return]
+
+    def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
+        counter = TrafficCounter.current()
+        if counter is None:
+            return self._send_uncounted(request, stream=stream, **more)
+        counter.sending(request)
+        try:
+            response = self._send_uncounted(request, stream=stream, **more)
+        except Exception as error:
+            counter.failed(error)
+            raise
+        counter.answered(response)
+        return response
+
+    def _server_calls(self) -> AsyncOpenAI:
+        from disco.client.sync.sync_calls import SyncServerCalls  # noqa: PLC0415 - only with a server
+
+        self._calls = SyncServerCalls(self, has_own_http=self._has_own_http)
+        return self._calls
+
+    def close(self) -> None:
+        """Stop every answer in progress, free the model, close the connections, end the thread. Idempotent."""
+        if self._owns_portal and self._portal.is_open:
+            self._portal.run(self._close_routing)
+            self._portal.close()
+        super().close()  # type: ignore[misc]
+
+    async def _close_routing(self) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+            if self._owns_router:
+                await self.router.aclose()
+            if self.server is not None:
+                await self.server.aclose()
+                await self._calls.close()
+
+
+class Disco(SyncRouting, OpenAI):
     """`AsyncDisco` for code without an event loop: an `openai.OpenAI` in every respect.
 
-    Answers are made in a background thread that starts with the first request. Any number of threads may call
-    at once, also inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
+    An answer that only the server can give is asked for in the calling thread, as the SDK does. Other answers are
+    made in a background thread that starts with the first of them. Any number of threads may call at once, also
+    inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, backups, budget,
             timeouts, default_options: as for `AsyncDisco`.
-        on_route: as for `AsyncDisco`; called in the background thread.
+        on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
         http_client: as for `OpenAI`; routed requests also go through it.
@@ -56,6 +188,7 @@ class Disco(OpenAI):
         openai.OpenAIError: as `AsyncDisco`.
     """
 
+    @takes_arguments_of(OpenAI.__init__)
     def __init__(
         self,
         *,
@@ -81,23 +214,10 @@ class Disco(OpenAI):
         default_headers: Mapping[str, str] | None = None,
         default_query: Mapping[str, object] | None = None,
         http_client: httpx2.Client | None = None,
-        _routed: AsyncDisco | None = None,
-        _portal: Portal | None = None,
-        **more: Any,  # other kinds of credentials, passed by the SDK's own `copy`
+        _shared: SharedParts | None = None,
+        **more: Any,  # the SDK's other arguments: other kinds of credentials, addresses by region
     ) -> None:
-        sdk: dict[str, Any] = {
-            "base_url": base_url,
-            "organization": organization,
-            "project": project,
-            "timeout": timeout,
-            "max_retries": max_retries,
-            "default_headers": default_headers,
-            "default_query": default_query,
-            **more,
-        }
-        self._owns_portal = _portal is None
-        self._portal = _portal or Portal()
-        self.routed = _routed or AsyncDisco(
+        own = ClientSettings(
             local=local,
             isolation=isolation,
             preset=preset,
@@ -111,125 +231,63 @@ class Disco(OpenAI):
             timeouts=timeouts,
             default_options=default_options,
             on_route=on_route,
-            api_key=_awaitable(api_key),
-            http_client=None if http_client is None else _in_threads(http_client),
-            **sdk,
         )
-        # Without a server there is no key, but the SDK's constructor requires one.
-        key = self.routed.api_key if api_key is None else api_key
-        super().__init__(api_key=key, http_client=http_client, **sdk)
-        if self.routed.websocket_base_url == NOWHERE:
-            self.websocket_base_url = NOWHERE
+        sdk = {
+            "api_key": api_key,
+            "base_url": base_url,
+            "organization": organization,
+            "project": project,
+            "timeout": timeout,
+            "max_retries": max_retries,
+            "default_headers": default_headers,
+            "default_query": default_query,
+            "http_client": http_client,
+            **more,
+        }
+        self._begin(own, _shared, sdk)
 
-    @cached_property
-    def chat(self) -> DiscoSyncChat:
-        """`client.chat`, with routed completions."""
-        return DiscoSyncChat(self)
 
-    @property
-    def user_agent(self) -> str:
-        """See `AsyncDisco.user_agent`."""
-        return f"OpenAI/Python {self._version}"
+class AzureDisco(SyncRouting, AzureOpenAI):
+    """`Disco` for Azure: an `openai.AzureOpenAI` in every respect. See `AsyncAzureDisco`."""
 
-    def warm_up(self, model: str | None = None) -> None:
-        """As `AsyncDisco.warm_up`."""
-        self._portal.run(self.routed.warm_up, model)
-
-    def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`. The copy shares the local model and the statistics."""
-        extra = changes.pop("_extra_kwargs", {})
-        translated = dict(changes)
-        if callable(changes.get("api_key")):
-            translated["api_key"] = _awaitable(changes["api_key"])
-        if changes.get("http_client") is not None:
-            translated["http_client"] = _in_threads(changes["http_client"])
-        changes.pop("default_options", None)
-        inner = {"_routed": self.routed.copy(**translated), "_portal": self._portal}
-        return super().copy(**changes, _extra_kwargs={**inner, **extra})
-
-    with_options = copy
-
-    def request(
-        self, cast_to: Any, options: FinalRequestOptions, *, stream: bool = False, stream_cls: Any = None
-    ) -> Any:
-        """As `AsyncDisco.request`."""
-        if is_model_list(options) and not may_ask_server(self.routed, options):
-            response = model_list(self.routed)
-        else:
-            routed = route_or_pass(self.routed, options)
-            if routed is None:
-                try:
-                    answer = super().request(cast_to, options, stream=stream, stream_cls=stream_cls)
-                except openai.APIError as error:
-                    hide(error, self, options)
-                    raise
-                if is_model_list(options) and isinstance(answer, SyncPage):
-                    answer.data[:0] = self.routed.local_models()
-                return answer
-            response = self._portal.run(partial(respond, self.routed, routed, options, stream=stream))
-        from disco.client.chat.object_stream import quick_stream_class  # noqa: PLC0415 - numpy loads with it
-        from disco.client.sync.sync_stream import sync_response  # noqa: PLC0415 - as above
-
-        return self._process_response(
-            cast_to=self._maybe_override_cast_to(cast_to, options),
-            options=options,
-            response=sync_response(response, self._portal),
-            stream=stream,
-            stream_cls=quick_stream_class(stream_cls),
-        )
-
-    def close(self) -> None:
-        """Stop every answer in progress, free the model, close the connections, end the thread. Idempotent."""
-        if self._owns_portal and self._portal.is_open:
-            self._portal.run(self.routed.close)
-            self._portal.close()
-        super().close()
+    @takes_arguments_of(AzureOpenAI.__init__)
+    def __init__(self, *, _shared: SharedParts | None = None, **given: Any) -> None:
+        self._begin(ClientSettings.taken_from(given), _shared, given)
 
 
 class DiscoSyncCompletions(Completions):
-    """The SDK's resource with a routed `create`; the rest is inherited."""
+    """The SDK's resource; see `DiscoCompletions`."""
 
     _client: Disco
 
-    @overload  # type: ignore[override]
-    def create(
-        self,
-        *,
-        messages: Iterable[Mapping[str, object]],
-        model: str,
-        stream: Literal[True],
-        **given: Any,
-    ) -> DiscoSyncStream: ...
+    if TYPE_CHECKING:  # see `DiscoCompletions`
 
-    @overload
-    def create(
-        self,
-        *,
-        messages: Iterable[Mapping[str, object]],
-        model: str,
-        stream: Literal[False] | Omit | None = ...,
-        **given: Any,
-    ) -> RoutedChatCompletion: ...
+        @overload  # type: ignore[override]
+        def create(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            stream: Literal[True],
+            **given: Any,
+        ) -> DiscoSyncStream: ...
 
-    @overload
-    def create(
-        self, *, messages: Iterable[Mapping[str, object]], model: str, stream: bool, **given: Any
-    ) -> DiscoSyncStream | RoutedChatCompletion: ...
+        @overload
+        def create(
+            self,
+            *,
+            messages: Iterable[Mapping[str, object]],
+            model: str,
+            stream: Literal[False] | Omit | None = ...,
+            **given: Any,
+        ) -> RoutedChatCompletion: ...
 
-    def create(self, **given: Any) -> Any:
-        """As `OpenAI.chat.completions.create`, with the additions and errors of `AsyncDisco`'s."""
-        from disco.client.chat.completions import is_ordinary  # noqa: PLC0415 - numpy loads with it
+        @overload
+        def create(
+            self, *, messages: Iterable[Mapping[str, object]], model: str, stream: bool, **given: Any
+        ) -> DiscoSyncStream | RoutedChatCompletion: ...
 
-        if not is_ordinary(given):
-            return super().create(**given)  # calls `Disco.request`
-        completions = self._client.routed.chat.completions
-        portal = self._client._portal  # noqa: SLF001 - our own client
-        answer = portal.run(partial(completions.create, **given))
-        if not given.get("stream"):
-            return answer
-        from disco.client.sync.sync_stream import DiscoSyncStream  # noqa: PLC0415 - numpy loads with it
-
-        return DiscoSyncStream(answer, portal)
+        def create(self, **given: Any) -> Any: ...
 
     if not TYPE_CHECKING:  # type checkers see the SDK's own, with all its parameters
 
@@ -250,20 +308,3 @@ class DiscoSyncChat(Chat):
     def completions(self) -> DiscoSyncCompletions:
         """`client.chat.completions`."""
         return DiscoSyncCompletions(self._client)
-
-
-def _awaitable(key: str | Callable[[], str] | None) -> Any:
-    if not callable(key):
-        return key
-
-    async def provide() -> str:
-        return key()
-
-    return provide
-
-
-def _in_threads(client: httpx2.Client) -> httpx2.AsyncClient:
-    """Return the application's HTTP client (its proxies, certificates and transports) for asynchronous use."""
-    from disco.client.sync.sync_http import ThreadedTransport  # noqa: PLC0415 - rarely needed
-
-    return httpx2.AsyncClient(transport=ThreadedTransport(client), timeout=client.timeout)

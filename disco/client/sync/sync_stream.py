@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
-from openai import Stream
 from openai.types.chat import ChatCompletionChunk
 
-from disco.client.chat.answer_stream import DiscoStream
+from disco.client.chat.answer_stream import SessionStream
 from disco.client.chat.http_encoding import EventStream
+from disco.client.chat.stream_types import DiscoSyncStream
 from disco.client.sync.portal import Portal
 from disco.events import Delta
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
 
-__all__ = ["DiscoSyncStream", "FetchedBytes", "sync_response"]
+__all__ = ["FetchedBytes", "SyncSessionStream", "sync_response"]
 
 T = TypeVar("T")
 
 
-class DiscoSyncStream(Stream[ChatCompletionChunk]):
-    """An `openai.Stream[ChatCompletionChunk]`; see `DiscoStream` for `route` and `writer`."""
+class SyncSessionStream(DiscoSyncStream):
+    """An `openai.Stream[ChatCompletionChunk]`; see `SessionStream`."""
 
     # Does not call the base class's __init__, on purpose: no single HTTP response is behind this stream.
-    def __init__(self, stream: DiscoStream, portal: Portal) -> None:
+    def __init__(self, stream: SessionStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
-        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # mutable: fetched, not yet returned
+        # --- mutable from here on
+        self._waiting: deque[Delta | ChatCompletionChunk] = deque()  # fetched, not yet returned
+        self._source: Iterator[ChatCompletionChunk] | None = None  # set by an instrument
 
     @property
     def route(self) -> RouteRecord:
-        """See `DiscoStream.route`."""
+        """See `SessionStream.route`."""
         return self._stream.route
 
     @property
     def writer(self) -> str | None:
-        """See `DiscoStream.writer`."""
+        """See `SessionStream.writer`."""
         return self._stream.writer
 
     @property
     def buffered_tokens(self) -> int:
-        """See `DiscoStream.buffered_tokens`. Items fetched together with the last chunk are not counted."""
+        """See `SessionStream.buffered_tokens`. Items fetched together with the last chunk are not counted."""
         return self._stream.buffered_tokens
 
     @cached_property
     def response(self) -> httpx2.Response:  # type: ignore[override]
-        """See `DiscoStream.response`."""
+        """See `SessionStream.response`."""
         request = httpx2.Request("POST", "disco://session/chat/completions")
         kind = {"content-type": "text/event-stream; charset=utf-8"}
         response = httpx2.Response(
@@ -64,6 +67,25 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
         return self
 
     def __next__(self) -> ChatCompletionChunk:
+        return self._next() if self._source is None else next(self._source)
+
+    @property
+    def _iterator(self) -> Iterator[ChatCompletionChunk]:
+        """See `SessionStream`."""
+        if self._source is None:
+            self._source = self.__stream__()
+        return self._source
+
+    @_iterator.setter
+    def _iterator(self, source: Iterator[ChatCompletionChunk]) -> None:
+        self._source = source
+
+    def __stream__(self) -> Iterator[ChatCompletionChunk]:
+        with contextlib.suppress(StopIteration):
+            while True:
+                yield self._next()
+
+    def _next(self) -> ChatCompletionChunk:
         if not self._waiting:
             self._waiting = deque(self._portal.run(self._stream._next_batch))  # noqa: SLF001 - our own stream
             if not self._waiting:
@@ -74,6 +96,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
     def close(self) -> None:
         """Stop the answer at any stage and return once no task of it runs. Idempotent."""
         self._portal.run(self._stream.close)
+        self._waiting.clear()
         self._close_response()
 
     def _close_response(self) -> None:
@@ -82,7 +105,7 @@ class DiscoSyncStream(Stream[ChatCompletionChunk]):
 
 
 class _Closes(httpx2.SyncByteStream):
-    def __init__(self, stream: DiscoStream, portal: Portal) -> None:
+    def __init__(self, stream: SessionStream, portal: Portal) -> None:
         self._stream = stream
         self._portal = portal
 

@@ -50,6 +50,7 @@ _WITHOUT_EFFECT = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
+        "stream_options",
         "user",
     }
 )

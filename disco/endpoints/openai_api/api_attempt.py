@@ -23,10 +23,14 @@ from disco.endpoints.openai_api.chunk_reader import (
     ChunkReader,
     CompletionReader,
 )
-from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
+from disco.endpoints.openai_api.chunk_repair import (
+    MalformedChunkError,
+    ServerReportedError,
+    document_as_event,
+)
 from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_tokens, exhaust, pieces
 from disco.endpoints.openai_api.sdk_client import capped
-from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
+from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
 from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
@@ -56,8 +60,8 @@ class ServerAttempt(Attempt):
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
-        *("_body", "_call", "_closed", "_ended", "_eof", "_idle", "_opening", "_over", "_reader"),
-        *("_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
+        *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
+        *("_reader", "_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
 
     def __init__(
@@ -88,6 +92,7 @@ class ServerAttempt(Attempt):
         self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
+        self._document: bytes | None = None  # the answer, if it came as one document
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
@@ -203,7 +208,7 @@ class ServerAttempt(Attempt):
         except StopAsyncIteration:
             self._wire.ended()
             self._over = self._eof = True
-            events = self._last_event()
+            events = self._last_event() if self._document is None else [self._document]
         except httpx2.HTTPError:
             if reader.finish_reason is None:
                 raise
@@ -231,8 +236,11 @@ class ServerAttempt(Attempt):
         # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
-        if request.extra_headers:
-            options["headers"] = request.extra_headers
+        headers = dict(request.extra_headers or {})
+        if request.retries:  # as the SDK counts them
+            headers.setdefault("x-stainless-retry-count", str(request.retries))
+        if headers:
+            options["headers"] = headers
         if request.extra_query:
             options["params"] = request.extra_query
         self._sent = True
@@ -255,27 +263,35 @@ class ServerAttempt(Attempt):
             raise
         self._response = cast("httpx2.Response", response)
         self._wire.streams(self._response)
-        await self._check_content_type(self._response)
-        self._body = pieces(self._response)
+        self._document = await self._document_of(self._response)
+        self._body = pieces(self._response) if self._document is None else _nothing()
 
-    async def _check_content_type(self, response: httpx2.Response) -> None:
-        """Raise for a response that is no event stream, with the error object if the response holds one."""
+    async def _document_of(self, response: httpx2.Response) -> bytes | None:
+        """Return the event for an answer that came as one JSON document; None for an event stream.
+
+        Raises:
+            ServerReportedError: the document is an error object.
+            EndpointFailure: the response is neither.
+        """
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise error_mapping.garbage("answered with a web page", response, name=self._name)
         if content_type != "application/json":
-            return
-        capped(response)
+            return None
+        capped(response, MAX_EVENT_BYTES)
         await response.aread()
         try:
             body = json.loads(response.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if isinstance(body, dict) and body.get("error"):
             raise ServerReportedError(body["error"])
-        raise error_mapping.garbage(
-            "answered with one JSON document instead of a stream", response, name=self._name
-        )
+        event = document_as_event(body)
+        if event is None:
+            raise error_mapping.garbage(
+                "answered with one JSON document that is no completion", response, name=self._name
+            )
+        return event
 
     def _last_event(self) -> list[bytes]:
         """Return the data after the last empty line, if it is a whole event."""
@@ -312,6 +328,9 @@ class ServerAttempt(Attempt):
             reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
             again = self._is_instructed and isinstance(error, SeamMismatchError)
             return EndpointFailure(FailureKind.SEAM, reason, retry_after_s=0.0 if again else None)
+        if self._response is None and isinstance(error, TypeError | ValueError | RuntimeError):
+            # The request cannot be made: a value that is no JSON, a closed client. The SDK lets these errors through.
+            return EndpointFailure(FailureKind.BAD_REQUEST, error)
         if self._response is not None:
             if isinstance(error, ServerReportedError):
                 error = error_mapping.stream_error(error.body, self._response.request)
@@ -349,3 +368,10 @@ class ServerAttempt(Attempt):
         if self._on_close is not None:
             self._on_close(self)
             self._on_close = None
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    """Yield nothing: the body was read already."""
+    nothing: tuple[bytes, ...] = ()
+    for part in nothing:
+        yield part

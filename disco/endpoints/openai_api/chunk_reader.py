@@ -140,6 +140,9 @@ class ChatReader(ChunkReader):
                 continue
             if chunk.usage is not None:
                 self._note_usage(chunk)
+            elif self._choices == 1:
+                # disco asked for the usage, so a null in every chunk is no news for the application.
+                chunk.__pydantic_fields_set__.discard("usage")
             choices = chunk.choices
             if not choices:
                 continue

@@ -16,6 +16,7 @@ __all__ = [
     "Halves",
     "MalformedChunkError",
     "ServerReportedError",
+    "document_as_event",
     "finish_only",
     "is_bare",
     "json_object",
@@ -60,6 +61,31 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     if body.get("error"):
         raise ServerReportedError(body["error"])
     return body
+
+
+def document_as_event(body: object) -> bytes | None:
+    """Return a completion that came as one document as the event of one chunk; None for any other document.
+
+    Some servers, and nearly all mocks, answer so although a stream was asked for.
+    """
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(choices, list) or not choices:
+        return None
+    made = []
+    for choice in choices:
+        if not isinstance(choice, dict):
+            return None
+        message = choice.get("message")
+        if isinstance(message, dict):
+            calls = message.get("tool_calls")
+            if isinstance(calls, list):
+                calls = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)]
+                message = {**message, "tool_calls": calls}
+            rest = {name: value for name, value in choice.items() if name != "message"}
+            made.append({"finish_reason": "stop", **rest, "delta": message})
+        else:
+            made.append({"finish_reason": "stop", **choice})
+    return json.dumps({**body, "object": "chat.completion.chunk", "choices": made}).encode()
 
 
 def _integer(digits: str) -> int | float:

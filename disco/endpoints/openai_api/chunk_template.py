@@ -17,6 +17,7 @@ __all__ = ["ChunkTemplate", "TemplateChunk", "remade"]
 # A JSON string without escapes: its bytes are its text.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+')
 _TEXT_AT: Final = re.compile(rb'"content":\s*"([^"\\\x00-\x1f]+)"')
+_NO_USAGE: Final = re.compile(rb',\s*"usage":\s*null|"usage":\s*null\s*,')
 _MARK: Final = "\u2063disco\u2063"
 
 # The four slots of a pydantic model; `model_construct` sets the same ones, with one Python call for each.
@@ -42,7 +43,7 @@ def remade(model: Any, fields: dict[str, Any]) -> Any:
 class ChunkTemplate:
     """Makes chunks from events that are the same as one parsed event, except for their text."""
 
-    __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end")
+    __slots__ = ("_after", "_before", "_choice", "_chunk", "_delta", "_end", "_shown")
 
     def __init__(self, chunk: ChatCompletionChunk, before: bytes, after: bytes) -> None:
         """Take a chunk and the bytes around its text in its event; `of` checks that they match."""
@@ -52,6 +53,8 @@ class ChunkTemplate:
         self._before = before
         self._after = after
         self._end = len(before)
+        hides = "usage" not in chunk.__pydantic_fields_set__
+        self._shown = [_NO_USAGE.sub(b"", part) if hides else part for part in (before, after)]
 
     @classmethod
     def of(cls, data: bytes, chunk: ChatCompletionChunk) -> Self | None:
@@ -66,6 +69,8 @@ class ChunkTemplate:
             other = ChatCompletionChunk.model_validate_json(before + _MARK.encode() + after)
         except ValidationError:
             return None
+        if "usage" not in chunk.__pydantic_fields_set__:  # hidden from the application
+            other.__pydantic_fields_set__.discard("usage")
         made = template.chunk(_MARK)
         return template if made == other and made.model_fields_set == other.model_fields_set else None
 
@@ -86,6 +91,13 @@ class ChunkTemplate:
         except UnicodeDecodeError:
             return None
 
+    def shown(self, data: bytes) -> bytes:
+        """Return the data of an event as the application gets it: without a usage that only disco asked for."""
+        before, after = self._shown
+        if len(before) + len(after) == len(self._before) + len(self._after):
+            return data
+        return before + data[self._end : len(data) - len(self._after)] + after
+
     def chunk(self, text: str) -> ChatCompletionChunk:
         """Return a chunk with the given text."""
         delta = remade(self._delta, {**self._delta.__dict__, "content": text})
@@ -98,17 +110,21 @@ class TemplateChunk:
     """A chunk that is built on demand: many are only read for their text, or passed on unchanged.
 
     Attributes:
-        data: the data of the chunk's event.
+        data: the data of the chunk's event, as the application gets it.
         text: the chunk's content.
         template: builds the chunk.
     """
 
-    __slots__ = ("data", "template", "text")
+    __slots__ = ("_data", "template", "text")
 
     def __init__(self, template: ChunkTemplate, data: bytes, text: str) -> None:
         self.template = template
-        self.data = data
         self.text = text
+        self._data = data
+
+    @property
+    def data(self) -> bytes:
+        return self.template.shown(self._data)
 
     def made(self) -> ChatCompletionChunk:
         """Return the chunk; a new one with every call."""

@@ -52,6 +52,8 @@ def connects_directly(client: openai.AsyncOpenAI) -> bool:
 
     The HTTP client keeps this private; where its attributes are not as expected the result is False.
     """
+    if getattr(client, "sends_elsewhere", False):
+        return False
     http = client._client  # noqa: SLF001 - there is no other way to it
     try:
         transport = http._transport_for_url(client.base_url)  # noqa: SLF001

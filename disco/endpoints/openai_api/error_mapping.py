@@ -24,6 +24,8 @@ __all__ = [
     "failure_from",
     "garbage",
     "incomplete",
+    "kind_of_status",
+    "kind_of_transport",
     "redact",
     "retry_after_s",
     "sent_secrets",
@@ -93,7 +95,9 @@ def failure_from(
     headers = error.response.headers if isinstance(error, openai.APIStatusError) else None
     kind = kind_of(error)  # before redaction: the prompt may contain the words that show the kind
     redact(error, secrets, prompt)
-    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers))
+    asks = headers.get("x-should-retry", "") if headers else ""
+    says = {"true": True, "false": False}.get(asks)
+    return EndpointFailure(kind, error, retry_after_s=retry_after_s(headers), may_retry=says)
 
 
 def kind_of(error: openai.OpenAIError) -> FailureKind:
@@ -113,11 +117,23 @@ def kind_of(error: openai.OpenAIError) -> FailureKind:
         if isinstance(error, kind_type):
             return kind
     if isinstance(error, openai.APIStatusError):
-        known = _BY_STATUS.get(error.status_code)
-        if known is not None:
-            return known
-        return FailureKind.BAD_REQUEST if error.status_code < 500 else FailureKind.SERVER
+        return kind_of_status(error.status_code)
     return FailureKind.SERVER
+
+
+def kind_of_status(status: int) -> FailureKind:
+    """Return the kind of failure that an HTTP status stands for."""
+    known = _BY_STATUS.get(status)
+    if known is not None:
+        return known
+    return FailureKind.BAD_REQUEST if status < 500 else FailureKind.SERVER
+
+
+def kind_of_transport(error: BaseException) -> FailureKind:
+    """Return the kind of failure that an exception of the transport, or of reading what it brought, stands for."""
+    if "Timeout" in type(error).__name__:  # of either HTTP package
+        return FailureKind.TIMEOUT
+    return FailureKind.GARBAGE if isinstance(error, ValueError) else FailureKind.CONNECTION
 
 
 def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.OpenAIError:

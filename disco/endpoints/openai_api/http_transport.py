@@ -94,6 +94,11 @@ class TrafficCounter:
         self._framing_bytes += _LAST_CHUNK_BYTES
 
     @property
+    def last_response(self) -> httpx2.Response | None:
+        """Return the response that came last."""
+        return self._exchanges[-1][1] if self._exchanges else None
+
+    @property
     def traffic(self) -> Traffic:
         """Return all bytes sent and received so far."""
         up = down = 0

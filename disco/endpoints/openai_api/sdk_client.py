@@ -8,7 +8,7 @@ A `TrafficCounter` that is entered is given what is sent.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,29 +20,36 @@ from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
-__all__ = ["MAX_ERROR_BYTES", "PlainClient", "capped"]
+__all__ = ["MAX_ERROR_BYTES", "PlainClient", "ReusesRequests", "capped", "send_counted"]
 
 MAX_ERROR_BYTES = 64 * 1024
 _MOST_KEPT = 16  # requests, one for each key, address and clock
 
 
-class PlainClient(AsyncOpenAI):
-    """An `AsyncOpenAI` with the module's two changes. Mutable: `_kept`, besides what the base class has."""
+class ReusesRequests:
+    """A mixin in front of an `AsyncOpenAI` whose headers do not change: copies the head of an earlier request.
+
+    Not for clients in an application's hands: the application may change headers, or a method that makes them.
+    Mutable: `_kept`.
+    """
+
+    # The SDK's attributes that are used here.
+    api_key: str
+    timeout: float | httpx2.Timeout | None
+    _client: httpx2.AsyncClient
+    _idempotency_header: str | None
 
     def __init__(self, **given: Any) -> None:
         self._kept: dict[Any, httpx2.Request] = {}
-        super().__init__(**given)
-
-    @property
-    def user_agent(self) -> str:
-        """Return the SDK's own user agent, which the SDK derives from the class's name."""
-        return f"AsyncOpenAI/Python {__version__}"
+        sdk: Any = super()
+        sdk.__init__(**given)
 
     def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> httpx2.Request:
         key = self._reuse_key(options, retries_taken)
         like = None if key is None else self._kept.get(key)
         if like is None:
-            request = super()._build_request(options, retries_taken=retries_taken)
+            sdk: Any = super()
+            request: httpx2.Request = sdk._build_request(options, retries_taken=retries_taken)  # noqa: SLF001 - our base
             if key is not None:
                 if len(self._kept) >= _MOST_KEPT:
                     self._kept.clear()
@@ -53,7 +60,8 @@ class PlainClient(AsyncOpenAI):
 
     def _reuse_key(self, options: FinalRequestOptions, retries_taken: int) -> Any:
         """Return all values that decide a request besides its body; None where they cannot be listed."""
-        http, timeout = self._client, options.timeout
+        http = self._client
+        timeout = self.timeout if isinstance(options.timeout, NotGiven) else options.timeout
         ordinary = (
             options.method == "post"
             and type(options.json_data) is dict
@@ -69,21 +77,37 @@ class PlainClient(AsyncOpenAI):
         clocks = timeout.connect, timeout.read, timeout.write, timeout.pool
         return options.url, self.api_key, clocks, tuple(options.security.items()), tuple(http.headers.raw)
 
+
+class PlainClient(ReusesRequests, AsyncOpenAI):
+    """An `AsyncOpenAI` with the module's two changes."""
+
+    @property
+    def user_agent(self) -> str:
+        """Return the SDK's own user agent, which the SDK derives from the class's name."""
+        return f"AsyncOpenAI/Python {__version__}"
+
     async def _send_request(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
-        counter = TrafficCounter.current()
-        if counter is None:
-            response = await super()._send_request(request, stream=stream, **more)
-        else:
-            counter.sending(request)
-            try:
-                response = await super()._send_request(request, stream=stream, **more)
-            except Exception as error:
-                counter.failed(error)
-                raise
-            counter.answered(response)
-        if stream and response.is_error:
-            capped(response)
-        return response
+        return await send_counted(super()._send_request, request, stream=stream, **more)
+
+
+async def send_counted(
+    send: Callable[..., Awaitable[httpx2.Response]], request: httpx2.Request, *, stream: bool, **more: Any
+) -> httpx2.Response:
+    """Send a request with the SDK's `_send_request`, and tell the `TrafficCounter` that is entered, if any."""
+    counter = TrafficCounter.current()
+    if counter is None:
+        response = await send(request, stream=stream, **more)
+    else:
+        counter.sending(request)
+        try:
+            response = await send(request, stream=stream, **more)
+        except Exception as error:
+            counter.failed(error)
+            raise
+        counter.answered(response)
+    if stream and response.is_error:
+        capped(response)
+    return response
 
 
 def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:
@@ -96,19 +120,20 @@ def _with_body(like: httpx2.Request, content: bytes) -> httpx2.Request:
     return request
 
 
-def capped(response: httpx2.Response) -> None:
-    """Limit what is read of a body to `MAX_ERROR_BYTES`; the rest is not needed."""
+def capped(response: httpx2.Response, most_bytes: int = MAX_ERROR_BYTES) -> None:
+    """Limit what is read of a body; the rest is not needed."""
     stream = response.stream
     if isinstance(stream, httpx2.AsyncByteStream):
-        response.stream = _Capped(stream)
+        response.stream = _Capped(stream, most_bytes)
 
 
 class _Capped(httpx2.AsyncByteStream):
-    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, most_bytes: int) -> None:
         self._body = body
+        self._most_bytes = most_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ERROR_BYTES
+        left = self._most_bytes
         body = self._body.__aiter__()
         async for piece in body:
             yield piece[:left]

@@ -30,9 +30,11 @@ class EventSplitter:
     """
 
     # Mutable: _rest, the bytes of an unfinished event; _skip_lf, the last read ended in CR; _at_start.
-    __slots__ = ("_at_start", "_rest", "_skip_lf")
+    __slots__ = ("_at_start", "_most_bytes", "_rest", "_skip_lf")
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_bytes: float = MAX_EVENT_BYTES) -> None:
+        """Take the size of an event, in bytes, above which the splitter gives up."""
+        self._most_bytes = most_bytes
         self._rest = bytearray()
         self._skip_lf = False
         self._at_start = True
@@ -90,8 +92,8 @@ class EventSplitter:
         return _event(rest.removeprefix(_BOM) if self._at_start else rest) if rest else None
 
     def _check_size(self) -> None:
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLargeError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        if len(self._rest) > self._most_bytes:
+            raise EventTooLargeError(f"an event of more than {self._most_bytes} bytes")
 
 
 def _event(block: bytes) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, SeamReport, Traffic, Usage
@@ -51,6 +52,7 @@ class AttemptState:
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content
     parts: list[str] = field(default_factory=list, repr=False)  # the text it wrote, as it wrote it
     usage: Usage | None = None
+    last_raw: Any = None  # the server's chunk with the finish reason, passed on unread like those of deltas
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None
     holds_prompt: bool = False  # it has reported that it keeps its prefill

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 RETRY_S = 0.5  # first back-off before the only endpoint is tried again, seconds; doubles with each retry
+MOST_WAIT_S = 120.0  # an endpoint that asks for a longer wait is not asked again; the SDK's limit
 RETRIED = frozenset(
     {
         FailureKind.CONNECTION,
@@ -96,7 +97,8 @@ class Failures:
         wait_s = failure.retry_after_s
         # A crash with a retry time: the process of the local model is being started again.
         returns = failure.kind is FailureKind.CRASHED and wait_s is not None
-        if returns or failure.kind in RETRIED:
+        may = returns or failure.kind in RETRIED if failure.may_retry is None else failure.may_retry
+        if may and (wait_s is None or wait_s <= MOST_WAIT_S):
             self.again[endpoint] = now + (RETRY_S * 2**self.retries if wait_s is None else wait_s)
         else:
             self.again.pop(endpoint, None)
@@ -152,7 +154,7 @@ def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
     next endpoint that can continue take over; let one take over that has yet to prove that it continues; ask a failed
     endpoint again; give up.
     """
-    if failure.kind.is_callers_fault:
+    if failure.kind.is_callers_fault and not failure.may_retry:
         return GiveUp()
     if view.starts_wait:
         return StartWaiting()

@@ -88,6 +88,64 @@ def answer(
     return [f"HTTP/1.1 {status}\r\n{fields}".encode() + body]
 
 
+def as_document(script: Sequence[Step]) -> list[Step]:
+    """The same answer to a request without `stream`: one JSON document, cut off where the stream would be."""
+    if not script or script[0] != STREAM_HEAD:
+        return list(script)
+    body = b"".join(part for step in script[1:] if isinstance(step, bytes) for part in _of_piece(step))
+    whole: dict[str, Any] = {}
+    for event in body.partition(b"data: [DONE]")[0].split(b"\n\n"):
+        with contextlib.suppress(ValueError):
+            _merge(whole, json.loads(event.removeprefix(b"data: ")))
+    document = json.dumps(whole).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(document)
+    if script[-1] == STREAM_END:
+        return [*(step for step in script[1:] if isinstance(step, float)), head + document]
+    head = head.replace(b"Content-Length", b"content-length")  # so that the connection is closed
+    return [
+        head + document[: len(document) // 2],
+        *(step for step in script[1:] if not isinstance(step, bytes)),
+    ]
+
+
+def _of_piece(step: bytes) -> list[bytes]:
+    """The data of a step that is one piece of a chunked body; nothing for any other step."""
+    size, _, rest = step.partition(b"\r\n")
+    try:
+        return [rest[: int(size, 16)]]
+    except ValueError:
+        return []
+
+
+def _merge(whole: dict[str, Any], event: Any) -> None:
+    """Add a chunk to a `chat.completion`."""
+    if not isinstance(event, dict):
+        return
+    choices = event.get("choices") or []
+    whole.update(
+        {name: value for name, value in event.items() if name != "choices"}, object="chat.completion"
+    )
+    made = whole.setdefault("choices", [])
+    for choice in choices:
+        if not made:
+            made.append(
+                {"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}
+            )
+        message = made[0]["message"]
+        for name, value in (choice.get("delta") or {}).items():
+            old = message.get(name)
+            both_texts = isinstance(old, str) and isinstance(value, str) and name != "role"
+            message[name] = old + value if both_texts else value
+        rest = {name: value for name, value in choice.items() if name != "delta" and value is not None}
+        made[0].update(rest)
+
+
+def _streams(request: tuple[str, dict[str, str], Any]) -> bool:
+    """Whether a request asks for a stream, or is none for a chat completion."""
+    line, _, body = request
+    return "/chat/completions" not in line or not isinstance(body, dict) or bool(body.get("stream"))
+
+
 @contextlib.asynccontextmanager
 async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
     """Serve `scripts`, one for each request, the last for all further ones."""
@@ -102,7 +160,8 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
             request, buffer = await _read_request(connection, buffer, server)
             server.requests.append(request)
             server.asked.set()
-            stays = await _play(connection, left.pop(0) if len(left) > 1 else left[0], server)
+            script = left.pop(0) if len(left) > 1 else left[0]
+            stays = await _play(connection, script if _streams(request) else as_document(script), server)
 
     async def handle(connection: anyio.abc.SocketStream) -> None:
         server.connections += 1

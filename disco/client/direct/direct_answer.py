@@ -1,0 +1,275 @@
+"""One answer that takes the SDK's own way to the server, and what is noted of it for its route record.
+
+Nothing of the request or of the answer is changed: the SDK builds the request, retries it, raises its own errors
+and makes its own objects. The route record is written when it is first asked for: most applications never read it,
+and writing it takes longer than everything else here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import openai
+
+from disco.endpoints.openai_api.http_transport import TrafficCounter
+from disco.errors import attach_evidence
+from disco.events import Traffic
+
+if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
+
+    from disco.client.request_options import RequestOptions
+    from disco.client.router import Router
+    from disco.endpoints.openai_api import OpenAIEndpoint
+    from disco.session.records.route_record import RouteRecord
+    from disco.telemetry.reporter import AnswerReport
+
+__all__ = ["DirectAnswer"]
+
+MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
+
+_log = logging.getLogger("disco")
+
+
+class Sends(TrafficCounter):
+    """Counts traffic, and notes every time that the SDK sends the request; it sends again after some failures.
+
+    Attributes:
+        failures: of every send that failed: when it was sent and when it failed, in seconds, and the exception, or the
+            status of the response.
+        sent_at: when the request was last sent.
+    """
+
+    __slots__ = ("failures", "sent_at")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[tuple[float, float, BaseException | int]] = []
+        self.sent_at = 0.0
+
+    def sending(self, request: Any) -> None:
+        self.sent_at = time.monotonic()
+        super().sending(request)
+
+    def failed(self, error: BaseException) -> None:
+        self.failures.append((self.sent_at, time.monotonic(), error))
+        super().failed(error)
+
+    def answered(self, response: Any) -> None:
+        if response.is_error:
+            self.failures.append((self.sent_at, time.monotonic(), response.status_code))
+        super().answered(response)
+
+
+class DirectAnswer:
+    """Asks for one answer, notes what comes, and writes the record.
+
+    Mutable: everything below the blank line.
+
+    Args:
+        router: has prices and presets, and reports the answer.
+        server: the only endpoint.
+        url: the path of the API.
+        body: the request's body.
+        own: disco's options of the request.
+        stream: whether the answer is streamed.
+
+    Attributes:
+        texts: what came, in order: seconds on the clock of `time.monotonic`, and a text or a chunk's JSON.
+        pieces: parts of a body that nobody has parsed yet, with the times when they came.
+        finish_reason: why the answer ended; None while it is not known.
+        usage: the server's usage, as it came.
+        failed: the error that ended the answer.
+    """
+
+    __slots__ = (
+        *("_body", "_options", "_report", "_route", "_router", "_server", "_stream", "_url", "_wire"),
+        *("began_at", "ended_at", "failed", "finish_reason", "pieces", "texts", "traffic", "usage"),
+        *("created_s", "failures", "is_cancelled", "reader", "sent_at", "splitter"),
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        server: OpenAIEndpoint,
+        url: str,
+        body: Mapping[str, Any],
+        own: RequestOptions,
+        *,
+        stream: bool,
+    ) -> None:
+        self._router, self._server = router, server
+        self._url, self._body, self._options, self._stream = url, body, own, stream
+
+        self.created_s, self.began_at = time.time(), time.monotonic()
+        self.ended_at: float | None = None
+        self.texts: list[tuple[float, Any]] = []
+        self.pieces: list[tuple[float, bytes]] = []
+        self.finish_reason: str | None = None
+        self.usage: Any = None
+        self.failed: Exception | None = None
+        self.is_cancelled = False
+        self.reader: Any = None  # parses `pieces`, with `splitter`
+        self.splitter: Any = None
+        self.traffic = Traffic()
+        self._wire: Sends | None = Sends()
+        self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
+        self.sent_at = 0.0
+        self._report: AnswerReport = router.report_on(body, self._server, stream=stream, at=self.created_s)
+        self._route: RouteRecord | None = None
+
+    # ------------------------------------------------------------------ asking
+
+    async def asked(
+        self,
+        ask: Callable[..., Awaitable[Any]],
+        cast_to: Any,
+        options: FinalRequestOptions,
+        stream: bool,  # noqa: FBT001 - as the SDK's
+        stream_cls: Any,
+    ) -> Any:
+        """Ask the server; return what the SDK's `request` returns, with this answer's record on it."""
+        from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - not needed to make a client
+
+        cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
+        try:
+            with self._counted(), self._report.current():
+                answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except BaseException as error:
+            self.end(error)
+            raise
+        return noted(answer, self, is_async=True)
+
+    def asked_sync(
+        self,
+        ask: Callable[..., Any],
+        cast_to: Any,
+        options: FinalRequestOptions,
+        stream: bool,  # noqa: FBT001 - as the SDK's
+        stream_cls: Any,
+    ) -> Any:
+        """As `asked`, for the synchronous client."""
+        from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - as above
+
+        cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
+        try:
+            with self._counted(), self._report.current():
+                answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
+        except BaseException as error:
+            self.end(error)
+            raise
+        return noted(answer, self, is_async=False)
+
+    def _counted(self) -> AbstractContextManager[object]:
+        assert self._wire is not None
+        return self._wire
+
+    @property
+    def response(self) -> Any:
+        """The HTTP response of the answer, while it is being read."""
+        return None if self._wire is None else self._wire.last_response
+
+    def counting(self, response: Any) -> Sends | None:
+        """Return the counter that is told every piece of a body that is read past the HTTP package's own counting."""
+        if self._wire is not None:
+            self._wire.streams(response)
+        return self._wire
+
+    @property
+    def url(self) -> str:
+        """The path of the API."""
+        return self._url
+
+    # ------------------------------------------------------------------ noting
+
+    def came(self, piece: bytes) -> None:
+        """Note a piece of a body that somebody else parses."""
+        self.pieces.append((time.monotonic(), piece))
+        if len(self.pieces) % 256 == 0 and sum(len(p) for _, p in self.pieces) > MOST_UNREAD_BYTES:
+            self._read_pieces()
+
+    def chunk_came(self, chunk: Any) -> None:
+        """Note a chunk that holds more than plain text, or the first with plain text."""
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        if not chunk.choices:
+            return
+        choice = chunk.choices[0]
+        if choice.finish_reason is not None:
+            self.finish_reason = str(choice.finish_reason)
+        delta = choice.delta
+        if delta is not None:
+            is_plain = type(delta.content) is str and not (delta.tool_calls or delta.model_extra)
+            self.texts.append((time.monotonic(), delta.content if is_plain else chunk))
+
+    @property
+    def writer(self) -> str | None:
+        """The name of the server, once there is text."""
+        return self._server.name if self.texts or self._route is not None else None
+
+    def _read_pieces(self) -> None:
+        from disco.client.direct.direct_record import read_pieces  # noqa: PLC0415 - numpy loads with it
+
+        read_pieces(self)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that the answer has ended: complete, with an error, or because the reader left. Once."""
+        if self.ended_at is not None:
+            return
+        self.ended_at = time.monotonic()
+        if self._wire is not None:
+            self.traffic, self.failures, self.sent_at = (
+                self._wire.traffic,
+                self._wire.failures,
+                self._wire.sent_at,
+            )
+            self._wire = None
+        if isinstance(error, Exception):
+            # The SDK's helpers raise about a complete answer, too: it was cut short, or it was filtered.
+            whole = getattr(error, "completion", None)
+            if whole is None:
+                self.failed = error
+            else:
+                self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
+        elif error is not None:
+            self.is_cancelled = True
+        try:
+            self._tell()
+        except Exception as defect:  # noqa: BLE001 - a missing record must not fail an answer
+            _log.error("An answer's route record was not written: %s in disco itself.", type(defect).__name__)
+
+    def _tell(self) -> None:
+        """Log a failure, put the evidence on it, and report the answer where something listens."""
+        if self.failed is not None:
+            self._log_failure(self.failed)
+        if isinstance(self.failed, openai.OpenAIError):
+            attach_evidence(self.failed, partial_text=self.text(), route=self.route())
+        if self._report.listens:
+            self._report.finish(self.route(), self.failed)
+
+    def _log_failure(self, error: Exception) -> None:
+        from disco.client.direct.direct_record import failure_of  # noqa: PLC0415 - as above
+        from disco.telemetry.log_lines import log_failure  # noqa: PLC0415 - as above
+
+        log_failure(self._server.name, failure_of(error).kind)
+
+    def text(self) -> str:
+        """Return the text that came so far."""
+        from disco.client.direct.direct_record import text_of  # noqa: PLC0415 - as above
+
+        return text_of(self)
+
+    def route(self) -> RouteRecord:
+        """Return the route record; it is written once."""
+        if self._route is None:
+            from disco.client.direct.direct_record import write_record  # noqa: PLC0415 - as above
+
+            self._route = write_record(
+                self, self._router, self._server, self._body, self._options, stream=self._stream
+            )
+            self._body, self.texts, self.pieces = {}, [], []  # a record holds no text
+        return self._route

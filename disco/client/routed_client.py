@@ -1,0 +1,236 @@
+"""What the clients have in common, synchronous or not, for OpenAI's API or Azure's: no I/O here."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import update_wrapper
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2
+import openai
+from openai import AsyncOpenAI
+from openai.types import Model
+
+from disco.client.chat.routed_request import clocks_of
+from disco.client.request_options import RequestOptions, chosen_preset, merge_options
+from disco.client.settings import ClientSettings, SharedParts
+from disco.errors import ConfigurationError
+from disco.request import Timeouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from disco.client.endpoint_catalog.backup_server import BackupServer
+    from disco.client.endpoint_catalog.backups import Backup
+    from disco.client.router import Router
+    from disco.endpoints.openai_api import OpenAIEndpoint
+
+__all__ = ["RoutedClient", "has_signature_of", "takes_arguments_of"]
+
+Method = TypeVar("Method", bound="Callable[..., Any]")
+
+NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
+_CREDENTIALS = ("api_key", "admin_api_key", "workload_identity", "provider")
+
+
+class RoutedClient:
+    """A mixin in front of one of the SDK's four client classes.
+
+    Attributes:
+        router: plans the requests and starts their sessions; copies of the client share it.
+        server: the server endpoint; None if the client has no server.
+        default_options: the options of every request, which those of the request replace.
+    """
+
+    router: Router
+    server: OpenAIEndpoint | None
+    default_options: RequestOptions
+
+    # The SDK's attributes that are used here.
+    api_key: str
+    max_retries: int
+    timeout: float | httpx2.Timeout | None
+    websocket_base_url: str | httpx2.URL | None
+    _version: str
+
+    def _begin(self, settings: ClientSettings, shared: SharedParts | None, sdk: dict[str, Any]) -> None:
+        """Run the SDK's constructor with `sdk`, then set up the routing. Called once, by the constructor.
+
+        Raises:
+            ConfigurationError: see `AsyncDisco`.
+        """
+        has_server = self._begin_sdk(settings, shared, sdk)
+        if shared is None:
+            shared = SharedParts(_router(settings, has_server=has_server), settings.continuation, None)
+            self._owns_router = True
+        else:
+            self._owns_router = False
+        self.router = shared.router
+        self._continuation, self._verdicts = shared.continuation, shared.verdicts
+        self._timeouts = settings.timeouts or shared.timeouts
+        self.default_options = shared.options
+        if settings.default_options is not None:
+            self.default_options = merge_options(
+                shared.options, settings.default_options, where="default_options"
+            )
+        self.server = self._endpoint(shared) if has_server else None
+        if self.server is not None:
+            self._verdicts = self.server.verdicts  # copies share them
+        self.router.check(self.server, self.default_options)
+        # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
+        if self.server is None or self.router.is_local_only(self.default_options):
+            self.websocket_base_url = NOWHERE
+        elif self.websocket_base_url == NOWHERE:
+            self.websocket_base_url = None
+
+    def _begin_sdk(self, settings: ClientSettings, shared: SharedParts | None, sdk: dict[str, Any]) -> bool:
+        """Run the SDK's constructor; return whether the client has a server."""
+        start: Any = super().__init__
+        is_given = any(sdk.get(name) for name in _CREDENTIALS) or sdk.get("_enforce_credentials") is False
+        if shared is not None:
+            start(**sdk)
+            return shared.has_server or (is_given and bool(_credentials(self)))
+        if settings.local is None or is_given:
+            start(**sdk)
+            return True
+        # With a model on this machine no server is needed, and so no key. The SDK's constructor requires one.
+        start(**{**sdk, "_enforce_credentials": False})
+        if _credentials(self):  # from the environment
+            return True
+        if sdk.get("base_url") not in (None, openai.not_given):
+            raise ConfigurationError(
+                "base_url was given without api_key. Pass api_key=... (any text if the server checks none), "
+                "or leave base_url out to use the local model only."
+            )
+        return False
+
+    def _endpoint(self, shared: SharedParts) -> OpenAIEndpoint:
+        from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - only with a server
+        from disco.endpoints.openai_api import OpenAIEndpoint  # noqa: PLC0415 - as above
+
+        continuation = shared.continuation
+        if isinstance(continuation, str):
+            continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
+        return OpenAIEndpoint(
+            client=self._server_calls(), name="server", continuation=continuation, verdicts=shared.verdicts
+        )
+
+    def _server_calls(self) -> AsyncOpenAI:
+        """Return what the server endpoint sends its requests with."""
+        raise NotImplementedError
+
+    def _shared(self) -> SharedParts:
+        """Return what a copy of this client shares with it."""
+        return SharedParts(
+            self.router,
+            self._continuation,
+            self._verdicts,
+            self._timeouts,
+            self.default_options,
+            self.server is not None,
+        )
+
+    def _changes_of_copy(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for the SDK's `copy`."""
+        added = {"_shared": self._shared(), "default_options": changes.pop("default_options", None)}
+        if self.server is None:
+            changes["_enforce_credentials"] = False
+        if "timeout" in changes:  # a new limit on silence replaces the clocks for silence
+            base = self._timeouts
+            added["timeouts"] = None if base is None else clocks_of(changes["timeout"], base)
+        return {**changes, "_extra_kwargs": {**added, **changes.pop("_extra_kwargs", {})}}
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The clocks of an attempt while another endpoint may take over; see `clocks_alone` for the rest."""
+        if self._timeouts is not None:
+            return self._timeouts
+        is_default = self.timeout == openai.DEFAULT_TIMEOUT
+        return clocks_of(openai.not_given if is_default else self.timeout, Timeouts())
+
+    @property
+    def user_agent(self) -> str:
+        """The user agent of the plain SDK. The SDK would use this class's name."""
+        sdk = next(c.__name__ for c in type(self).__mro__ if c.__module__.partition(".")[0] == "openai")
+        return f"{sdk}/Python {self._version}"
+
+    def local_models(self) -> list[Model]:
+        """Return the model on this machine, as the API lists models; empty if there is none."""
+        name = self.router.local_model
+        return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
+
+
+def _credentials(client: Any) -> object:
+    """Return what the client shows to a server that gives answers; an admin key is only for administration."""
+    return client.api_key or client._api_key_provider  # noqa: SLF001 - our own client
+
+
+def has_signature_of(original: Callable[..., Any], *added: str) -> Callable[[Method], Method]:
+    """Return a decorator that gives a method the signature of the SDK's, with further keyword arguments."""
+
+    def decorate(method: Method) -> Method:
+        function: Any = method
+        given = signature(original)
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in added]
+        update_wrapper(method, original, assigned=("__annotations__",), updated=())
+        function.__signature__ = given.replace(parameters=[*given.parameters.values(), *more])
+        return method
+
+    return decorate
+
+
+def takes_arguments_of(sdk: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Return a decorator that gives a constructor the signature that it has in fact: its own, and the SDK's."""
+
+    def decorate(method: Method) -> Method:
+        function: Any = method
+        own = [p for p in signature(method).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        shown = {p.name: p for p in own if p.name != "_shared"}
+        names = [f.name for f in fields(ClientSettings)]
+        more = {name: Parameter(name, Parameter.KEYWORD_ONLY) for name in names}
+        more |= {p.name: p for p in signature(sdk).parameters.values()}
+        added = [p for name, p in more.items() if name not in shown]
+        function.__signature__ = Signature(
+            [
+                *shown.values(),
+                *added,
+            ]
+        )
+        return method
+
+    return decorate
+
+
+def _router(settings: ClientSettings, *, has_server: bool) -> Router:
+    from disco.client.router import Router  # noqa: PLC0415 - numpy and pydantic models load with it
+
+    if settings.backups and not has_server:
+        raise ConfigurationError(
+            "backups need a first server, but none is configured: pass api_key=... (and base_url=...) for it."
+        )
+    local = settings.local
+    return Router(
+        local=Path(local) if _is_path(local) else local,  # type: ignore[arg-type]
+        isolation=settings.isolation,
+        preset=chosen_preset(settings.preset, settings.policy),
+        device_profile=settings.device_profile,
+        server_profile=settings.server_profile,
+        price=settings.price,
+        on_route=settings.on_route,
+        backups=_servers(settings.backups, local),
+        budget=settings.budget,
+    )
+
+
+def _is_path(local: object) -> bool:
+    return hasattr(local, "__fspath__")
+
+
+def _servers(backups: Sequence[Backup], local: object) -> Sequence[BackupServer]:
+    if not backups:
+        return ()
+    from disco.client.endpoint_catalog.backup_server import backup_servers  # noqa: PLC0415 - the HTTP endpoint loads with it
+
+    return backup_servers(backups, taken=("server", getattr(local, "name", "device")))

@@ -1,0 +1,69 @@
+"""What the application chose when it made a client, and what a client shares with its copies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from disco.client.request_options import NO_OPTIONS, RequestOptions
+from disco.request import Timeouts
+
+if TYPE_CHECKING:
+    from disco.client.endpoint_catalog.backups import Backup
+    from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.router import Router
+    from disco.dispatch import Preset
+    from disco.endpoints.continuation import Continuation
+    from disco.endpoints.continuation.verdicts import Verdicts
+    from disco.endpoints.contract import Endpoint
+    from disco.profiles import DeviceProfile, ServerProfile
+    from disco.telemetry import OnRoute
+
+__all__ = ["ClientSettings", "SharedParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """disco's own arguments of a client; `AsyncDisco` describes them. The SDK's arguments are not here."""
+
+    local: str | os.PathLike[str] | Endpoint | LocalServer | None = None
+    isolation: Literal["thread", "process"] = "thread"
+    preset: str | os.PathLike[str] | Preset = "balanced"
+    policy: str | os.PathLike[str] | Preset | None = None
+    continuation: str | Continuation = "auto"
+    device_profile: str | os.PathLike[str] | DeviceProfile | None = None
+    server_profile: str | os.PathLike[str] | ServerProfile | None = None
+    price: tuple[float, float] | None = None
+    backups: Sequence[Backup] = ()
+    budget: Mapping[str, Any] | None = None
+    timeouts: Timeouts | None = None
+    default_options: Mapping[str, Any] | None = None
+    on_route: OnRoute | None = None
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any]) -> ClientSettings:
+        """Take disco's arguments out of a client's arguments; the SDK's are left."""
+        return cls(**{f.name: given.pop(f.name) for f in fields(cls) if f.name in given})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What a copy of a client (`with_options`) shares with it.
+
+    Attributes:
+        router: the local model, the statistics and the budgets.
+        continuation: how the server is made to continue an answer.
+        verdicts: what probes have found; None where there is no server. Mutable.
+        timeouts: the clocks, if the application gave them.
+        options: the default options of the copied client.
+        has_server: whether the copied client has a server.
+    """
+
+    router: Router
+    continuation: str | Continuation
+    verdicts: Verdicts | None = field(repr=False)
+    timeouts: Timeouts | None = None
+    options: RequestOptions = NO_OPTIONS
+    has_server: bool = True
