@@ -157,7 +157,8 @@ class EndpointFailure(Exception):
     Attributes:
         kind: the class of failure.
         error: the exception for the caller, an `openai.OpenAIError`.
-        retry_after_s: the server's Retry-After, where it sent one.
+        retry_after_s: the server's Retry-After, where it sent one. With SEAM, 0: the target began its text in another
+            way than it was told to, and may be asked once more.
         may_retry: whether the server says that the request may be sent again (`x-should-retry`); None: it says nothing.
     """
 

@@ -87,12 +87,14 @@ class Usage:
         cached_tokens: prompt tokens that were not computed again.
         shares: (payer's name, usage of that payer) where an endpoint is made of several; empty: the endpoint itself
             is the only payer.
+        probed: prompt and completion tokens of these that were spent on the proof that the endpoint continues.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     shares: tuple[tuple[str, Usage], ...] = ()
+    probed: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,15 @@ class SeamReport:
         verdict: "continued" (all that the attempt wrote continued the answer), "echo" (the attempt first repeated
             what it was sent, and the repetition was swallowed), "unproved" (the text can be read either way: it may
             be doubled, or be missing where a repetition was swallowed).
-        sent_chars: characters of the answer that the attempt was sent.
+        sent_chars: characters of the answer that the attempt was sent, less those that it was told to write again.
         written_chars: all characters that the attempt wrote.
         swallowed_chars: characters of these that were not passed on, because they repeat what the reader has: the
             withheld text and an echo.
+        method: how the endpoint was made to continue ("flags", "instructed", ...); None where that is always so.
     """
 
     verdict: Literal["continued", "echo", "unproved"]
     sent_chars: int
     written_chars: int
     swallowed_chars: int
+    method: str | None = None

@@ -63,7 +63,9 @@ class Candidate:
         load_s: time to load the model before that, s; 0 when the model is loaded.
         queue_s: expected wait in a queue before that, s; 0 where there is no queue or its length is not known.
         decode_tps: generated tokens per second.
-        continues: whether the endpoint can continue a half-written answer.
+        continues: whether the endpoint is known to continue a half-written answer.
+        continues_if_proved: whether an attempt may try to continue one, although that is not known: the attempt then
+            proves it, or fails. For failover only, after every endpoint that is known to continue.
         parks: whether the endpoint can finish a prefill and keep it without writing.
         announces: whether the endpoint reports when its work begins (`events.Started`); the wait before that does
             not count as silence.
@@ -83,6 +85,7 @@ class Candidate:
     queue_s: float = 0.0
     decode_tps: float = 30.0
     continues: bool = False
+    continues_if_proved: bool = False
     parks: bool = False
     announces: bool = False
     context_tokens: int | None = None

@@ -78,6 +78,9 @@ class Prefix:
         withheld: the end of `text`, from the whitespace before its last, perhaps incomplete, word. The reader has
             seen this word already, so the target must write it again first, and the repetition is swallowed.
             Empty when the reader had not seen the last word and it could be dropped.
+        ends_in_word: the text may end inside a word that the reader has seen, so that the target may go on with the
+            rest of that word.
+        asked_again: the target was asked before and did not begin where it should have.
     """
 
     text: str = field(default="", repr=False)
@@ -85,6 +88,8 @@ class Prefix:
     ids: tuple[int, ...] | None = field(default=None, repr=False)
     vocabulary: str | None = None
     withheld: str = field(default="", repr=False)
+    ends_in_word: bool = False
+    asked_again: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.text)

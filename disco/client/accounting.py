@@ -7,10 +7,12 @@ from functools import cache, partial
 
 import anyio
 
+from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch.breakers.endpoint_health import HealthWatch
+from disco.endpoints.contract import Endpoint
 from disco.errors import FailureKind
 from disco.session.machine import Session
 from disco.session.records.billing import settle_accounts
@@ -33,6 +35,9 @@ class Accounting:
         preset: the name of the preset.
         created_s: when the request came, Unix time in seconds.
         on_refit: called when there is enough new data to fit the policies again.
+        probes: those of the client; None where the request had to stay on this machine.
+        members: every endpoint that took part or could have, by name.
+        model: the model that the request named.
     """
 
     def __init__(
@@ -47,6 +52,9 @@ class Accounting:
         preset: str,
         created_s: float,
         on_refit: Callable[[], None],
+        probes: BackgroundProbes | None,
+        members: Mapping[str, Endpoint],
+        model: str,
     ) -> None:
         self._watch = watch
         self._reservation = reservation
@@ -57,6 +65,9 @@ class Accounting:
         self._preset = preset
         self._created_s = created_s
         self._on_refit = on_refit
+        self._probes = probes
+        self._members = members
+        self._model = model
         self.live: LiveSession | None = None  # set once the live session exists
 
     def __call__(self, session: Session) -> None:
@@ -71,6 +82,9 @@ class Accounting:
             if state.failure is not None:
                 log_failure(state.candidate.name, state.failure)
         ledger = settle_accounts(session)
+        if self._probes is not None:
+            for charge in self._probes.take_charges():
+                ledger.enter(charge)
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
         live.written = cache(
@@ -82,6 +96,8 @@ class Accounting:
             self._on_refit()
         if self._report.listens:
             self._report.finish(live.written(), live.error)
+        if self._probes is not None:
+            self._probes.after(session, self._members, self._model)
 
     def _warn_of_refused_keys(self, session: Session) -> None:
         """Warn once per server that it refuses its key. Other endpoints answer, which would hide the fault."""

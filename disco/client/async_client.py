@@ -167,8 +167,8 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         preset: the name of a preset (`"balanced"`, `"cheap"`, `"battery-saver"`, `"fast"`, `"private"`), the path
             of a preset file, or a `Preset`.
         policy: the former name of `preset`.
-        continuation: how the server is made to continue a half-written answer: `"auto"` (probed by
-            `warm_up()`; before that the server counts as unable to continue), `"none"`, or a `Continuation`.
+        continuation: how the server is made to continue a half-written answer: `"auto"` (found out by a probe, at the
+            latest when an answer needs it), `"none"`, or a `Continuation`.
         device_profile: the device's profile, or its name or path. Default: the profile that `disco profile` saved
             for this model; without one, cautious figures that measurements correct.
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client

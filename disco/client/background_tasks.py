@@ -39,6 +39,18 @@ class BackgroundTasks:
         keep_interrupts_out(function)
         main.group.start_soon(function, *args)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `start_soon` may be called: background tasks run in this event loop, and are not being ended."""
+        main = self._main
+        return main is not None and not main.over and main.token == anyio.lowlevel.current_token()
+
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """Run `function(*args)` in the background, started by another background task. See `start`, `is_open`."""
+        assert self._main is not None
+        keep_interrupts_out(function)
+        self._main.group.start_soon(function, *args)
+
     async def aclose(self) -> None:
         """Cancel every background task and wait until all have ended. Idempotent."""
         main = self._main

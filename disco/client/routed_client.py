@@ -63,7 +63,7 @@ class RoutedClient:
         """
         has_server = self._begin_sdk(settings, shared, sdk)
         if shared is None:
-            shared = SharedParts(_router(settings, has_server=has_server), settings.continuation, {})
+            shared = SharedParts(_router(settings, has_server=has_server), settings.continuation, None)
             self._owns_router = True
         else:
             self._owns_router = False
@@ -76,6 +76,8 @@ class RoutedClient:
                 shared.options, settings.default_options, where="default_options"
             )
         self.server = self._endpoint(shared) if has_server else None
+        if self.server is not None:
+            self._verdicts = self.server.verdicts  # copies share them
         self.router.check(self.server, self.default_options)
         # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
         if self.server is None or self.router.is_local_only(self.default_options):

@@ -13,6 +13,7 @@ import anyio
 import numpy as np
 
 from disco.client.accounting import Accounting
+from disco.client.background_probes import BackgroundProbes
 from disco.client.background_tasks import BackgroundTasks
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
@@ -80,6 +81,7 @@ class Router:
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
+        self._probes = BackgroundProbes(self._host)
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
 
@@ -250,6 +252,9 @@ class Router:
             preset=preset.name,
             created_s=created_s,
             on_refit=self._refit,
+            probes=None if local_only else self._probes,
+            members=endpoints,
+            model=model,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
         with report.current():
@@ -324,6 +329,7 @@ class Router:
             most_prompt_tokens(request),
             max_tokens=features.max_tokens,
             choices=choices if isinstance(choices, int) and choices > 0 else 1,
+            unproved={c.name for c in candidates if c.continues_if_proved},
             unreported="reserved" if strict else "estimated",
             offset_s=offset_s,
         )

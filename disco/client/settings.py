@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.local_servers import LocalServer
     from disco.client.router import Router
     from disco.dispatch import Preset
-    from disco.endpoints.continuation import Continuation, ProbeVerdict
+    from disco.endpoints.continuation import Continuation
+    from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -54,7 +55,7 @@ class SharedParts:
     Attributes:
         router: the local model, the statistics and the budgets.
         continuation: how the server is made to continue an answer.
-        verdicts: what probes have found. Mutable.
+        verdicts: what probes have found; None where there is no server. Mutable.
         timeouts: the clocks, if the application gave them.
         options: the default options of the copied client.
         has_server: whether the copied client has a server.
@@ -62,7 +63,7 @@ class SharedParts:
 
     router: Router
     continuation: str | Continuation
-    verdicts: dict[tuple[str, str], ProbeVerdict] = field(repr=False)
+    verdicts: Verdicts | None = field(repr=False)
     timeouts: Timeouts | None = None
     options: RequestOptions = NO_OPTIONS
     has_server: bool = True

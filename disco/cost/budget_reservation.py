@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
-from disco.cost.token_bounds import most_prefix_tokens
+from disco.cost.token_bounds import MOST_PROOF, most_prefix_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.plan import Payer
@@ -56,6 +56,7 @@ class BudgetReservation:
         choices: number of answers asked for (`n`).
         unreported: how to count an attempt whose usage the server did not report (nearly always a cancelled one):
             "estimated", with the usage in the ledger, or "reserved", with its whole reservation.
+        unproved: names of the endpoints that have to prove that they continue an answer, which costs tokens.
         offset_s: seconds to add to the session's clock to get the limiter's, which goes on between restarts.
     """
 
@@ -66,6 +67,7 @@ class BudgetReservation:
     max_tokens: int | None = None
     choices: int = 1
     unreported: Literal["estimated", "reserved"] = "estimated"
+    unproved: Collection[str] = ()
     offset_s: float = 0.0
     _held: dict[int, _Held] = field(default_factory=dict)
     _accounts: dict[Limit, _Account] = field(default_factory=dict)
@@ -83,8 +85,10 @@ class BudgetReservation:
     def allowance(self, endpoint: str, prefix: Prefix, now: float) -> int:
         """Return the most tokens that an attempt could write if it started now; 0 where it could not start."""
         wanted = self._wanted(prefix)
-        counters = self._counters(endpoint)
-        affordable = min((self._affordable(m, payer, prefix, now) for payer, m in counters), default=_MOST)
+        counters, proof = self._counters(endpoint), self._proof(endpoint, prefix)
+        affordable = min(
+            (self._affordable(m, payer, prefix, proof, now) for payer, m in counters), default=_MOST
+        )
         if self.max_tokens is None:
             affordable = min(affordable, max(affordable // _SHARE, _PAGE))
         allowed = min(wanted, affordable)
@@ -111,9 +115,10 @@ class BudgetReservation:
         allowed = self.allowance(endpoint, prefix, now)
         if not allowed:
             raise self.refusal(endpoint, now, prefix)
-        held_by = self._held[attempt] = _Held(endpoint, [])
+        held_by, proof = _Held(endpoint, []), self._proof(endpoint, prefix)
+        self._held[attempt] = held_by
         for payer, counter in counters:
-            units = self._units(counter, payer, prefix, allowed)
+            units = self._units(counter, payer, prefix, proof, allowed)
             ticket = counter.reserve(units, now + self.offset_s)
             assert ticket is not None, "`allowance` has just found enough units for this reservation"
             held_by.held.append((payer, counter, ticket, units))
@@ -159,12 +164,14 @@ class BudgetReservation:
     def refusal(self, endpoint: str, now: float, prefix: Prefix = Prefix()) -> BudgetExceededError:  # noqa: B008 - frozen
         """Return the error for an endpoint that may not start: which limit, what is left and until when, a remedy."""
         wall = now + self.offset_s
-        fewest = min(self._wanted(prefix), _FEWEST)
+        fewest, proof = min(self._wanted(prefix), _FEWEST), self._proof(endpoint, prefix)
         payer, counter = min(
             self._counters(endpoint),
-            key=lambda pair: pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, fewest)),
+            key=lambda pair: (
+                pair[1].left(wall) / max(1, self._units(pair[1], pair[0], prefix, proof, fewest))
+            ),
         )
-        needed, limit = self._units(counter, payer, prefix, fewest), counter.limit
+        needed, limit = self._units(counter, payer, prefix, proof, fewest), counter.limit
         frees_at = counter.frees_at(needed, wall)
         wait_s = None if frees_at is None or frees_at == math.inf else max(0.0, frees_at - wall)
         if frees_at == math.inf:
@@ -207,22 +214,34 @@ class BudgetReservation:
     def _wanted(self, prefix: Prefix) -> int:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
 
-    def _units(self, counter: WindowCounter, payer: Payer, prefix: Prefix, written: int) -> int:
+    def _proof(self, endpoint: str, prefix: Prefix) -> tuple[int, int]:
+        """Return the most tokens that the attempt reads and writes to prove that its endpoint continues `prefix`."""
+        if not prefix or endpoint not in self.unproved:
+            return 0, 0
+        read, written = MOST_PROOF
+        return read, written + prefix.tokens  # it may write all of the answer so far again
+
+    def _units(
+        self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], written: int
+    ) -> int:
         """Return the most units that an attempt can cost that writes `written` tokens of each choice."""
-        prompt = self.prompt_tokens + most_prefix_tokens(prefix)
+        prompt = self.prompt_tokens + most_prefix_tokens(prefix) + proof[0]
         answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
+        answer += proof[1]
         if counter.limit.unit == "tokens":
             return prompt + answer
         return counter.units(payer.rates.cost(prompt, answer))
 
-    def _affordable(self, counter: WindowCounter, payer: Payer, prefix: Prefix, now: float) -> int:
+    def _affordable(
+        self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], now: float
+    ) -> int:
         """Return the most tokens of an answer that the limit allows."""
         left = counter.left(now + self.offset_s)
         # Bisection: the cost grows with the answer, and the result is exact for any rounding of the cost.
         low, high = -1, max(_MOST, self._wanted(prefix))
         while low < high:
             middle = (low + high + 1) // 2
-            if self._units(counter, payer, prefix, middle) <= left:
+            if self._units(counter, payer, prefix, proof, middle) <= left:
                 low = middle
             else:
                 high = middle - 1

@@ -27,6 +27,7 @@ class Phase(StrEnum):
     MIGRATION = "migration"  # prompt and prefix, processed by the target of a migration
     FAILOVER = "failover"  # prompt and prefix, processed by the replacement of a failed attempt
     FAILED = "failed"  # what a failed attempt processed and the reader did not get
+    PROBE = "probe"  # to find out whether an endpoint continues half-written answers
     DISCARDED = "discarded"  # written and never shown: after a cut, an echo, after the reader left
 
 
@@ -34,7 +35,8 @@ class Charge(NamedTuple):
     """Tokens that one attempt processed in one phase, and their cost.
 
     Attributes:
-        attempt: the attempt's number within the answer, from 0.
+        attempt: the attempt's number within the answer, from 0; None: a probe in the background, which was made since
+            the answer before and belongs to no answer.
         endpoint: the endpoint's name.
         phase: what the tokens were processed for.
         prompt_tokens: prompt and prefix tokens, `cached_tokens` of which were not computed again.
@@ -42,7 +44,7 @@ class Charge(NamedTuple):
         cost: in unified money (USD).
     """
 
-    attempt: int
+    attempt: int | None
     endpoint: str
     phase: Phase
     prompt_tokens: int
@@ -108,6 +110,10 @@ class Ledger:
         entry = Charge(attempt, endpoint, phase, prompt_tokens, completion_tokens, cached, cost)
         self._charges.append(entry)
         return entry
+
+    def enter(self, charge: Charge) -> None:
+        """Enter a charge that was made elsewhere, with its cost."""
+        self._charges.append(charge)
 
     @property
     def rates(self) -> Mapping[str, Rates]:

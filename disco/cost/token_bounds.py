@@ -12,7 +12,13 @@ from typing import Any
 
 from disco.request import Prefix, Request
 
-__all__ = ["most_prefix_tokens", "most_prompt_tokens"]
+__all__ = ["MOST_PROOF", "most_prefix_tokens", "most_prompt_tokens"]
+
+MOST_PROOF = 2560, 896
+"""The most tokens that an attempt reads and writes to prove that its endpoint continues, besides prompt and answer.
+
+That is: a probe of four short requests, an instruction, and the words that it quotes.
+"""
 
 # Header of the answer, a system message that a template brings along, and what a server adds for its tools.
 _FOR_REQUEST = 128

@@ -42,6 +42,8 @@ class Capabilities:
 
     Attributes:
         continues: the endpoint can continue a half-written answer (see `endpoints/continuation`).
+        continues_if_proved: that is not known, but an attempt with a prefix may be opened: it proves that its text
+            continues the prefix, or fails with SEAM. An attempt may ask the server more than once for that.
         context_tokens: context length, prompt and answer together; None when unknown (no limit is then enforced).
         features: request features that the endpoint serves: "tools", "json_schema", "images", "audio", "logprobs",
             "n", "reasoning", "logit_bias". Plain text needs none. None means that every request is passed on and
@@ -56,6 +58,7 @@ class Capabilities:
     """
 
     continues: bool = False
+    continues_if_proved: bool = False
     context_tokens: int | None = None
     features: frozenset[str] | None = frozenset()
     vocabulary: str | None = None
@@ -177,9 +180,10 @@ class Endpoint(ABC):
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
         (`Capabilities.logp`), and changes nothing that the application sees.
 
-        A non-empty `prefix` is only passed to endpoints whose capabilities include `continues`. The attempt's first
-        text then follows `prefix.text` exactly: `prefix.withheld` and any echo have been removed, or
-        `EndpointFailure(SEAM)` was raised.
+        A non-empty `prefix` is only passed to endpoints whose capabilities include `continues` or
+        `continues_if_proved`. The attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any
+        echo have been removed, or `EndpointFailure(SEAM)` was raised. With a `retry_after_s`, that failure means that
+        the endpoint may be asked once more.
         """
 
     @property

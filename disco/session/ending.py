@@ -83,6 +83,8 @@ class Ending:
         self._migration.close(move)
         self._attempts.stop_others(keep, others, now, out)
         if not self.cancelled:
+            if keep is None:
+                self._transcript.restore(now)
             self._transcript.playback.end(now)
 
     def close(self, now: float, out: list[Effect]) -> None:

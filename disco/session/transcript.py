@@ -75,6 +75,8 @@ class Transcript:
         # Stored at release, so that a record can compare what was delivered with what was written.
         self._delivered: list[str] = []
         self._behind: list[Segment] = []  # segments whose whole text the latest cut took back
+        self._removed: list[Delta] = []  # see `restore`
+        self._removed_by: AttemptState | None = None  # the attempt that wrote it
         self._text: list[str] = []  # the text that was given to playback and not taken back
         self._ids: list[tuple[int, tuple[int, ...]]] | None = []  # (end character, ids); None once unknown
 
@@ -147,6 +149,7 @@ class Transcript:
         """Add one piece of content, by the writer of the last segment, to the end of the answer."""
         self.playback.push(now, delta)
         tokens = delta.tokens
+        self._removed = []
         self.tokens += tokens
         self.segments[-1].tokens += tokens
         if delta.kind is not _TEXT:
@@ -238,6 +241,7 @@ class Transcript:
     def begin_anew(self) -> None:
         """Forget the whole answer; the reader must have nothing of it."""
         self.take_back(0)
+        self._removed = []
         self._ids, self.only_text = [], True
 
     def prefix_for(self, target: Candidate, source: Candidate | None, end: int, withheld: str = "") -> Prefix:
@@ -266,7 +270,24 @@ class Transcript:
         text, shown = self.written, self.shown_chars
         cut = last_word_start(text)
         if cut >= shown and cut > 0:
-            self.take_back(cut)
+            self._remove(cut, target)
             return self.prefix_for(target, source, cut)
-        self.take_back(shown)
+        self._remove(shown, target)
         return self.prefix_for(target, source, shown, withheld=text[cut:shown])
+
+    def _remove(self, position: int, target: Candidate) -> None:
+        """Take back the text after `position`, which `target` writes again."""
+        by = next((s.writer for s in reversed(self.segments) if s.tokens), None)
+        taken = self.take_back(position)
+        if self._removed:
+            self._removed = [*taken, *self._removed]
+        elif not target.continues:
+            self._removed, self._removed_by = taken, by
+
+    def restore(self, now: float) -> None:
+        """Put back what was removed for a target that then could not prove that it continues: the answer ends there."""
+        removed, by = self._removed, self._removed_by
+        if removed and by is not None:
+            self.hand_to(by)
+            for delta in removed:
+                self.push(delta, now)

@@ -1,6 +1,7 @@
 """Moves in mid-answer on the real model and a real server: is the reader ever late?
 
-Prints one row per way and pace: reading pace (4.8 tokens/s) and two screen paces (25 and 75).
+Prints one row per way and pace: reading pace (4.8 tokens/s) and two screen paces (25 and 75). With --bytes, instead:
+what a half-written answer weighs on its way, of README and docs or of the files given.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
+from helpers import prefix_bytes
 from helpers.measuring import options
 
 from disco import AsyncDisco
@@ -114,5 +117,7 @@ def row(way: str, pace: float, records: list[RouteRecord]) -> tuple[object, ...]
 
 
 if __name__ == "__main__":
-    given = options(__doc__, runs=50, profile="gpt-4o-mini-2024", paces=[*PACES])
+    given = options(__doc__, runs=50, profile="gpt-4o-mini-2024", paces=[*PACES], bytes=False, files=[Path()])
+    if given.bytes:
+        sys.exit(prefix_bytes.main([file for file in given.files if file != Path()]))
     sys.exit(anyio.run(main, given.runs, given.profile, given.paces))

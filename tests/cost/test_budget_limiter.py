@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, r
 
 from disco.cost.budget_limiter import BudgetLimiter, Limit, WindowCounter
 from disco.cost.budget_reservation import BudgetReservation
-from disco.cost.token_bounds import most_prompt_tokens
+from disco.cost.token_bounds import MOST_PROOF, most_prompt_tokens
 from disco.errors import BudgetExceededError
 from disco.events import Usage
 from disco.plan import Payer
@@ -148,6 +148,18 @@ def test_an_allowance_is_what_the_caller_asked_for_or_what_is_left_or_leaves_som
     limiter, limit = BudgetLimiter(), Limit("server_tokens", "server", "tokens", 10_000, 10.0)
     allowed = [reservation(limit, limiter).open(0, "server", Prefix(), 0.0) for _ in range(5)]
     assert allowed == [2475, 1831, 1348, 1024, 1024]
+
+
+def test_what_an_endpoint_needs_to_prove_that_it_continues_is_reserved_too():
+    prefix = Prefix("so far", tokens=2)
+    limiters = [BudgetLimiter(), BudgetLimiter()]
+    large = Limit("server_tokens", "server", "tokens", 50_000, 60.0)
+    for limiter, unproved in zip(limiters, ((), ("server",)), strict=True):
+        of = BudgetReservation(limiter, (large,), PAYERS, 100, max_tokens=40, unproved=unproved)
+        assert of.open(0, "server", prefix, 0.0) == 38
+        of.open(1, "server", Prefix(), 0.0)  # from the beginning there is nothing to prove
+    more = [limiter.counter(large).left(0.0) for limiter in limiters]
+    assert more[0] - more[1] == sum(MOST_PROOF) + prefix.tokens
 
 
 def test_every_limit_has_to_allow_a_start_and_nothing_stays_reserved_under_one_because_another_refused():

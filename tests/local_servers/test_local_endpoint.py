@@ -58,7 +58,7 @@ async def test_every_server_writes_and_is_found_to_continue(desk):
         assert not endpoint.capabilities().continues  # unknown means no
         await endpoint.warm_up()
         found = endpoint.continuation(endpoint.served_model).method
-        assert found == ("none" if desk.kind == "llama-cpp-python" else "flags")
+        assert found == ("instructed" if desk.kind == "llama-cpp-python" else "flags")
         able = endpoint.capabilities()
         assert (able.announces, able.ready, able.parks, able.waiting) == (True, True, False, 0)
         # The model is there whatever the request calls the other server's, and the limit under either name.
@@ -83,10 +83,10 @@ async def test_every_server_writes_and_is_found_to_continue(desk):
     ("server", "method", "outcome"),
     [
         (Ollama(SEA), "flags", "continues"),
-        (Ollama(SEA, continues=False), "none", "restarts"),
+        (Ollama(SEA, continues=False), "instructed", "restarts"),
         (LMStudio(SEA), "flags", "continues"),
         (LMStudio(SEA, prefix="echoes"), "flags", "echoes"),
-        (LMStudio(SEA, prefix="restarts"), "none", "restarts"),
+        (LMStudio(SEA, prefix="restarts"), "instructed", "restarts"),
     ],
 )
 async def test_what_each_kind_of_template_does_is_found_out_and_mended(server, method, outcome):
@@ -95,7 +95,7 @@ async def test_what_each_kind_of_template_does_is_found_out_and_mended(server, m
         assert endpoint.continuation(endpoint.served_model).method == method
         (verdict,) = endpoint.verdicts.values()
         assert verdict.outcomes["flags"] == outcome
-        assert endpoint.capabilities().continues == (method != "none")
+        assert endpoint.capabilities().continues == (method != "instructed")
         if method == "flags":
             begun = TEXT[:25]
             assert begun + (await collected(endpoint.open(HELLO, Prefix(begun, tokens=6))))[1] == TEXT

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from disco.client.endpoint_catalog.backups import Backup
 from disco.endpoints.continuation import Continuation
-from disco.endpoints.contract import Capabilities
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.sdk_client import PlainClient
@@ -31,9 +30,9 @@ class BackupServer(OpenAIEndpoint):
         )
         super().__init__(client=self._own, name=name, continuation=continuation)
 
-    def capabilities(self, model: str | None = None) -> Capabilities:
+    def own_model(self, model: str | None) -> str:
         del model  # the request names a model of the first server
-        return super().capabilities(self.model)
+        return self.model
 
     def open(
         self,

@@ -82,6 +82,7 @@ class EndpointStatistics:
             queue_s=(able.waiting or 0) * self.turn_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
+            continues_if_proved=able.continues_if_proved,
             parks=able.parks,
             announces=able.announces,
             context_tokens=able.context_tokens,
@@ -97,6 +98,8 @@ class EndpointStatistics:
             self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
         if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
             return
+        if state.seam is not None and state.seam.method == "instructed":
+            return  # it had to repeat some words before its first content
         if state.first_content_at is None:
             if (
                 self.ttft is not None
@@ -109,7 +112,8 @@ class EndpointStatistics:
         if self.ttft is not None:
             self.ttft.observe(first_s)
         elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
-            self.line.observe(state.usage.prompt_tokens - state.usage.cached_tokens, first_s)
+            read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
+            self.line.observe(read, first_s)
         writing_s = state.last_at - state.first_content_at
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
             self.decode_tps += NEW_WEIGHT * ((state.tokens - 1) / writing_s - self.decode_tps)

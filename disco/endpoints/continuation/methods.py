@@ -1,7 +1,8 @@
 """The methods by which a server continues a half-written answer, and the request that each method sends.
 
-No method is guessed: it is configured, or a probe has proved it (`probe.py`). Where neither is so, the server does
-not continue.
+No method is guessed: it is configured, or a probe has proved it (`probe.py`). Where neither is so, the model may be
+told to repeat the last words and go on (`instruction.py`), which proves each seam by itself; else the server does not
+continue.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ __all__ = [
     "Call",
     "Continuation",
     "Method",
+    "chat_body",
     "chat_call",
     "completions_body",
     "completions_call",
     "continue_call",
+    "stop_texts",
     "used_up",
 ]
 
-Method = Literal["none", "flags", "completions", "prefix", "trailing", "auto"]
+Method = Literal["none", "flags", "completions", "prefix", "trailing", "instructed", "auto"]
 
 LADDER: tuple[Method, ...] = ("flags", "completions", "prefix", "trailing")
 """The methods a probe tries, most dependable first."""
@@ -44,13 +47,15 @@ class Continuation:
         method: "flags": `continue_final_message` with `add_generation_prompt: false` (vLLM, SGLang,
             llama-server); "completions": the prompt, rendered here, sent to `/completions`; "prefix": last
             message with `"prefix": true` (DeepSeek, Mistral); "trailing": a trailing assistant message;
-            "auto": determine the method by one probe; "none": never continue.
+            "instructed": the model is told to repeat the last words and go on, in failover only; "auto": determine
+            the method by a probe, and else "instructed"; "none": never continue.
         template: for "completions" (and "auto"): the model's chat template as Jinja source, the path of a
             GGUF file that holds it (ends in `.gguf`), or "apply-template" to let llama-server render.
         bos_token, eos_token: the template's variables. Leave `bos_token` empty where the server adds it to
             every prompt itself, as nearly all servers do.
         echoes: whether the server repeats the sent text first (Mistral does). None: as the method's specification
             says, see `known_to_echo`; "auto" determines it.
+        instructed: whether "auto" may use "instructed" where no other method works.
     """
 
     method: Method = "none"
@@ -58,9 +63,10 @@ class Continuation:
     bos_token: str = ""
     eos_token: str = ""
     echoes: bool | None = None
+    instructed: bool = True
 
     def __post_init__(self) -> None:
-        methods = ("none", *LADDER, "auto")
+        methods = ("none", *LADDER, "instructed", "auto")
         if self.method not in methods:
             raise ConfigurationError(
                 f"Unknown continuation method {self.method!r}. {nearest(str(self.method), methods)}"
@@ -69,6 +75,10 @@ class Continuation:
             raise ConfigurationError(
                 'Continuation method "completions" needs `template`: Jinja source, the path of a .gguf file, '
                 'or "apply-template".'
+            )
+        if self.method == "instructed" and not self.instructed:
+            raise ConfigurationError(
+                'Continuation method "instructed" contradicts instructed=False. Leave one of them out.'
             )
         if self.template and self.method not in ("completions", "auto"):
             raise ConfigurationError(
@@ -119,18 +129,39 @@ class Call:
         path: relative to the client's base_url.
         body: JSON object.
         echoes: whether the reply begins with the sent text; None when that is not known.
+        method: how the call continues an answer; None where it begins one.
+        repeats_from: the position in the prefix from which the reply repeats it, where it was told to.
+        new_tokens: how many tokens of the reply may be new, where its own limit allows more; None: any number.
     """
 
     path: str
     body: dict[str, Any] = field(repr=False)
     echoes: bool | None = False
+    method: str | None = None
+    repeats_from: int | None = None
+    new_tokens: int | None = None
 
 
 def chat_call(request: Request) -> Call:
     """Return the call that sends the request unchanged, streamed."""
-    return Call(
-        "/chat/completions", _streamed({"messages": list(request.messages), **_given(request)}, request)
-    )
+    return Call("/chat/completions", chat_body(request, Prefix(), request.messages))
+
+
+def chat_body(
+    request: Request, prefix: Prefix, messages: Sequence[Mapping[str, Any]], *, again_tokens: int = 0
+) -> dict[str, Any]:
+    """Return the body of the chat request with these messages, streamed.
+
+    Args:
+        request: the chat request.
+        prefix: the answer so far, whose length the limit is lowered by.
+        messages: replace those of the request.
+        again_tokens: how many tokens of the answer so far are written again, besides withheld ones.
+    """
+    body = {"messages": list(messages), **_given(request)}
+    if prefix:
+        _lower_limit(body, request, prefix, again_tokens)
+    return _streamed(body, request)
 
 
 def used_up(request: Request, prefix: Prefix) -> bool:
@@ -148,10 +179,10 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
     Raises:
         CannotContinueError: the method sends no chat request ("none", "auto" before its probe).
     """
-    body: dict[str, Any] = {"messages": list(request.messages), **_given(request)}
-    _lower_limit(body, request, prefix)
+    messages = list(request.messages)
     if not prefix.sent:
-        return Call("/chat/completions", _streamed(body, request))
+        return Call("/chat/completions", chat_body(request, prefix, messages))
+    extra: dict[str, Any] = {}
     message: dict[str, Any] = {"role": "assistant", "content": prefix.sent}
     echoes = continuation.known_to_echo
     if continuation.method == "flags":
@@ -159,13 +190,13 @@ def continue_call(request: Request, prefix: Prefix, continuation: Continuation) 
             "echo"
         ):  # vLLM's parameter, if the caller set it
             echoes = True
-        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        extra = {"continue_final_message": True, "add_generation_prompt": False}
     elif continuation.method == "prefix":
         message["prefix"] = True
     elif continuation.method != "trailing":
         raise CannotContinueError("the endpoint has no known way to continue an answer")
-    body["messages"].append(message)
-    return Call("/chat/completions", _streamed(body, request), echoes=echoes)
+    body = {**chat_body(request, prefix, [*messages, message]), **extra}
+    return Call("/chat/completions", body, echoes=echoes, method=continuation.method)
 
 
 # Parameters of a chat request that have the same meaning for `/completions`; the second half are extensions of
@@ -193,7 +224,7 @@ def completions_call(
         CannotContinueError: see `render_prefix`.
         ModelFileError: the template's GGUF file cannot be read.
     """
-    stops = _stops(request.params.get("stop"))
+    stops = stop_texts(request)
     if head is None:
         template = continuation.template_source()
         if template is None:
@@ -248,7 +279,7 @@ def completions_body(
     _lower_limit(body, request, prefix)
     if stops:
         body["stop"] = list(stops)
-    return Call("/completions", _streamed(body, request), echoes=echoes)
+    return Call("/completions", _streamed(body, request), echoes=echoes, method="completions")
 
 
 def _given(request: Request) -> dict[str, Any]:
@@ -261,7 +292,7 @@ def _streamed(body: dict[str, Any], request: Request) -> dict[str, Any]:
     return {**body, "stream": True, "stream_options": {**given, "include_usage": True}}
 
 
-def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix) -> None:
+def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix, again_tokens: int = 0) -> None:
     """Subtract the tokens already written from the length limit, and add those that must be written again.
 
     The exact number of tokens in the withheld text is unknown; the estimate is four characters to one, rounded up.
@@ -269,13 +300,15 @@ def _lower_limit(body: dict[str, Any], request: Request, prefix: Prefix) -> None
     limit = request.max_tokens
     if limit is None:
         return
-    left = max(1, limit - prefix.tokens) + math.ceil(len(prefix.withheld) / 4)
+    left = max(1, limit - prefix.tokens) + math.ceil(len(prefix.withheld) / 4) + again_tokens
     for name in ("max_completion_tokens", "max_tokens"):
         if body.get(name) is not None:
             body[name] = left
 
 
-def _stops(stop: object) -> list[str]:
+def stop_texts(request: Request) -> list[str]:
+    """Return the texts at which the request's answer stops."""
+    stop = request.params.get("stop")
     if isinstance(stop, str):
         return [stop]
     return [s for s in stop if isinstance(s, str)] if isinstance(stop, Sequence) else []

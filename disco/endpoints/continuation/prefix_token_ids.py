@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def ids_call(request: Request, prefix: Prefix, head: str) -> Call:
         prefix: the answer so far.
         head: the prompt up to the assistant's turn, as the server rendered it.
     """
-    return completions_body(request, prefix, [head, *(prefix.ids or ())])
+    call = completions_body(request, prefix, [head, *(prefix.ids or ())])
+    return replace(call, method="token_ids")
 
 
 async def proved_vocabulary(client: openai.AsyncOpenAI, path: str | Path) -> str | None:

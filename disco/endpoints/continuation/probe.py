@@ -27,9 +27,19 @@ from disco.endpoints.continuation.methods import (
 )
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.errors import ModelFileError
+from disco.events import Usage
 from disco.request import Prefix, Request
 
-__all__ = ["Outcome", "ProbeVerdict", "judge", "probe", "rendered_head"]
+__all__ = [
+    "MOST_PROMPT_TOKENS",
+    "MOST_TOKENS",
+    "Outcome",
+    "ProbeMeter",
+    "ProbeVerdict",
+    "judge",
+    "probe",
+    "rendered_head",
+]
 
 Outcome = Literal["continues", "echoes", "restarts", "refuses", "unreachable"]
 
@@ -38,6 +48,28 @@ _QUESTION = "Count from 1 to 30 in digits. Write nothing but the numbers, separa
 _SENT = "Tally sheet: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 _NEXT = (", 12", ",12")
 _TOKENS = 8
+_PROMPT_TOKENS = 48  # of one request, about; where the server does not report them
+# What a whole probe uses at most. No tokenizer makes more tokens of a text than it has bytes.
+MOST_TOKENS = len(LADDER) * _TOKENS
+MOST_PROMPT_TOKENS = len(LADDER) * (len(_QUESTION) + len(_SENT) + 160)
+
+
+@dataclass(slots=True)
+class ProbeMeter:
+    """What the requests of a probe have used; all fields are mutable.
+
+    Attributes:
+        usage: as the servers reported it, else estimated. A request counts once it is sent, unless it is refused.
+        waited: whether an attempt waited for a probe, its own or another one's.
+    """
+
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+    waited: bool = False
+
+    def add(self, prompt_tokens: int, completion_tokens: int = 0) -> None:
+        """Add tokens; negative numbers correct an estimate."""
+        was = self.usage
+        self.usage = Usage(was.prompt_tokens + prompt_tokens, was.completion_tokens + completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +97,7 @@ class ProbeVerdict:
     def applied_to(self, configured: Continuation) -> Continuation:
         """Return `configured` ("auto") with this verdict's method in place."""
         if self.method == "none":
-            return Continuation()
+            return Continuation("instructed") if configured.instructed else Continuation()
         template = None
         if self.method == "completions":
             template = APPLY_TEMPLATE if self.server_renders else configured.template
@@ -110,6 +142,7 @@ async def probe(
     methods: Sequence[Method] = LADDER,
     continuation: Continuation = Continuation("auto"),  # noqa: B008 - frozen
     limit_s: float = 30.0,
+    meter: ProbeMeter | None = None,
 ) -> ProbeVerdict:
     """Try `methods` in order until one continues. Sends at most one request of 8 tokens for each.
 
@@ -119,7 +152,9 @@ async def probe(
         methods: from `LADDER`, in the order to try.
         continuation: gives the template for "completions"; without a template, llama-server renders the prompt.
         limit_s: time limit of each request, seconds.
+        meter: counts what the requests use.
     """
+    meter = ProbeMeter() if meter is None else meter
     outcomes: dict[str, Outcome] = {}
     for method in methods:
         template = continuation.template if method == "completions" else None
@@ -128,7 +163,7 @@ async def probe(
         tried = replace(continuation, method=method, template=template)
         outcome: Outcome = "unreachable"
         with anyio.move_on_after(limit_s):
-            outcome = await _try(client, model, tried)
+            outcome = await _try(client, model, tried, meter)
         outcomes[method] = outcome
         if outcome in ("continues", "echoes"):
             return ProbeVerdict(method, outcomes, server_renders=tried.server_renders)
@@ -137,7 +172,9 @@ async def probe(
     return ProbeVerdict("none", outcomes)
 
 
-async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuation) -> Outcome:
+async def _try(
+    client: openai.AsyncOpenAI, model: str, continuation: Continuation, meter: ProbeMeter
+) -> Outcome:
     request = Request(
         messages=[{"role": "user", "content": _QUESTION}],
         model=model,
@@ -151,7 +188,7 @@ async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuatio
             call = completions_call(request, prefix, continuation, head=head)
         else:
             call = continue_call(request, prefix, continuation)
-        return judge(await _text(client, call))
+        return judge(await _text(client, call, meter))
     except (CannotContinueError, ModelFileError):
         return "refuses"
     except openai.APIStatusError as error:
@@ -165,22 +202,37 @@ async def _try(client: openai.AsyncOpenAI, model: str, continuation: Continuatio
         return "refuses"
 
 
-async def _text(client: openai.AsyncOpenAI, call: Call) -> str:
+async def _text(client: openai.AsyncOpenAI, call: Call, meter: ProbeMeter) -> str:
     """Return the text of the first choice in the answer to a call."""
-    options: Any = {"max_retries": 0}
-    response = await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)
+    # The next request follows at once. It must not be sent on a connection that the server is just closing, as
+    # llama-server does after each streamed answer.
+    options: Any = {"max_retries": 0, "headers": {"Connection": "close"}}
+    meter.add(_PROMPT_TOKENS)  # stays where the probe is cancelled before the server's answer
+    try:
+        response = await client.post(call.path, body=call.body, cast_to=httpx2.Response, options=options)
+    except openai.OpenAIError:
+        meter.add(-_PROMPT_TOKENS)  # no server charges for an error
+        raise
     pieces: list[str] = []
+    reported: Any = None
     for line in response.text.split("\n"):
         data = line.removeprefix("data:").strip()
         if data == line.strip() or data == "[DONE]":
             continue
-        for choice in json.loads(data).get("choices") or []:
+        event = json.loads(data)
+        reported = event.get("usage") or reported
+        for choice in event.get("choices") or []:
             text = (
                 choice.get("text")
                 if call.path == "/completions"
                 else (choice.get("delta") or {}).get("content")
             )
             pieces.append(text or "")
+    counts = reported if isinstance(reported, dict) else {}
+    prompt_tokens, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    if type(prompt_tokens) is int and prompt_tokens >= 0:
+        meter.add(prompt_tokens - _PROMPT_TOKENS)
+    meter.add(0, written if type(written) is int and written >= 0 else sum(map(bool, pieces)))
     return "".join(pieces)
 
 

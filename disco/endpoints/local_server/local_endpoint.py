@@ -46,7 +46,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         api_key: the server's key, if it checks one.
         name: unique within one disco client.
         reach: "device": the server runs on this machine; "own": on another one of the user's.
-        continuation: how the server continues an answer; "auto" is probed by `warm_up`.
+        continuation: how the server continues an answer.
         context_tokens: prompt and answer together; by default what the server reports.
         parameters: how many weights the model has; by default what the server reports.
         at_once: answers that the server writes at the same time; by default what the server reports, else 1.
@@ -130,8 +130,7 @@ class LocalServerEndpoint(OpenAIEndpoint):
         return self.about is not None and self.parameters is None
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        del model  # the request's model is for other endpoints
-        known = super().capabilities(self.served_model)
+        known = super().capabilities(model)
         about = self.about or About()
         context = self._context_tokens or about.context_tokens
         return replace(
@@ -141,6 +140,10 @@ class LocalServerEndpoint(OpenAIEndpoint):
             announces=True,
             waiting=self._turns.waiting,
         )
+
+    def own_model(self, model: str | None) -> str | None:
+        del model  # the request's model is for other endpoints
+        return self.served_model
 
     def _ready(self, about: About) -> bool:
         """Whether the model is in memory; assumed so where the server does not report it."""

@@ -12,8 +12,10 @@ import openai
 from openai.types.chat import ChatCompletionChunk
 
 from disco.endpoints.continuation.methods import Call, used_up
+from disco.endpoints.continuation.probe import ProbeMeter
 from disco.endpoints.continuation.rendering import CannotContinueError
-from disco.endpoints.continuation.seam import Seam, SeamMismatchError
+from disco.endpoints.continuation.seam import SeamMismatchError
+from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
 from disco.endpoints.contract import Attempt
 from disco.endpoints.openai_api import error_mapping
 from disco.endpoints.openai_api.chunk_reader import (
@@ -30,7 +32,7 @@ from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_
 from disco.endpoints.openai_api.sdk_client import capped
 from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Traffic, Usage
+from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["ServerAttempt"]
@@ -50,26 +52,16 @@ class ServerAttempt(Attempt):
         name: the endpoint's.
         request, prefix: the request to answer, and the beginning of the answer.
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
+        meter: what `prepare` has used to prove that the server continues.
         hides_logprobs: the application did not ask for the log probabilities that the call asks for.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_hides_logprobs", "_name", "_on_close", "_prefix", "_prepare", "_request", "_splitter"),
-        *(
-            "_body",
-            "_closed",
-            "_document",
-            "_ended",
-            "_eof",
-            "_idle",
-            "_opening",
-            "_over",
-            "_reader",
-            "_response",
-        ),
-        *("_running", "_seam", "_seam_held", "_sent", "_stopped", "_wire"),
+        *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
+        *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
+        *("_reader", "_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
 
     def __init__(
@@ -80,6 +72,7 @@ class ServerAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         prepare: Callable[[], Awaitable[Call]],
+        meter: ProbeMeter,
         hides_logprobs: bool = False,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
@@ -88,18 +81,19 @@ class ServerAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._prepare = prepare
+        self._meter = meter
         self._hides_logprobs = hides_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
         self._wire = TrafficCounter()
         self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
-        self._seam: Seam | None = None
-        self._seam_held = 0  # tokens whose text the seam holds back
+        self._call: Call | None = None
+        self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
         self._document: bytes | None = None  # the answer, if it came as one document
-        self._opening = anyio.CancelScope()  # lets `aclose` end a request that has no response yet
+        self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
         self._eof = False
@@ -109,7 +103,7 @@ class ServerAttempt(Attempt):
         self._closed = False
         self._idle: anyio.Event | None = None
 
-    async def __anext__(self) -> list[Delta] | Ended:
+    async def __anext__(self) -> list[Delta] | Ended | Started:
         if self._stopped or self._closed:
             await self._release()
             raise StopAsyncIteration
@@ -136,7 +130,8 @@ class ServerAttempt(Attempt):
         if self._running:
             # Another task reads: it notices that its connection is closed.
             self._idle = anyio.Event()
-            self._opening.cancel()
+            if self._opening is not None:
+                self._opening.cancel()
             if self._response is not None:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
                     await self._response.aclose()
@@ -153,7 +148,11 @@ class ServerAttempt(Attempt):
             prompt_tokens = estimated_tokens(self._request, self._prefix)
         if not written or (written < seen and not self._ended):
             written = seen
-        return Usage(prompt_tokens, written, min(given.cached_tokens, prompt_tokens))
+        cached_tokens, proof = min(given.cached_tokens, prompt_tokens), self._meter.usage
+        if not (proof.prompt_tokens or proof.completion_tokens):
+            return Usage(prompt_tokens, written, cached_tokens)
+        probed = proof.prompt_tokens, proof.completion_tokens
+        return Usage(prompt_tokens + probed[0], written + probed[1], cached_tokens, probed=probed)
 
     @property
     def traffic(self) -> Traffic:
@@ -162,17 +161,29 @@ class ServerAttempt(Attempt):
 
     @property
     def seam(self) -> SeamReport | None:
-        return None if self._seam is None else self._seam.report
+        return None if self._spliced is None else self._spliced.report
 
-    async def _next(self) -> list[Delta] | Ended:
+    @property
+    def _is_instructed(self) -> bool:
+        return self._call is not None and self._call.method == "instructed"
+
+    async def _next(self) -> list[Delta] | Ended | Started:
         if self._response is None:
             if used_up(self._request, self._prefix):
                 self._ended = self._stopped = True
                 return Ended("length", Usage())
-            with self._opening, self._wire:
-                await self._open()
-            if self._opening.cancelled_caught:
+            waited = self._meter.waited
+            opening = self._opening = anyio.CancelScope()
+            with opening, self._wire:
+                if self._call is None:
+                    self._call = await self._prepare()
+                if self._meter.waited == waited:
+                    await self._open(self._call)
+            if opening.cancelled_caught:
                 raise StopAsyncIteration
+            if self._response is None:
+                # The wait for a probe is over. The server's time to first token begins now.
+                return Started()
         while not self._over and self._reader.finish_reason is None:
             if deltas := await self._read():
                 return deltas
@@ -206,13 +217,16 @@ class ServerAttempt(Attempt):
             return []
         deltas = reader.read(events)
         self._over = self._over or reader.done
-        return deltas if self._seam is None else self._through_seam(self._seam, deltas)
+        if self._spliced is None:
+            return deltas
+        deltas = self._spliced.pass_on(deltas)
+        self._over = self._over or self._spliced.is_cut
+        return deltas
 
-    async def _open(self) -> None:
+    async def _open(self, call: Call) -> None:
         """Send the request and wait for the response's headers."""
-        call = await self._prepare()
         if self._prefix:
-            self._seam = Seam(self._prefix, echoes=call.echoes)
+            self._spliced = SplicedDeltas(self._prefix, call)
         request = self._request
         choices = request.params.get("n")
         if call.path == "/completions":
@@ -291,35 +305,18 @@ class ServerAttempt(Attempt):
             return []  # the event is cut in the middle: an incomplete answer, not a malformed one
         return [last]
 
-    def _through_seam(self, seam: Seam, deltas: list[Delta]) -> list[Delta]:
-        passed: list[Delta] = []
-        for delta in deltas:
-            if delta.kind is not DeltaKind.TEXT:
-                passed.append(delta)
-                continue
-            text = seam.feed(delta.text)
-            self._seam_held += delta.tokens
-            if text == delta.text:
-                passed.append(delta)
-            elif text:
-                # More than this delta's own text: pieces that were held back before come with it.
-                tokens = self._seam_held if len(text) > len(delta.text) else delta.tokens
-                passed.append(Delta(text, tokens))
-            if text:
-                self._seam_held = 0
-        return passed
-
     def _end(self) -> list[Delta] | Ended:
-        reader = self._reader
+        reader, spliced = self._reader, self._spliced
+        if spliced is not None and spliced.is_cut:
+            self._ended = self._stopped = True
+            return Ended("length")
         if reader.finish_reason is None:
             # The server ended early, so the text that the seam still holds back is no evidence about the seam.
             raise error_mapping.incomplete(self._name)
         if reader.finish_reason == "error":
             raise ServerReportedError(None)
-        if self._seam is not None:
-            text = self._seam.end()
-            if text:
-                return [Delta(text, self._seam_held)]
+        if spliced is not None and (deltas := spliced.end()):
+            return deltas
         self._ended = self._stopped = True
         usage = None if reader.usage is None else self.usage
         return Ended(reader.finish_reason, usage, reader.finish_raw)
@@ -329,7 +326,8 @@ class ServerAttempt(Attempt):
             return error
         if isinstance(error, SeamMismatchError | CannotContinueError | ModelFileError):
             reason = IncompleteAnswerError(f"Endpoint {self._name!r} cannot continue the answer: {error}.")
-            return EndpointFailure(FailureKind.SEAM, reason)
+            again = self._is_instructed and isinstance(error, SeamMismatchError)
+            return EndpointFailure(FailureKind.SEAM, reason, retry_after_s=0.0 if again else None)
         if self._response is None and isinstance(error, TypeError | ValueError | RuntimeError):
             # The request cannot be made: a value that is no JSON, a closed client. The SDK lets these errors through.
             return EndpointFailure(FailureKind.BAD_REQUEST, error)
@@ -343,7 +341,11 @@ class ServerAttempt(Attempt):
         key = getattr(self._client, "api_key", None)
         secrets = (key,) if isinstance(key, str) else ()
         asked = (self._request.messages, self._request.params, self._prefix.text)
-        return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        failure = error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+        if self._is_instructed and failure.kind.is_callers_fault:
+            # The instruction is refused, not the application's request.
+            return EndpointFailure(FailureKind.SEAM, failure.error)
+        return failure
 
     async def _release(self) -> None:
         """Close the connection, or return it to the pool when the answer was read to its end."""

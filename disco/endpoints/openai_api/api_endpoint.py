@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
+from disco.endpoints.continuation.instruction import instructed_call
 from disco.endpoints.continuation.methods import (
     Call,
     Continuation,
@@ -19,7 +21,8 @@ from disco.endpoints.continuation.methods import (
     continue_call,
 )
 from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocabulary
-from disco.endpoints.continuation.probe import ProbeVerdict, probe, rendered_head
+from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, rendered_head
+from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
@@ -28,6 +31,8 @@ from disco.request import Prefix, Request
 __all__ = ["OpenAIEndpoint"]
 
 _WARM_UP_S = 10.0
+# How long an attempt waits for the proof that its server continues; the reader waits meanwhile.
+_PROOF_S = 8.0
 # A server with a single model either answers with it under any name in the request, or refuses the request.
 ANY_MODEL = "*"
 # Building a validator takes tens of milliseconds; it is built before the first chunk comes.
@@ -61,7 +66,7 @@ class OpenAIEndpoint(Endpoint):
         logp: the server is known to give log probabilities of what it writes (`logprobs` without alternatives), to
             every model and request; some servers refuse requests that ask for them.
         verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
-            shared, stored and given again.
+            stored and given again. A `Verdicts` may be shared: then only one endpoint probes a model at a time.
     """
 
     place: Literal["server"] = "server"
@@ -75,10 +80,10 @@ class OpenAIEndpoint(Endpoint):
         continuation: Continuation = Continuation(),  # noqa: B008 - frozen
         context_tokens: int | None = None,
         logp: bool = False,
-        verdicts: MutableMapping[tuple[str, str], ProbeVerdict] | None = None,
+        verdicts: Mapping[Key, ProbeVerdict] | None = None,
     ) -> None:
         self.name = name
-        self.verdicts: MutableMapping[tuple[str, str], ProbeVerdict] = {} if verdicts is None else verdicts
+        self.verdicts = verdicts if isinstance(verdicts, Verdicts) else Verdicts(verdicts)
         self._client = client
         self._continuation = continuation
         self._context_tokens = context_tokens
@@ -87,9 +92,12 @@ class OpenAIEndpoint(Endpoint):
         self._known_url = _KnownURL(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        continues = self.continuation(model).method != "none"
+        model = self.own_model(model)
+        method = self.continuation(model).method
+        continues = method not in ("none", "instructed")
         return Capabilities(
             continues=continues,
+            continues_if_proved=not continues and (method == "instructed" or self.is_unproved(model)),
             context_tokens=self._context_tokens,
             features=None,
             vocabulary=self.vocabulary(model),
@@ -110,6 +118,21 @@ class OpenAIEndpoint(Endpoint):
     def probes(self) -> bool:
         """Whether the endpoint detects how the server continues ("auto"), rather than being configured."""
         return self._continuation.method == "auto"
+
+    def own_model(self, model: str | None) -> str | None:
+        """Return the model to request from this server for a request that names `model`."""
+        return model
+
+    def needs_probe(self, model: str | None) -> bool:
+        """Whether it is time to find out in the background how the server continues answers to such requests."""
+        own = self.own_model(model)
+        key = self._url.text, own or ""
+        waits = self.verdicts.running(key) is not None or self.verdicts.is_left_alone(key)
+        return bool(own) and self.is_unproved(own) and not waits
+
+    def is_unproved(self, model: str | None = None) -> bool:
+        """Whether the endpoint has still to detect how `model` continues an answer."""
+        return self.probes and self._verdict(model) is None
 
     def continuation(self, model: str | None = None) -> Continuation:
         """Return how `model` continues an answer, as configured or detected; method "none" when unknown."""
@@ -151,8 +174,10 @@ class OpenAIEndpoint(Endpoint):
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         hides_logprobs = self._logp and "logp" in wants and not asked and given.get("n") in (None, 1)
 
+        meter = ProbeMeter()
+
         async def prepare() -> Call:
-            call = await self._call(request, prefix)
+            call = await self._call(request, prefix, meter)
             if hides_logprobs:
                 # The older API takes a number of alternatives, and some servers take 0 to mean no log probabilities.
                 call.body["logprobs"] = 1 if call.path == "/completions" else True
@@ -164,18 +189,28 @@ class OpenAIEndpoint(Endpoint):
             request=request,
             prefix=prefix,
             prepare=prepare,
+            meter=meter,
             hides_logprobs=hides_logprobs,
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)
         return attempt
 
-    async def _call(self, request: Request, prefix: Prefix) -> Call:
+    async def _call(self, request: Request, prefix: Prefix, meter: ProbeMeter) -> Call:
         if not prefix:
             return chat_call(request)
         if prefix.ids and not prefix.withheld and prefix.vocabulary == self.vocabulary(request.model):
             return ids_call(request, prefix, await rendered_head(self._client, request))
-        continuation = self.continuation(request.model)
+        model = request.model
+        if prefix.sent and self.is_unproved(model):
+            limit = request.timeouts.first_content_s
+            await self.prove(model, meter, limit_s=_PROOF_S if limit is None else min(_PROOF_S, limit / 2))
+        continuation = self.continuation(model)
+        told = continuation.method == "instructed" or (
+            self.is_unproved(model) and self._continuation.instructed
+        )
+        if told and prefix.sent:
+            return instructed_call(request, prefix)
         if continuation.method != "completions" or not prefix.sent:
             return continue_call(request, prefix, continuation)
         head = await rendered_head(self._client, request) if continuation.server_renders else None
@@ -198,18 +233,44 @@ class OpenAIEndpoint(Endpoint):
 
     async def probe(self, model: str) -> ProbeVerdict:
         """Find out how `model` continues, unless that is known; remember a conclusive verdict."""
-        base_url = self._url.text
-        key = (base_url, model)
-        known = self.verdicts.get(key) or self.verdicts.get((base_url, ANY_MODEL))
-        if known is not None:
-            return known
-        verdict = await probe(self._client, model, continuation=self._continuation)
-        file = self._continuation.template_file
-        if file is not None and verdict.method != "none":
-            verdict = replace(verdict, vocabulary=await proved_vocabulary(self._client, file))
-        if verdict.conclusive:
-            self.verdicts[key] = verdict
-        return verdict
+        return await self._probe(model, ProbeMeter(), math.inf, unasked=False)
+
+    async def prove(self, model: str, meter: ProbeMeter, *, limit_s: float = math.inf) -> None:
+        """Probe `model` where the application did not ask for that: not soon after the server could not be reached.
+
+        Args:
+            model: the model that a request names.
+            meter: counts what the requests use.
+            limit_s: time limit of the whole probe, or of the wait for one that is under way, seconds.
+        """
+        meter.waited = True
+        own = self.own_model(model)
+        if own:
+            await self._probe(own, meter, limit_s, unasked=True)
+
+    async def _probe(self, model: str, meter: ProbeMeter, limit_s: float, *, unasked: bool) -> ProbeVerdict:
+        key, unknown = (self._url.text, model), ProbeVerdict("none", {"flags": "unreachable"})
+        found: ProbeVerdict | None = None
+        with anyio.move_on_after(limit_s):
+            while (running := self.verdicts.running(key)) is not None:
+                await running.wait()
+        found = self._verdict(model)
+        if found is not None:
+            return found
+        if self.verdicts.running(key) is not None or (unasked and self.verdicts.is_left_alone(key)):
+            return unknown
+        self.verdicts.begin(key)
+        try:
+            with anyio.move_on_after(limit_s) as scope:
+                found = await probe(self._client, model, continuation=self._continuation, meter=meter)
+                file = self._continuation.template_file
+                if file is not None and found.method != "none":
+                    found = replace(found, vocabulary=await proved_vocabulary(self._client, file))
+            if scope.cancelled_caught:
+                found = found or unknown
+        finally:
+            self.verdicts.end(key, found)
+        return found or unknown
 
     async def aclose(self) -> None:
         """Close every open attempt. The client stays open: the caller that made it closes it."""

@@ -40,6 +40,18 @@ def _shares(state: AttemptState, usage: Usage) -> tuple[tuple[str, Usage], ...]:
 
 
 def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_tokens: int) -> None:
+    probed = usage.probed
+    if any(probed):
+        ledger.charge(
+            attempt=state.number,
+            endpoint=payer,
+            phase=Phase.PROBE,
+            prompt_tokens=probed[0],
+            completion_tokens=probed[1],
+        )
+        usage = Usage(
+            usage.prompt_tokens - probed[0], usage.completion_tokens - probed[1], usage.cached_tokens
+        )
     kept = _kept(state, kept_tokens, usage.completion_tokens)
     ledger.charge(
         attempt=state.number,

@@ -125,6 +125,7 @@ def _seam(state: AttemptState) -> dict[str, Any]:
         "sent_chars": seam.sent_chars,
         "written_chars": seam.written_chars,
         "swallowed_chars": seam.swallowed_chars,
+        "continued_by": seam.method,
     }
 
 

@@ -81,6 +81,8 @@ class AttemptRecord:
         cost: the sum of the attempt's charges, USD.
         seam: the verdict of `events.SeamReport` on the place where the attempt continued an answer; None where the
             attempt began an answer, or where its endpoint does not report a verdict.
+        continued_by: the method by which the endpoint was made to continue ("flags", "instructed", ...); None where
+            the attempt began an answer, and for the local model, which needs no method.
         sent_chars, written_chars, swallowed_chars: the numbers of that report.
         text_chars: characters that the attempt passed on to the session, kept or not.
         bytes_up, bytes_down: bytes on the wire; see `events.Traffic`.
@@ -112,6 +114,7 @@ class AttemptRecord:
     bytes_up: int = 0
     bytes_down: int = 0
     text_bytes: int = 0
+    continued_by: str | None = None
 
     @property
     def joins(self) -> bool:
@@ -245,7 +248,10 @@ class RouteRecord:
 
     @property
     def cost(self) -> float:
-        """Everything that was charged, in unified money (USD)."""
+        """Everything that was charged, in unified money (USD).
+
+        Probes that were made in the background since the answer before are included (phase "probe", no attempt).
+        """
         return self.ledger.total_cost
 
     @property

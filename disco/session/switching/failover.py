@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.plan import Candidate
 from disco.request import Prefix
@@ -52,13 +54,8 @@ class FailoverControl:
         name, migration = state.candidate.name, self._migration
         self._attempts.failed(state, failure, now)
         self._attempts.stop(state, AttemptOutcome.FAILED, now, out)
-        # A target that does not repeat the withheld last word may still be able to continue after that word.
-        is_about_withheld = (
-            failure.kind is FailureKind.SEAM
-            and bool(state.prefix.withheld)
-            and state.first_content_at is None
-        )
-        if not is_about_withheld:
+        again = self._asked_again(state, failure)
+        if again is None:
             self.failures.note(name, failure, now)
             migration.has_failed(name)
         if self.error is None or isinstance(self.error, BudgetExceededError):
@@ -72,16 +69,26 @@ class FailoverControl:
             migration.close("target_failed")
             return self._take_over(failure, now, out)
         if migration.is_source(state):
-            migration.drop_beyond()  # the target, which already runs, replaces the source from the same cut
-        elif is_about_withheld:
-            prefix = self._transcript.prefix_for(state.candidate, state.candidate, len(state.prefix.text))
-            self._race.open(name, Role.TAKEOVER, prefix, now, out)
+            return True  # the target, which already runs, replaces the source from the same cut
+        if again is not None:
+            self._race.open(name, Role.TAKEOVER, again, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
             return self._take_over(failure, now, out)
         elif writer is None and not failure.kind.is_callers_fault:
             # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
         return True
+
+    def _asked_again(self, state: AttemptState, failure: EndpointFailure) -> Prefix | None:
+        """Return the prefix with which a target that failed at the seam is asked once more; None: it is not asked."""
+        prefix = state.prefix
+        if failure.kind is not FailureKind.SEAM or state.first_content_at is not None or prefix.asked_again:
+            return None
+        if prefix.withheld:
+            # A target that does not repeat the withheld last word may still be able to continue after that word.
+            whole = self._transcript.prefix_for(state.candidate, state.candidate, len(prefix.text))
+            return replace(whole, ends_in_word=True, asked_again=True)
+        return None if failure.retry_after_s is None else replace(prefix, asked_again=True)
 
     def lose_follower(self, state: AttemptState, failure: EndpointFailure, now: float) -> None:
         """Handle the failure of a parked attempt, which loses its prefill, and report it to the watch."""

@@ -132,29 +132,36 @@ class FailoverView:
     nothing_shown: bool
     may_continue: bool
 
-    def beginning(self, candidate: Candidate) -> Beginning | None:
-        """Return where this endpoint could begin; None where it cannot take over."""
+    def beginning(self, candidate: Candidate, *, if_proved: bool) -> Beginning | None:
+        """Return where this endpoint could begin; None where it cannot take over.
+
+        `if_proved`: an endpoint also counts that has yet to prove that it continues.
+        """
         if not self.has_content:
             return Beginning.FIRST
         if candidate.continues and self.may_continue:
             return Beginning.GO_ON
-        return Beginning.ANEW if self.nothing_shown else None
+        if self.nothing_shown:
+            return Beginning.ANEW
+        proves = if_proved and candidate.continues_if_proved and self.may_continue
+        return Beginning.GO_ON if proves else None
 
 
 def next_step(view: FailoverView, failure: EndpointFailure) -> Step:
     """Decide what to do after the writer, or the last starter, has failed.
 
     In this order: after a mistake in the caller's request, give up; start what the plan still has waiting; let the
-    next endpoint that can continue take over; ask a failed endpoint again; give up.
+    next endpoint that can continue take over; let one take over that has yet to prove that it continues; ask a failed
+    endpoint again; give up.
     """
     if failure.kind.is_callers_fault and not failure.may_retry:
         return GiveUp()
     if view.starts_wait:
         return StartWaiting()
-    for name in dict.fromkeys(view.order):
-        if name not in view.failures.failed:
-            candidate = view.candidates[name]
-            beginning = view.beginning(candidate)
+    left = [view.candidates[name] for name in dict.fromkeys(view.order) if name not in view.failures.failed]
+    for if_proved in (False, True):
+        for candidate in left:
+            beginning = view.beginning(candidate, if_proved=if_proved)
             if beginning is not None:
                 return Replace(candidate, beginning)
     return _retry(view)
@@ -165,7 +172,7 @@ def _retry(view: FailoverView) -> Step:
     if view.failures.retries < view.max_retries:
         for name in sorted(again, key=again.__getitem__):  # earliest time first
             candidate, at = view.candidates[name], max(view.now, again[name])
-            beginning = view.beginning(candidate)
+            beginning = view.beginning(candidate, if_proved=True)
             if beginning is not None and at <= view.until:
                 return Retry(candidate, beginning, at)
     return GiveUp()

@@ -248,11 +248,6 @@ class MigrationControl:
         """Whether to give up the migration under way now."""
         return self.moving is not None and self.late_at(now) <= now + _ROUNDING
 
-    def drop_beyond(self) -> None:
-        """Drop what the source wrote after the cut: the source has failed, and the target writes that text again."""
-        assert self.moving is not None
-        self.moving.beyond = []
-
     def switch(self, target: AttemptState, now: float, out: list[Effect]) -> None:
         """Complete the migration: the target writes, and the source is stopped."""
         moving, source = self.moving, self.source

@@ -40,6 +40,7 @@ def test_settings_that_contradict_each_other_are_refused_and_unknown_means_no():
         ("flags", "flag", None),  # the nearest
         ("needs `template`", "completions", None),
         ("uses no `template`", "flags", CHATML),
+        ("uses no `template`", "instructed", CHATML),
     ):
         with pytest.raises(ConfigurationError, match=says):
             Continuation(method, template=template)
@@ -194,7 +195,8 @@ def test_a_verdict_is_kept_as_json_and_applied():
     assert ProbeVerdict.from_dict(json.loads(json.dumps(verdict.to_dict()))) == verdict
     assert verdict.applied_to(AUTO) == Continuation("prefix", echoes=False)
     assert ProbeVerdict("prefix", {"prefix": "echoes"}).applied_to(AUTO).known_to_echo
-    assert ProbeVerdict().applied_to(AUTO) == Continuation()
+    assert ProbeVerdict().applied_to(AUTO) == Continuation("instructed")
+    assert ProbeVerdict().applied_to(Continuation("auto", instructed=False)) == Continuation()
 
 
 @pytest.mark.real

@@ -181,13 +181,15 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
     """Return the cost as a replay charges it.
 
     A started endpoint reads the prompt, less what a winner had cached. The loser of a race writes nothing; live, both
-    first tokens may come before the client stops the loser.
+    first tokens may come before the client stops the loser. A replay probes no server.
     """
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
     for charge in record["ledger"]["charges"]:
         if charge["phase"] == Phase.RACE_LOSER:
             cost -= endpoints[charge["endpoint"]]["cost_out"] * whole(charge, "completion_tokens")
+        elif charge["phase"] == Phase.PROBE:
+            cost -= number(charge, "cost")
     for attempt in record["attempts"]:
         if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
             endpoint = endpoints[attempt["endpoint"]]

@@ -6,7 +6,6 @@ The paper's figures are for cl100k_base on Alpaca.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -15,13 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import helpers.tests_path  # noqa: F401
 from rich.console import Console
 from rich.table import Table
 
 from disco.endpoints.llamacpp.model.model_files import resolve_model
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAPER = {"3 bytes a token": -35.62, "17 bits a token": -54.40}
 CUT = 128  # tokens of each prefix: an answer that moves is about half written
 
@@ -63,11 +61,7 @@ def forms(bits: int) -> dict[str, Callable[[bytes, list[int]], int]]:
     }
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("file", type=Path, nargs="*")
-    files = arguments.parse_args().file
-
+def main(files: list[Path]) -> None:
     from llama_cpp import Llama
 
     model = Llama(str(resolve_model("smollm2-135m")), vocab_only=True, verbose=False)
@@ -82,7 +76,3 @@ def main() -> None:
         paper = f"{PAPER[name]:+.2f} %" if name in PAPER else ""
         table.add_row(name, f"{size / tokens:.2f}", f"{size / text - 1:+.2%}" if size != text else "", paper)
     Console(width=110).print(table)
-
-
-if __name__ == "__main__":
-    main()
