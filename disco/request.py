@@ -33,6 +33,8 @@ class Request:
         timeouts_alone: the clocks of the only server that may serve the request, where no other endpoint may take
             over; None: as `timeouts`.
         retries: how often the endpoint was asked before for this answer.
+        responses: the body of the `/responses` request that the application made, without `stream` and
+            `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -43,6 +45,7 @@ class Request:
     timeouts: Timeouts = field(default_factory=Timeouts)
     timeouts_alone: Timeouts | None = None
     retries: int = 0
+    responses: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def due_in(self, deadline_s: float) -> Request:
         """Return the request with another limit on the time of the whole answer, in seconds."""
@@ -63,7 +66,10 @@ class Request:
         """Return the request with another limit, under each name under which it has one; unchanged without a limit."""
         names = ("max_completion_tokens", "max_tokens")
         given = {name: max_tokens for name in names if self.params.get(name) is not None}
-        return replace(self, params={**self.params, **given})
+        responses = self.responses
+        if responses is not None and responses.get("max_output_tokens") is not None:
+            responses = {**responses, "max_output_tokens": max_tokens}
+        return replace(self, params={**self.params, **given}, responses=responses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import anyio
 import httpx2
 
 from disco.client.chat.routed_request import (
+    RESPONSES,
     Routed,
     clocks_alone,
     clocks_of,
@@ -86,6 +87,7 @@ async def open_session(
 ) -> LiveSession:
     """Start the session of a routed request."""
     from disco.client.chat.http_encoding import chat_request, without_markers  # noqa: PLC0415 - as above
+    from disco.client.responses.responses_request import server_body  # noqa: PLC0415 - rarely needed
 
     clocks = client.timeouts
     request = chat_request(
@@ -94,6 +96,8 @@ async def open_session(
         headers=without_markers(options) or None,
         query=options.params or None,
     )
+    if routed.url == RESPONSES:
+        request = replace(request, responses=server_body(routed.body))
     if client._timeouts is None:  # noqa: SLF001 - our own mixin
         request = replace(request, timeouts_alone=clocks_alone(options.timeout, client.timeout))
     return await client.router.open(

@@ -132,8 +132,11 @@ class Transcript:
         """Add what the writer wrote to the answer, or to `beyond` where a migration has cut the answer."""
         for delta in deltas:
             if delta.kind is _ROLE:
-                if state.role is _STARTER and beyond is None:
-                    self.playback.push(now, delta)
+                if state.role is _STARTER:
+                    if beyond is None:
+                        self.playback.push(now, delta)
+                    else:
+                        beyond.append(delta)
                 continue
             tokens = delta.tokens
             state.tokens += tokens
@@ -146,8 +149,10 @@ class Transcript:
                 beyond.append(delta)
 
     def push(self, delta: Delta, now: float) -> None:
-        """Add one piece of content, by the writer of the last segment, to the end of the answer."""
+        """Add one piece, by the writer of the last segment, to the end of the answer."""
         self.playback.push(now, delta)
+        if delta.kind is _ROLE:
+            return
         tokens = delta.tokens
         self._removed = []
         self.tokens += tokens

@@ -73,6 +73,8 @@ Replies = Reply | Callable[[Any], Reply]
 class MemoryServer(httpx2.AsyncBaseTransport):
     """Plays the next reply for each request, the last one for all further ones. A reply may be made of the request.
 
+    A server whose next reply is a chat completion, or made of the request, has no `/responses`.
+
     Mutable: `requests` (JSON bodies), `replies` that are left, by port, and how many responses are `open`.
     """
 
@@ -90,8 +92,10 @@ class MemoryServer(httpx2.AsyncBaseTransport):
         return f"http://127.0.0.1:{port}/v1"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(json.loads(await request.aread()))
         left = self.replies[request.url.port]
+        if request.url.path.endswith("/responses") and _is_chat(left[0]):
+            return httpx2.Response(404, request=request)
+        self.requests.append(json.loads(await request.aread()))
         reply = left.pop(0) if len(left) > 1 else left[0]
         if not isinstance(reply, Reply):
             reply = reply(self.requests[-1])
@@ -105,6 +109,11 @@ class MemoryServer(httpx2.AsyncBaseTransport):
             await body.aclose()
             raise
         return httpx2.Response(reply.status, headers=dict(reply.headers), stream=body, request=request)
+
+
+def _is_chat(reply: Replies) -> bool:
+    mark = b'"chat.completion'
+    return not isinstance(reply, Reply) or any(mark in s for s in reply.steps if isinstance(s, bytes))
 
 
 class _Body(httpx2.AsyncByteStream):

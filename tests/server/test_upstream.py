@@ -197,8 +197,9 @@ def test_a_stream_that_breaks_ends_with_an_error_event(path, end):
     error = {"error": {"message": "overloaded", "type": "server_error", "code": "overloaded", "param": None}}
     last = end if end == scripted.RESET else scripted.piece(scripted.sse(error, done=False))
     script = [scripted.STREAM_HEAD, SALT, 0.1, last, scripted.STREAM_END]
-    # With clocks of its own, disco asks for responses as chats, which this server speaks.
-    with upstream(script) as server, behind(server, timeouts=Timeouts()) as served, sdk(served) as client:
+    # With clocks of its own, disco asks for responses as chats where a server knows no others.
+    chats = upstream(script, has_responses=False)
+    with chats as server, behind(server, timeouts=Timeouts()) as served, sdk(served) as client:
         create = {
             CHATS: client.chat.completions.create,
             COMPLETIONS: client.completions.create,

@@ -41,7 +41,8 @@ class BackupServer(OpenAIEndpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> ServerAttempt:
-        own = replace(request, model=self.model, extra_headers=None, extra_query=None)
+        # A backup is asked by chat: the body of a `/responses` request may name items that the first server stores.
+        own = replace(request, model=self.model, extra_headers=None, extra_query=None, responses=None)
         return super().open(own, prefix, wants=wants)
 
     async def warm_up(self) -> None:

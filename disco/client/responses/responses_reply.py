@@ -1,4 +1,8 @@
-"""A routed answer in the format of the Responses API: items, parts, and an event for every step."""
+"""A routed answer in the format of the Responses API: items, parts, and an event for every step.
+
+The events of a server that was asked by `/responses` are passed on as they came. For any other writer, the events are
+made here; they continue the items of such a server where the answer has moved away from it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from typing import Any
 
 from openai.types.responses import ResponseTextDeltaEvent
 
-from disco.client.chat.answer_stream import answer_usage, finish_reason
+from disco.client.chat.answer_stream import answer_usage, finish_reason, last_chunk
 from disco.client.live_driver import LiveSession
-from disco.client.responses.responses_request import RESPONSE_ID
+from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
 from disco.endpoints.openai_api.chunk_template import remade
 from disco.events import Delta, DeltaKind
 
@@ -35,12 +39,19 @@ _ECHOED: Mapping[str, Any] = {
 }
 _TEXT = DeltaKind.TEXT
 _TEXT_DELTA = "response.output_text.delta"
+_EMPTY_PART: Mapping[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+# Events with a piece of an item, and the item's kind.
+_ITEM_OF: Mapping[str, str] = {
+    _TEXT_DELTA: "message",
+    "response.reasoning_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "function_call",
+}
 
 
 class ResponsesEncoder:
     """See `disco.client.chat.http_encoding.Encoder`.
 
-    Mutable: the items so far, the one being written, the number of the next event.
+    Mutable: the items so far, the one being written and its part, the number of the next event.
     """
 
     def __init__(self, body: Mapping[str, Any], model: str) -> None:
@@ -57,10 +68,14 @@ class ResponsesEncoder:
             **{k: default if body.get(k) is None else body[k] for k, default in _ECHOED.items()},
         }
         # --- mutable
-        self._items: list[dict[str, Any]] = []
-        self._kind: str | None = None  # kind of the last item, which is being written
-        self._text: list[str] = []  # the last item's text, arguments or reasoning so far
+        self._items: dict[int, dict[str, Any]] = {}  # by their place in the answer
+        self._at = -1  # the place of the item that is being written, or was last
+        self._kind: str | None = None  # the kind of the item that is being written
+        self._part: dict[str, Any] | None = None  # the message's part that is being written, without its text
+        self._part_at = 0  # its place in the message
+        self._text: list[str] = []  # the text, arguments or reasoning of the part or item so far
         self._call: int | None = None  # the model's index of the call being written
+        self._begun = False  # whether there was an event
         self._number = 0
         self._out: list[dict[str, Any]] = []
         self._text_delta: ResponseTextDeltaEvent | None = (
@@ -79,7 +94,8 @@ class ResponsesEncoder:
         """As `batch`: models for pieces of text, which are most of the events, and dicts for the others."""
         made: list[Any] = []
         for delta in deltas:
-            if self._kind == "message" and delta.kind is _TEXT and delta.text and delta.logprobs is None:
+            plain = delta.kind is _TEXT and delta.logprobs is None and type(delta.raw) is not dict
+            if plain and delta.text and self._kind == "message" and self._part is not None:
                 self._text.append(delta.text)
                 made.append(self._text_model(delta.text))
             else:
@@ -95,16 +111,15 @@ class ResponsesEncoder:
         return self._last_steps(live)
 
     def _steps(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if not self._number:
-            for step in ("created", "in_progress"):
-                self._emit(f"response.{step}", response=self._response("in_progress"))
         for delta in deltas:
             self._take(delta)
         return self._flush()
 
     def _last_steps(self, live: LiveSession) -> list[dict[str, Any]]:
-        if not self._number:
-            self._out = self._steps(())
+        if (last := self._servers_last(live)) is not None:
+            self._pass_on(last)
+            return self._flush()
+        self._begin()
         self._close()
         reason = finish_reason(live)
         status = "incomplete" if reason in _INCOMPLETE else "completed"
@@ -113,7 +128,7 @@ class ResponsesEncoder:
             self._close()
         if status == "incomplete":
             self._base["incomplete_details"] = {"reason": _INCOMPLETE[reason]}
-            self._items[-1]["status"] = "incomplete"
+            self._items[max(self._items)]["status"] = "incomplete"
         usage = answer_usage(live)
         self._base["usage"] = {
             "input_tokens": usage.prompt_tokens,
@@ -133,14 +148,33 @@ class ResponsesEncoder:
 
     def document(self, deltas: Sequence[Delta], live: LiveSession) -> bytes:
         """Return the `response` object."""
-        self.batch(deltas)
-        self.end(live)
+        for delta in deltas:
+            self._take(delta)
+        last = (self._servers_last(live) or {}).get("response")
+        if isinstance(last, dict):
+            # Some servers leave the items out of their last event; then they are in earlier ones.
+            return json.dumps(last if last.get("output") or not self._items else self._filled(last)).encode()
+        self._last_steps(live)
         status = "incomplete" if self._base["incomplete_details"] else "completed"
         return json.dumps(self._response(status)).encode()
 
     # ------------------------------------------------------------------ deltas
 
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            for step in ("created", "in_progress"):
+                self._emit(f"response.{step}", response=self._response("in_progress"))
+
     def _take(self, delta: Delta) -> None:
+        if type(delta.raw) is dict:
+            event = delta.raw
+            if delta.kind is _TEXT and event.get("delta") != delta.text:  # playback has divided the text
+                event = {**event, "delta": delta.text}
+            self._follow(event)
+            self._pass_on(event)
+            return
+        self._begin()
         if delta.text:
             self._write("message", delta.text, logprobs=delta.logprobs)
         if delta.reasoning:
@@ -156,15 +190,16 @@ class ResponsesEncoder:
     def _write(self, kind: str, text: str, *, logprobs: Mapping[str, Any] | None = None) -> None:
         if self._kind != kind:
             self._close()
-            if kind == "message":
-                self._open(kind, {"role": "assistant", "content": []})
-                self._part("added", {"type": "output_text", "text": "", "annotations": [], "logprobs": []})
-            else:
-                self._open(kind, {"summary": [], "content": []})
+            begun: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
+            self._open(kind, {**begun, "content": []})
+        if kind == "message" and self._part is None:
+            self._part = dict(_EMPTY_PART)
+            self._part_at = len(self._items[self._at].get("content") or [])
+            self._emit_part("added", self._part)
         self._text.append(text)
         if kind == "message":
             probs = list((logprobs or {}).get("content") or ())
-            self._emit_here(_TEXT_DELTA, content_index=0, delta=text, logprobs=probs)
+            self._emit_here(_TEXT_DELTA, content_index=self._part_at, delta=text, logprobs=probs)
         elif kind == "function_call":
             self._emit_here("response.function_call_arguments.delta", delta=text)
         else:
@@ -172,39 +207,97 @@ class ResponsesEncoder:
 
     def _open(self, kind: str, fields: Mapping[str, Any]) -> None:
         prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}[kind]
-        item = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress", **fields}
-        self._items.append(item)
-        self._kind = kind
-        self._text = []
-        self._emit("response.output_item.added", output_index=len(self._items) - 1, item=dict(item))
+        item = {
+            "id": f"{prefix}{OWN_ITEM}{uuid.uuid4().hex}",
+            "type": kind,
+            "status": "in_progress",
+            **fields,
+        }
+        self._write_item(max(self._items, default=-1) + 1, item)
+        self._emit("response.output_item.added", output_index=self._at, item=dict(item))
+
+    def _write_item(self, index: int, item: dict[str, Any]) -> None:
+        self._items[index] = item
+        self._at, self._kind, self._part, self._text = index, str(item.get("type")), None, []
 
     def _close(self) -> None:
         """End the item that is being written, if there is one."""
         kind, self._kind = self._kind, None
         if kind is None:
             return
-        item, text = self._items[-1], "".join(self._text)
+        item, text = self._items[self._at], "".join(self._text)
         item["status"] = "completed"
-        if kind == "message" and self._text:
-            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-            item["content"] = [part]
-            self._emit_here("response.output_text.done", content_index=0, text=text, logprobs=[])
-            self._part("done", part)
+        if kind == "message" and self._part is not None:
+            part = {**self._part, "text": text}
+            item["content"] = [*(item.get("content") or []), part]
+            self._emit_here("response.output_text.done", content_index=self._part_at, text=text, logprobs=[])
+            self._emit_part("done", part)
         elif kind == "function_call":
             item["arguments"] = text
             self._emit_here("response.function_call_arguments.done", name=item["name"], arguments=text)
-        elif kind == "reasoning":
+        elif kind == "reasoning" and self._text:
             item["content"] = [{"type": "reasoning_text", "text": text}]
             self._emit_here("response.reasoning_text.done", content_index=0, text=text)
-        self._emit("response.output_item.done", output_index=len(self._items) - 1, item=dict(item))
+        self._emit("response.output_item.done", output_index=self._at, item=dict(item))
+
+    # ------------------------------------------------------------------ a server's own events
+
+    def _servers_last(self, live: LiveSession) -> dict[str, Any] | None:
+        """Return the last event of a server that wrote the whole answer; None for any other answer."""
+        last = last_chunk(live)
+        cut = finish_reason(live) in _INCOMPLETE
+        return last if type(last) is dict and (last["type"] == "response.incomplete") == cut else None
+
+    def _pass_on(self, event: dict[str, Any]) -> None:
+        """Give a server's event to the application, with the next number where its own is taken."""
+        given = event.get("sequence_number")
+        if type(given) is int and given < self._number:
+            event = {**event, "sequence_number": self._number}
+        self._number = max(self._number, given if type(given) is int else 0) + 1
+        self._begun = True
+        self._out.append(event)
+
+    def _follow(self, event: Mapping[str, Any]) -> None:
+        """Note where the answer stands after a server's event, so that another writer can go on there."""
+        kind, index = event.get("type"), event.get("output_index")
+        response, item, part, text = (event.get(name) for name in ("response", "item", "part", "delta"))
+        if isinstance(response, dict):
+            self._base |= {k: v for k, v in response.items() if k not in ("status", "output", "usage")}
+        if type(index) is not int:
+            return
+        if kind == "response.output_item.done" and isinstance(item, dict):
+            self._items[index] = dict(item)
+            self._kind = None if index == self._at else self._kind
+        elif kind == "response.output_item.added" and isinstance(item, dict):
+            self._write_item(index, dict(item))
+        elif kind in _ITEM_OF and index not in self._items:  # the server has not announced the item
+            made = {"id": event.get("item_id"), "type": _ITEM_OF[str(kind)], "status": "in_progress"}
+            self._write_item(index, {**made, "role": "assistant", "content": []})
+        if index != self._at:
+            return
+        at = event.get("content_index")
+        if kind in (_TEXT_DELTA, "response.content_part.added") and (
+            self._part is None or at != self._part_at
+        ):
+            self._part = dict(part) if isinstance(part, dict) else dict(_EMPTY_PART)
+            self._part_at, self._text = at if type(at) is int else 0, []
+        elif kind == "response.content_part.done" and isinstance(part, dict):
+            item = self._items[index]
+            item["content"] = [*(item.get("content") or []), part]
+            self._part, self._text = None, []
+        if kind in _ITEM_OF and isinstance(text, str):
+            self._text.append(text)
+
+    def _filled(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        return {**response, "output": self._output()}
 
     # ------------------------------------------------------------------ events
 
-    def _part(self, step: str, part: Mapping[str, Any]) -> None:
-        self._emit_here(f"response.content_part.{step}", content_index=0, part=part)
+    def _emit_part(self, step: str, part: Mapping[str, Any]) -> None:
+        self._emit_here(f"response.content_part.{step}", content_index=self._part_at, part=part)
 
     def _emit_here(self, kind: str, **fields: Any) -> None:
-        self._emit(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
+        self._emit(kind, item_id=self._items[self._at].get("id"), output_index=self._at, **fields)
 
     def _emit(self, kind: str, **fields: Any) -> None:
         event = {"type": kind, "sequence_number": self._number, **fields}
@@ -219,13 +312,14 @@ class ResponsesEncoder:
         """Return the event for a piece of the message that is being written."""
         like, number = self._text_delta, self._number
         self._number += 1
-        if like is None or like.item_id != self._items[-1]["id"]:
+        item_id = self._items[self._at].get("id")
+        if like is None or like.item_id != item_id or like.content_index != self._part_at:
             self._text_delta = like = ResponseTextDeltaEvent.construct(
                 type=_TEXT_DELTA,
                 sequence_number=number,
-                item_id=self._items[-1]["id"],
-                output_index=len(self._items) - 1,
-                content_index=0,
+                item_id=item_id,
+                output_index=self._at,
+                content_index=self._part_at,
                 delta=text,
                 logprobs=[],
             )
@@ -234,7 +328,10 @@ class ResponsesEncoder:
         return made
 
     def _response(self, status: str) -> dict[str, Any]:
-        return {**self._base, "status": status, "output": [dict(item) for item in self._items]}
+        return {**self._base, "status": status, "output": self._output()}
+
+    def _output(self) -> list[dict[str, Any]]:
+        return [dict(self._items[index]) for index in sorted(self._items)]
 
 
 def _detail(details: object, name: str) -> int:
@@ -244,4 +341,6 @@ def _detail(details: object, name: str) -> int:
 
 
 def _line(event: Mapping[str, Any]) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+    kind = event.get("type")
+    named = f"event: {kind}\n" if isinstance(kind, str) and kind.isprintable() else ""
+    return f"{named}data: {json.dumps(event)}\n\n".encode()

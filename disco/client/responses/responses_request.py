@@ -11,10 +11,12 @@ from typing import Any
 
 from disco.errors import NoEndpointError
 
-__all__ = ["RESPONSE_ID", "chat_body"]
+__all__ = ["OWN_ITEM", "RESPONSE_ID", "chat_body", "server_body"]
 
 RESPONSE_ID = "resp_disco_"
 """The start of the id of every response made here, so that a later reference to the response is recognised."""
+OWN_ITEM = "_disco_"
+"""A part of the id of every item made here, which no server knows."""
 
 # Parameters with the same name and meaning in a chat.
 _SAME = frozenset(
@@ -57,6 +59,24 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any] | None:
         return _chat_body(body)
     except _NotAChat:
         return None
+
+
+def server_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body for a server's own `/responses`: without `stream`, and without references to disco's items.
+
+    A server looks up the reasoning items of its input by their ids, and refuses those that it did not write.
+    """
+    asked = {name: value for name, value in body.items() if name != "stream"}
+    if isinstance(asked.get("input"), list):
+        asked["input"] = [made for item in asked["input"] if (made := _for_server(item)) is not None]
+    return asked
+
+
+def _for_server(item: Any) -> Any:
+    """Return an item of the input as a server may get it; None for an item to leave out."""
+    if not isinstance(item, dict) or OWN_ITEM not in str(item.get("id")):
+        return item
+    return None if item.get("type") == "reasoning" else {k: v for k, v in item.items() if k != "id"}
 
 
 def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from disco.request import Prefix, Request
 
 __all__ = [
     "LADDER",
+    "RESPONSES",
     "Call",
     "Continuation",
     "Method",
@@ -27,6 +28,7 @@ __all__ = [
     "completions_body",
     "completions_call",
     "continue_call",
+    "responses_call",
     "stop_texts",
     "used_up",
 ]
@@ -37,6 +39,7 @@ LADDER: tuple[Method, ...] = ("flags", "completions", "prefix", "trailing")
 """The methods a probe tries, most dependable first."""
 
 APPLY_TEMPLATE = "apply-template"
+RESPONSES = "/responses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class Call:
         method: how the call continues an answer; None where it begins one.
         repeats_from: the position in the prefix from which the reply repeats it, where it was told to.
         new_tokens: how many tokens of the reply may be new, where its own limit allows more; None: any number.
+        otherwise: the call for a server that has no such path.
     """
 
     path: str
@@ -140,11 +144,18 @@ class Call:
     method: str | None = None
     repeats_from: int | None = None
     new_tokens: int | None = None
+    otherwise: Call | None = None
 
 
 def chat_call(request: Request) -> Call:
     """Return the call that sends the request unchanged, streamed."""
     return Call("/chat/completions", chat_body(request, Prefix(), request.messages))
+
+
+def responses_call(request: Request, body: Mapping[str, Any]) -> Call:
+    """Return the call that sends the body of a `/responses` request as it is, streamed."""
+    asked = {**body, "model": request.model, "stream": True}
+    return Call(RESPONSES, asked, otherwise=chat_call(request))
 
 
 def chat_body(

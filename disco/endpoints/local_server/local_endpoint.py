@@ -180,7 +180,12 @@ class LocalServerEndpoint(OpenAIEndpoint):
         if limit is not None:
             params["max_tokens"] = limit
         return replace(
-            request, model=self.served_model or "", params=params, extra_headers=None, extra_query=None
+            request,
+            model=self.served_model or "",
+            params=params,
+            extra_headers=None,
+            extra_query=None,
+            responses=None,
         )
 
     async def introduce(self) -> None:

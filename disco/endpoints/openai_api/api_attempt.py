@@ -11,7 +11,7 @@ import httpx2
 import openai
 from openai.types.chat import ChatCompletionChunk
 
-from disco.endpoints.continuation.methods import Call, used_up
+from disco.endpoints.continuation.methods import RESPONSES, Call, used_up
 from disco.endpoints.continuation.probe import ProbeMeter
 from disco.endpoints.continuation.rendering import CannotContinueError
 from disco.endpoints.continuation.seam import SeamMismatchError
@@ -23,14 +23,11 @@ from disco.endpoints.openai_api.chunk_reader import (
     ChunkReader,
     CompletionReader,
 )
-from disco.endpoints.openai_api.chunk_repair import (
-    MalformedChunkError,
-    ServerReportedError,
-    document_as_event,
-)
+from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_tokens, exhaust, pieces
-from disco.endpoints.openai_api.sdk_client import capped
-from disco.endpoints.openai_api.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLargeError
+from disco.endpoints.openai_api.response_reader import ResponseReader
+from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
+from disco.endpoints.openai_api.whole_documents import events_of_document
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
 from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
 from disco.request import Prefix, Request
@@ -42,6 +39,7 @@ _TAIL_S = 1.0
 # For the few bytes between [DONE] and the end of the body: once they are read, the connection can be reused.
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 class ServerAttempt(Attempt):
@@ -54,12 +52,14 @@ class ServerAttempt(Attempt):
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         meter: what `prepare` has used to prove that the server continues.
         hides_logprobs: the application did not ask for the log probabilities that the call asks for.
+        on_missing: called when the server has turned out to lack the path of the call.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_prefix", "_prepare", "_request"),
+        *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_on_missing", "_prefix", "_prepare"),
+        *("_request",),
         *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
         *("_reader", "_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
@@ -74,6 +74,7 @@ class ServerAttempt(Attempt):
         prepare: Callable[[], Awaitable[Call]],
         meter: ProbeMeter,
         hides_logprobs: bool = False,
+        on_missing: Callable[[], object] = lambda: None,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
         self._client = client
@@ -83,6 +84,7 @@ class ServerAttempt(Attempt):
         self._prepare = prepare
         self._meter = meter
         self._hides_logprobs = hides_logprobs
+        self._on_missing = on_missing
         self._on_close = on_close
         self._splitter = EventSplitter()
 
@@ -92,7 +94,7 @@ class ServerAttempt(Attempt):
         self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
         self._body: AsyncGenerator[bytes, None] | None = None
-        self._document: bytes | None = None  # the answer, if it came as one document
+        self._document: list[bytes] | None = None  # the answer's events, if it came as one document
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
@@ -178,7 +180,7 @@ class ServerAttempt(Attempt):
                 if self._call is None:
                     self._call = await self._prepare()
                 if self._meter.waited == waited:
-                    await self._open(self._call)
+                    await self._open_either(self._call)
             if opening.cancelled_caught:
                 raise StopAsyncIteration
             if self._response is None:
@@ -208,7 +210,7 @@ class ServerAttempt(Attempt):
         except StopAsyncIteration:
             self._wire.ended()
             self._over = self._eof = True
-            events = self._last_event() if self._document is None else [self._document]
+            events = self._last_event() if self._document is None else self._document
         except httpx2.HTTPError:
             if reader.finish_reason is None:
                 raise
@@ -223,6 +225,22 @@ class ServerAttempt(Attempt):
         self._over = self._over or self._spliced.is_cut
         return deltas
 
+    async def _open_either(self, call: Call) -> None:
+        """Make the call, or the other one where the server has no such path."""
+        try:
+            await self._open(call)
+        except openai.APIStatusError as error:
+            if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
+                raise
+            self._call = call.otherwise
+            try:
+                await self._open(call.otherwise)
+            except openai.APIStatusError as again:
+                if again.status_code == error.status_code:
+                    raise error from None  # it is not the path that the server lacks: the model, perhaps
+                raise
+            self._on_missing()
+
     async def _open(self, call: Call) -> None:
         """Send the request and wait for the response's headers."""
         if self._prefix:
@@ -231,8 +249,11 @@ class ServerAttempt(Attempt):
         choices = request.params.get("n")
         if call.path == "/completions":
             self._reader = CompletionReader()
-        elif isinstance(choices, int) and choices > 1:
-            self._reader = ChatReader(choices, hides_logprobs=self._hides_logprobs)
+        elif call.path == RESPONSES:
+            self._reader = ResponseReader()
+        else:
+            several = choices if isinstance(choices, int) and choices > 1 else 1
+            self._reader = ChatReader(several, hides_logprobs=self._hides_logprobs)
         # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
@@ -263,35 +284,9 @@ class ServerAttempt(Attempt):
             raise
         self._response = cast("httpx2.Response", response)
         self._wire.streams(self._response)
-        self._document = await self._document_of(self._response)
+        of_responses = isinstance(self._reader, ResponseReader)
+        self._document = await events_of_document(self._response, name=self._name, of_responses=of_responses)
         self._body = pieces(self._response) if self._document is None else _nothing()
-
-    async def _document_of(self, response: httpx2.Response) -> bytes | None:
-        """Return the event for an answer that came as one JSON document; None for an event stream.
-
-        Raises:
-            ServerReportedError: the document is an error object.
-            EndpointFailure: the response is neither.
-        """
-        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type == "text/html":
-            raise error_mapping.garbage("answered with a web page", response, name=self._name)
-        if content_type != "application/json":
-            return None
-        capped(response, MAX_EVENT_BYTES)
-        await response.aread()
-        try:
-            body = json.loads(response.content)
-        except (ValueError, RecursionError):
-            body = None
-        if isinstance(body, dict) and body.get("error"):
-            raise ServerReportedError(body["error"])
-        event = document_as_event(body)
-        if event is None:
-            raise error_mapping.garbage(
-                "answered with one JSON document that is no completion", response, name=self._name
-            )
-        return event
 
     def _last_event(self) -> list[bytes]:
         """Return the data after the last empty line, if it is a whole event."""
@@ -340,7 +335,8 @@ class ServerAttempt(Attempt):
                 error = error_mapping.wrap_transport(error, self._response.request)
         key = getattr(self._client, "api_key", None)
         secrets = (key,) if isinstance(key, str) else ()
-        asked = (self._request.messages, self._request.params, self._prefix.text)
+        request = self._request
+        asked = (request.messages, request.params, request.responses, self._prefix.text)
         failure = error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
         if self._is_instructed and failure.kind.is_callers_fault:
             # The instruction is refused, not the application's request.

@@ -19,6 +19,7 @@ from disco.endpoints.continuation.methods import (
     chat_call,
     completions_call,
     continue_call,
+    responses_call,
 )
 from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocabulary
 from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, rendered_head
@@ -71,7 +72,8 @@ class OpenAIEndpoint(Endpoint):
 
     place: Literal["server"] = "server"
 
-    # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url.
+    # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
+    # (base_url, model) of those that have no `/responses`.
     def __init__(
         self,
         *,
@@ -89,6 +91,7 @@ class OpenAIEndpoint(Endpoint):
         self._context_tokens = context_tokens
         self._logp = logp
         self._attempts: set[ServerAttempt] = set()
+        self._without_responses: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
@@ -173,6 +176,9 @@ class OpenAIEndpoint(Endpoint):
         given = request.params
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         hides_logprobs = self._logp and "logp" in wants and not asked and given.get("n") in (None, 1)
+        key = self._url.text, request.model
+        if hides_logprobs or key in self._without_responses:
+            request = replace(request, responses=None)
 
         meter = ProbeMeter()
 
@@ -191,6 +197,7 @@ class OpenAIEndpoint(Endpoint):
             prepare=prepare,
             meter=meter,
             hides_logprobs=hides_logprobs,
+            on_missing=lambda: self._without_responses.add(key),
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)
@@ -198,7 +205,8 @@ class OpenAIEndpoint(Endpoint):
 
     async def _call(self, request: Request, prefix: Prefix, meter: ProbeMeter) -> Call:
         if not prefix:
-            return chat_call(request)
+            asked = request.responses
+            return chat_call(request) if asked is None else responses_call(request, asked)
         if prefix.ids and not prefix.withheld and prefix.vocabulary == self.vocabulary(request.model):
             return ids_call(request, prefix, await rendered_head(self._client, request))
         model = request.model

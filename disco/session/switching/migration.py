@@ -11,7 +11,7 @@ from math import inf
 
 from disco.plan import Candidate, Migration, Plan
 from disco.playback import last_word_start
-from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
 from disco.session.session_config import Role, RunningMigration, SessionConfig
@@ -238,7 +238,7 @@ class MigrationControl:
         the expected duration after the decision.
         """
         moving = self.moving
-        if moving is None or not (self._config.streams and moving.beyond and self.source.active):
+        if moving is None or not (self._config.streams and is_content(moving.beyond) and self.source.active):
             return inf
         if self._config.pace_tps is None:
             return moving.decided_at + self._margin * moving.expected_s

@@ -147,8 +147,13 @@ def _streams(request: tuple[str, dict[str, str], Any]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
-    """Serve `scripts`, one for each request, the last for all further ones."""
+async def scripted_server(
+    *scripts: Sequence[Step], has_responses: bool = True
+) -> AsyncIterator[ScriptedServer]:
+    """Serve `scripts`, one for each request, the last for all further ones.
+
+    Without `/responses`, a request for it takes no script and is not noted.
+    """
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     server = ScriptedServer(f"http://127.0.0.1:{port}/v1")
@@ -158,6 +163,9 @@ async def scripted_server(*scripts: Sequence[Step]) -> AsyncIterator[ScriptedSer
         buffer, stays = b"", True
         while stays:
             request, buffer = await _read_request(connection, buffer, server)
+            if "/responses" in request[0] and not has_responses:
+                stays = await _play(connection, answer(b"{}", status="404 Not Found"), server)
+                continue
             server.requests.append(request)
             server.asked.set()
             script = left.pop(0) if len(left) > 1 else left[0]

@@ -125,8 +125,9 @@ def serving(make: Callable[..., AsyncDisco], **options: Any) -> Iterator[Served]
 
 
 @contextlib.contextmanager
-def upstream(*scripts: Any) -> Iterator[ScriptedServer]:
+def upstream(*scripts: Any, has_responses: bool = True) -> Iterator[ScriptedServer]:
     """The scripted server in a loop of its own. It answers the warm-up before it plays the first script."""
-    scripted = scripted_server(answer(b'{"object":"list","data":[]}'), *scripts)
+    listed = answer(b'{"object":"list","data":[]}')
+    scripted = scripted_server(listed, *scripts, has_responses=has_responses)
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(scripted) as server:
         yield server

@@ -1,0 +1,102 @@
+"""Reads the events of the Responses API into deltas; every event reaches the application through a delta's `raw`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from disco.endpoints.openai_api.chunk_reader import ChunkReader
+from disco.endpoints.openai_api.chunk_repair import ServerReportedError, json_object, usage_from
+from disco.events import Delta, DeltaKind
+
+__all__ = ["TEXT_DELTA", "ResponseReader", "field_of"]
+
+TEXT_DELTA = "response.output_text.delta"
+_REASONING_DELTAS = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+# Content that only `raw` has: it does not continue a text, so an answer with it is not migrated.
+_OPAQUE_DELTAS = (
+    "response.function_call_arguments.delta",
+    "response.custom_tool_call_input.delta",
+    "response.refusal.delta",
+)
+_ENDS = ("response.completed", "response.incomplete")
+_NO_CONTENT_ITSELF = ("message", "reasoning")  # items that begin empty
+
+
+class ResponseReader(ChunkReader):
+    """Reads events such as `response.output_text.delta`. `raw` of a delta is the event: a dict, its JSON.
+
+    The last event becomes no delta: it is kept in `finish_raw`.
+    """
+
+    # Mutable: all attributes, by `read`.
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = False  # whether the answer calls a function
+
+    def _read(self, events: list[bytes], deltas: list[Delta]) -> None:
+        for data in events:
+            event = json_object(data)
+            if event is None or self.done:
+                self.done = True
+                return
+            kind = event.get("type")
+            if kind in _ENDS:
+                self._end(event)
+            elif kind in ("error", "response.failed"):
+                raise ServerReportedError(field_of(event.get("response"), "error") or event)
+            elif (delta := self._delta(kind, event)) is not None:
+                self.tokens += delta.tokens
+                deltas.append(delta)
+
+    def _delta(self, kind: object, event: dict[str, Any]) -> Delta | None:
+        """Return the delta of an event that is not the last; None for half a character."""
+        text = event.get("delta")
+        if kind in (TEXT_DELTA, *_REASONING_DELTAS) and isinstance(text, str) and text:
+            if self._halves or not text.isascii():
+                text = self._halves.joined({str(kind): text}, 0, ends=False)[str(kind)]
+                if not text:
+                    return None
+            if kind == TEXT_DELTA:
+                return Delta(text, raw=event)
+            return Delta("", 1, DeltaKind.REASONING, raw=event, reasoning=text)
+        if self._is_content(kind, event):
+            return Delta("", 1, DeltaKind.TOOL, raw=event)
+        return Delta("", 0, DeltaKind.ROLE, raw=event)
+
+    def _is_content(self, kind: object, event: Mapping[str, Any]) -> bool:
+        if kind in _OPAQUE_DELTAS:
+            return bool(event.get("delta"))
+        item = event.get("item")
+        item_kind = field_of(item, "type")
+        if kind == "response.output_item.added":
+            self._calls = self._calls or item_kind == "function_call"
+            return item_kind not in _NO_CONTENT_ITSELF
+        # A whole message whose text no earlier event had.
+        return kind == "response.output_item.done" and not self.tokens and bool(field_of(item, "content"))
+
+    def _end(self, event: dict[str, Any]) -> None:
+        response = event.get("response")
+        counted = field_of(response, "usage")
+        if isinstance(counted, Mapping):
+            self.usage = usage_from(
+                {
+                    "prompt_tokens": counted.get("input_tokens"),
+                    "completion_tokens": counted.get("output_tokens"),
+                    "prompt_tokens_details": counted.get("input_tokens_details"),
+                }
+            )
+        if event["type"] == "response.incomplete":
+            why = field_of(field_of(response, "incomplete_details"), "reason")
+            self.finish_reason = "content_filter" if why == "content_filter" else "length"
+        else:
+            self.finish_reason = "tool_calls" if self._calls else "stop"
+        self.finish_raw = event
+        self.done = True
+
+
+def field_of(value: object, name: str) -> Any:
+    """Return a field of a JSON object; None for any other value."""
+    return value.get(name) if isinstance(value, Mapping) else None
