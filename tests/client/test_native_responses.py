@@ -199,10 +199,6 @@ async def test_a_refused_request_raises_what_the_sdk_raises(reply):
     "event",
     [
         {"type": "error", "code": "server_error", "message": "overloaded"},
-        {
-            "type": "response.failed",
-            "response": response(error={"code": "server_error", "message": "overloaded"}),
-        },
         {"error": {"code": "server_error", "message": "overloaded"}},
     ],
 )
@@ -213,6 +209,23 @@ async def test_a_failure_that_the_server_reports_is_raised_where_no_endpoint_can
             await one.responses.create(**ASKED)
     assert caught.value.code == "server_error"
     assert caught.value.partial_text == "The sea"
+
+
+async def test_a_failed_response_is_the_answer_where_no_endpoint_can_take_over():
+    told = {"error": {"code": "server_error", "message": "overloaded"}, "status": "failed"}
+    events = [*written()[:6], {"type": "response.failed", "sequence_number": 6, "response": response(**told)}]
+    _, one = asking(saying(events), local=None, budget={"server_usd": 1, "window_s": 60})
+    async with one:
+        got = [event async for event in await one.responses.create(**ASKED, stream=True)]
+        whole = await one.responses.create(**ASKED)
+        raw = await one.responses.with_raw_response.create(**ASKED, stream=True)
+        lines = [line async for line in raw.http_response.aiter_lines() if line.startswith("data: ")]
+    assert [seen(event) for event in got] == events
+    assert [json.loads(line.removeprefix("data: ")) for line in lines] == events
+    assert whole.to_dict() == events[-1]["response"]
+    _, one = asking(saying(events))
+    async with one:  # and the device takes over
+        assert (await one.responses.create(**ASKED)).output_text == SAID
 
 
 def test_a_server_is_not_asked_about_items_that_disco_made():

@@ -158,6 +158,10 @@ class Encoder(Protocol):
         """Return the whole answer as one JSON document, for a request without a stream."""
         ...
 
+    def ends_with(self, error: Exception) -> bool:
+        """Return whether the API tells of this error in its answer; then `end`, `last_objects` and `document` do."""
+        ...
+
 
 async def document(live: LiveSession, encoder: Encoder) -> bytes:
     """Wait for the whole answer and return it as a JSON document.
@@ -165,7 +169,13 @@ async def document(live: LiveSession, encoder: Encoder) -> bytes:
     Raises:
         Exception: the error that ended the answer, with `partial_text` and `route` on it.
     """
-    return encoder.document(await Reading(live, []).rest(), live)
+    try:
+        deltas = await Reading(live, []).rest()
+    except Exception as error:
+        if not encoder.ends_with(error):
+            raise
+        deltas = []
+    return encoder.document(deltas, live)
 
 
 class EventStream(httpx2.AsyncByteStream):
@@ -179,7 +189,11 @@ class EventStream(httpx2.AsyncByteStream):
     @classmethod
     async def begin(cls, live: LiveSession, encoder: Encoder) -> Self:
         """Wait for the first text. An error before it is raised here, not inside the stream."""
-        first = await read(live)
+        try:
+            first = await read(live)
+        except Exception as error:
+            encoder.ends_with(error)  # takes from the error what only an answer with a beginning could tell
+            raise
         return cls(live, encoder, first)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -189,6 +203,10 @@ class EventStream(httpx2.AsyncByteStream):
                 yield encoder.batch(batch)
             if not reading.was_cancelled:
                 yield encoder.end(self.live)
+        except Exception as error:
+            if not encoder.ends_with(error):
+                raise
+            yield encoder.end(self.live)
         finally:
             self.live.cancel()
 
@@ -201,7 +219,13 @@ class EventStream(httpx2.AsyncByteStream):
         encoder, reading = self._encoder, self._reading
         made: list[Any] = []
         while not made and not reading.is_over:
-            if deltas := await reading.next():
+            try:
+                deltas = await reading.next()
+            except Exception as error:
+                if not encoder.ends_with(error):
+                    raise
+                return encoder.last_objects(self.live)
+            if deltas:
                 made = encoder.objects(deltas)
             elif not reading.was_cancelled:
                 made = encoder.last_objects(self.live)
@@ -268,6 +292,11 @@ class ChatEncoder:
         """Return the `chat.completion`."""
         answer = whole_answer(live, self._chunks, deltas)
         return answer.model_dump_json(exclude_unset=True).encode()
+
+    def ends_with(self, error: Exception) -> bool:
+        """Return False: a chat has no such end."""
+        del error
+        return False
 
 
 def _event(chunk: ChatCompletionChunk) -> bytes:

@@ -18,6 +18,7 @@ from disco.client.chat.answer_stream import answer_usage, finish_reason, last_ch
 from disco.client.live_driver import LiveSession
 from disco.client.responses.responses_request import OWN_ITEM, RESPONSE_ID
 from disco.endpoints.openai_api.chunk_template import remade
+from disco.endpoints.openai_api.error_mapping import FAILED_EVENT
 from disco.events import Delta, DeltaKind
 
 __all__ = ["ResponsesEncoder"]
@@ -76,6 +77,8 @@ class ResponsesEncoder:
         self._text: list[str] = []  # the text, arguments or reasoning of the part or item so far
         self._call: int | None = None  # the model's index of the call being written
         self._begun = False  # whether there was an event
+        self._is_own = False  # whether any was made here
+        self._failed: dict[str, Any] | None = None  # the server's event that says why it gave up
         self._number = 0
         self._out: list[dict[str, Any]] = []
         self._text_delta: ResponseTextDeltaEvent | None = (
@@ -109,6 +112,13 @@ class ResponsesEncoder:
     def last_objects(self, live: LiveSession) -> list[Any]:
         """As `end`: the content of the events' JSON."""
         return self._last_steps(live)
+
+    def ends_with(self, error: Exception) -> bool:
+        """See `Encoder`: a server's `response.failed` ends an answer of which all is the server's."""
+        event = vars(error).pop(FAILED_EVENT, None)
+        if type(event) is dict and isinstance(event.get("response"), dict) and not self._is_own:
+            self._failed = event
+        return self._failed is not None
 
     def _steps(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
         for delta in deltas:
@@ -161,6 +171,7 @@ class ResponsesEncoder:
     # ------------------------------------------------------------------ deltas
 
     def _begin(self) -> None:
+        self._is_own = True
         if not self._begun:
             self._begun = True
             for step in ("created", "in_progress"):
@@ -244,6 +255,8 @@ class ResponsesEncoder:
 
     def _servers_last(self, live: LiveSession) -> dict[str, Any] | None:
         """Return the last event of a server that wrote the whole answer; None for any other answer."""
+        if self._failed is not None:
+            return self._failed
         last = last_chunk(live)
         cut = finish_reason(live) in _INCOMPLETE
         return last if type(last) is dict and (last["type"] == "response.incomplete") == cut else None

@@ -328,7 +328,7 @@ class ServerAttempt(Attempt):
             return EndpointFailure(FailureKind.BAD_REQUEST, error)
         if self._response is not None:
             if isinstance(error, ServerReportedError):
-                error = error_mapping.stream_error(error.body, self._response.request)
+                error = error_mapping.stream_error(error.body, self._response.request, error.event)
             elif isinstance(error, MalformedChunkError | EventTooLargeError | httpx2.DecodingError):
                 return error_mapping.garbage(f"sent {error} in its stream", self._response, name=self._name)
             elif isinstance(error, httpx2.HTTPError | httpx2.StreamError):

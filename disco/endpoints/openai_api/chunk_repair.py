@@ -39,11 +39,13 @@ class ServerReportedError(Exception):
 
     Attributes:
         body: the error object.
+        event: the event `response.failed` that carried it, where the server was asked by `/responses`.
     """
 
-    def __init__(self, body: object) -> None:
+    def __init__(self, body: object, event: object = None) -> None:
         super().__init__("error object in stream")
         self.body = body
+        self.event = event
 
 
 def json_object(data: bytes) -> dict[str, Any] | None:

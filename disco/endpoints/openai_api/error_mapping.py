@@ -21,6 +21,7 @@ import openai
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 
 __all__ = [
+    "FAILED_EVENT",
     "failure_from",
     "garbage",
     "incomplete",
@@ -148,12 +149,25 @@ def wrap_transport(error: Exception, request: httpx2.Request | None) -> openai.O
     return wrapped
 
 
-def stream_error(body: object, request: httpx2.Request) -> openai.APIError:
-    """Return the exception that the SDK raises for an error object in the middle of a stream."""
+FAILED_EVENT = "_failed_event"
+"""The attribute of an error that holds the event `response.failed`; it is removed before the error is raised."""
+
+
+def stream_error(body: object, request: httpx2.Request, event: object = None) -> openai.APIError:
+    """Return the exception that the SDK raises for an error object in the middle of a stream.
+
+    Args:
+        body: the error object.
+        request: the request that was sent.
+        event: see `ServerReportedError`.
+    """
     message = body.get("message") if isinstance(body, Mapping) else None
     if not message or not isinstance(message, str):
         message = "An error occurred during streaming"
-    return openai.APIError(message=message, request=request, body=body)
+    error = openai.APIError(message=message, request=request, body=body)
+    if event is not None:
+        setattr(error, FAILED_EVENT, event)
+    return error
 
 
 def garbage(what: str, response: httpx2.Response, *, name: str) -> EndpointFailure:

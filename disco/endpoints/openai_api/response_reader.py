@@ -45,8 +45,10 @@ class ResponseReader(ChunkReader):
             kind = event.get("type")
             if kind in _ENDS:
                 self._end(event)
-            elif kind in ("error", "response.failed"):
-                raise ServerReportedError(field_of(event.get("response"), "error") or event)
+            elif kind == "error":
+                raise ServerReportedError(event)
+            elif kind == "response.failed":
+                raise ServerReportedError(field_of(event.get("response"), "error"), event)
             elif (delta := self._delta(kind, event)) is not None:
                 self.tokens += delta.tokens
                 deltas.append(delta)
