@@ -57,8 +57,8 @@ class Delta:
         tokens: the number of tokens; 1 where a server does not report it.
         kind: what the delta contains.
         ids: token ids where the endpoint knows them.
-        raw: the server's chunk, passed from the endpoint to the client unread, so that an application gets it
-            unchanged. None where the endpoint has no such chunk (local, simulated).
+        raw: the server's chunk (of `/responses`: its event, a dict), passed from the endpoint to the client unread, so
+            that an application gets it unchanged. None where the endpoint has no such chunk (local, simulated).
         logprobs: `ChoiceLogprobs`-shaped dict where the application asked for it.
         logp: log probability (natural) of each token under its model, for disco's own use; None where it was not
             asked for (`StartAttempt.wants`) or is not known.

@@ -48,8 +48,8 @@ def written(words=WORDS, *, ends="completed"):
         {"type": "response.output_item.added", "output_index": 0, "item": MESSAGE},
         {"type": "response.content_part.added", **here, "part": PART},
         *(
-            {"type": "response.output_text.delta", **here, "delta": text, "logprobs": [], "obfuscation": "x"}
-            for text in texts
+            {"type": "response.output_text.delta", **here, "delta": text, "logprobs": [], **extra}
+            for text, extra in zip(texts, [{"obfuscation": "x"}, *[{}] * len(texts)], strict=False)
         ),
         {"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []},
         {"type": "response.content_part.done", **here, "part": part},

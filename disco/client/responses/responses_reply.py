@@ -41,6 +41,8 @@ _ECHOED: Mapping[str, Any] = {
 _TEXT = DeltaKind.TEXT
 _TEXT_DELTA = "response.output_text.delta"
 _EMPTY_PART: Mapping[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+# The fields of an event with a piece of text, where the server adds none of its own.
+_PIECE = {"type", "sequence_number", "item_id", "output_index", "content_index", "delta", "logprobs"}
 # Events with a piece of an item, and the item's kind.
 _ITEM_OF: Mapping[str, str] = {
     _TEXT_DELTA: "message",
@@ -97,8 +99,19 @@ class ResponsesEncoder:
         """As `batch`: models for pieces of text, which are most of the events, and dicts for the others."""
         made: list[Any] = []
         for delta in deltas:
-            plain = delta.kind is _TEXT and delta.logprobs is None and type(delta.raw) is not dict
-            if plain and delta.text and self._kind == "message" and self._part is not None:
+            raw = delta.raw
+            if (
+                delta.kind is _TEXT
+                and delta.text
+                and self._kind == "message"
+                and self._part is not None
+                and delta.logprobs is None
+                and (type(raw) is not dict or self._goes_on(raw))
+            ):
+                if type(raw) is dict:
+                    self._number = max(self._number, raw["sequence_number"])
+                else:
+                    self._is_own = True
                 self._text.append(delta.text)
                 made.append(self._text_model(delta.text))
             else:
@@ -300,6 +313,18 @@ class ResponsesEncoder:
             self._part, self._text = None, []
         if kind in _ITEM_OF and isinstance(text, str):
             self._text.append(text)
+
+    def _goes_on(self, event: Mapping[str, Any]) -> bool:
+        """Return whether a server's event is a plain piece of text of the part that is being written."""
+        return (
+            event.keys() == _PIECE
+            and event["type"] == _TEXT_DELTA
+            and event["logprobs"] == []
+            and type(event["sequence_number"]) is int
+            and event["output_index"] == self._at
+            and event["content_index"] == self._part_at
+            and event["item_id"] == self._items[self._at].get("id")
+        )
 
     def _filled(self, response: Mapping[str, Any]) -> dict[str, Any]:
         return {**response, "output": self._output()}
