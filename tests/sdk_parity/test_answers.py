@@ -54,6 +54,13 @@ async def test_details_of_the_usage_are_not_lost(kinds, alone):
         assert usage.output_tokens_details.reasoning_tokens == 5
 
 
+@pytest.mark.parametrize("name", ["response", "streamed response", "next response"])
+async def test_responses_are_the_servers_own_where_a_local_model_is_behind(kinds, name):
+    """S9: ids, usage, extra fields; the next one may refer to the first."""
+    plain, ours = await both(kinds, CALLS[name], ours=behind())
+    assert facts(ours.value) == facts(plain.value)
+
+
 @pytest.mark.parametrize("name", ["whole", "streamed"])
 async def test_a_document_is_an_answer_to_a_streamed_request_where_a_local_model_is_behind(kinds, name):
     """S5: the server, or a mock of it, does not stream."""
