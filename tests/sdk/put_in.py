@@ -69,6 +69,7 @@ def with_local_model(kind: type) -> type:
     behind = {
         "local": MODEL,
         "preset": Preset(name="behind", dispatch={"policy": "server_only"}),
+        "continuation": "none",  # their mocks count requests, and a probe would be one
         "default_options": {"deadline_s": DEADLINE_S},
     }
 
