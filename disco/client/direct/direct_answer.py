@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -28,11 +29,27 @@ if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
     from disco.telemetry.reporter import AnswerReport
 
-__all__ = ["DirectAnswer"]
+__all__ = ["DirectAnswer", "reports_put_off"]
 
 MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
 
 _log = logging.getLogger("disco")
+
+
+_PUT_OFF: ContextVar[list[Callable[[], None]] | None] = ContextVar("disco_put_off", default=None)
+
+
+@contextmanager
+def reports_put_off() -> Iterator[None]:
+    """Report complete direct answers at the end of the block only: a reply to another program must not wait for it."""
+    put_off: list[Callable[[], None]] = []
+    token = _PUT_OFF.set(put_off)
+    try:
+        yield
+    finally:
+        _PUT_OFF.reset(token)
+        for report in put_off:
+            report()
 
 
 class Sends(TrafficCounter):
@@ -237,6 +254,13 @@ class DirectAnswer:
                 self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
         elif error is not None:
             self.is_cancelled = True
+        put_off = _PUT_OFF.get()
+        if put_off is None or self.failed is not None:
+            self._tell_safely()
+        else:
+            put_off.append(self._tell_safely)
+
+    def _tell_safely(self) -> None:
         try:
             self._tell()
         except Exception as defect:  # noqa: BLE001 - a missing record must not fail an answer
