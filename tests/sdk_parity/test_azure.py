@@ -115,3 +115,12 @@ def test_what_azures_clients_refuse_is_refused_alike(azure):
                 kind(**{"api_key": "k", **wrong})
             errors.append((type(caught.value), str(caught.value)))
         assert errors[1] == errors[0]
+
+
+def test_without_credentials_the_local_model_answers_alone():
+    made = {"azure_endpoint": "https://own.azure.test", "api_version": "2026-06-01"}
+    for kind in (AzureDisco, AsyncAzureDisco):
+        with pytest.raises(openai.OpenAIError, match="Missing credentials"):
+            kind(**made)
+        assert kind(**made, **behind()).with_options(timeout=3).server is None
+        assert kind(**made, **behind(), azure_ad_token="t").with_options(timeout=3).server is not None
