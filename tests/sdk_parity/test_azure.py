@@ -118,8 +118,8 @@ def test_what_azures_clients_refuse_is_refused_alike(azure):
 
 
 def test_without_credentials_the_local_model_answers_alone():
-    made = {"azure_endpoint": "https://own.azure.test", "api_version": "2026-06-01"}
-    for kind in (AzureDisco, AsyncAzureDisco):
+    made = {"azure_endpoint": ENDPOINT, "api_version": VERSION}
+    for kind in (disco.AzureDisco, disco.AsyncAzureDisco):
         with pytest.raises(openai.OpenAIError, match="Missing credentials"):
             kind(**made)
         assert kind(**made, **behind()).with_options(timeout=3).server is None
