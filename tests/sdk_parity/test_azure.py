@@ -122,5 +122,6 @@ def test_without_credentials_the_local_model_answers_alone():
     for kind in (disco.AzureDisco, disco.AsyncAzureDisco):
         with pytest.raises(openai.OpenAIError, match="Missing credentials"):
             kind(**made)
-        assert kind(**made, **behind()).with_options(timeout=3).server is None
-        assert kind(**made, **behind(), azure_ad_token="t").with_options(timeout=3).server is not None
+        local = behind()["local"]
+        assert kind(**made, local=local).with_options(timeout=3).server is None
+        assert kind(**made, local=local, azure_ad_token="t").with_options(timeout=3).server is not None
