@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -155,13 +155,19 @@ class RoutedClient:
     @property
     def user_agent(self) -> str:
         """The user agent of the plain SDK. The SDK would use this class's name."""
-        sdk = next(c.__name__ for c in type(self).__mro__ if c.__module__.partition(".")[0] == "openai")
-        return f"{sdk}/Python {self._version}"
+        kind: Any = type(self)
+        return f"{_name_of_sdk(kind)}/Python {self._version}"
 
     def local_models(self) -> list[Model]:
         """Return the model on this machine, as the API lists models; empty if there is none."""
         name = self.router.local_model
         return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
+
+
+@cache
+def _name_of_sdk(kind: type) -> str:
+    """Return the name of the SDK's class that this one stands in for."""
+    return next(c.__name__ for c in kind.__mro__ if c.__module__.partition(".")[0] == "openai")
 
 
 def _credentials(client: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,9 @@ class DirectAnswer:
         self._wire: Sends | None = Sends()
         self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
         self.sent_at = 0.0
-        self._report: AnswerReport = router.report_on(body, self._server, stream=stream, at=self.created_s)
+        self._report: AnswerReport | None = None  # None: nothing listens
+        if router.is_heard:
+            self._report = router.report_on(body, server, stream=stream, at=self.created_s)
         self._route: RouteRecord | None = None
 
     # ------------------------------------------------------------------ asking
@@ -154,7 +156,7 @@ class DirectAnswer:
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
         try:
-            with self._counted(), self._report.current():
+            with self._watched():
                 answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         except BaseException as error:
             self.end(error)
@@ -174,16 +176,19 @@ class DirectAnswer:
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
         try:
-            with self._counted(), self._report.current():
+            with self._watched():
                 answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         except BaseException as error:
             self.end(error)
             raise
         return noted(answer, self, is_async=False)
 
-    def _counted(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Count what is sent within, as part of the answer's span."""
         assert self._wire is not None
-        return self._wire
+        with self._wire, nullcontext() if self._report is None else self._report.current():
+            yield
 
     @property
     def response(self) -> Any:
@@ -272,7 +277,7 @@ class DirectAnswer:
             self._log_failure(self.failed)
         if isinstance(self.failed, openai.OpenAIError):
             attach_evidence(self.failed, partial_text=self.text(), route=self.route())
-        if self._report.listens:
+        if self._report is not None and self._report.listens:
             self._report.finish(self.route(), self.failed)
 
     def _log_failure(self, error: Exception) -> None:
