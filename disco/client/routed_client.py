@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx2
 import openai
 from openai import AsyncOpenAI
+from openai.lib.azure import API_KEY_SENTINEL
 from openai.types import Model
 
 from disco.client.chat.routed_request import clocks_of
@@ -32,6 +33,7 @@ __all__ = ["RoutedClient", "has_signature_of", "takes_arguments_of"]
 Method = TypeVar("Method", bound="Callable[..., Any]")
 
 NOWHERE = "wss://local-only.invalid"  # RFC 6761: names in .invalid never resolve
+_MAKE_CREDENTIALS = ("_api_key_provider", "_azure_ad_token", "_azure_ad_token_provider")
 _CREDENTIALS = ("api_key", "admin_api_key", "workload_identity", "provider")
 
 
@@ -91,7 +93,7 @@ class RoutedClient:
         is_given = any(sdk.get(name) for name in _CREDENTIALS) or sdk.get("_enforce_credentials") is False
         if shared is not None:
             start(**sdk)
-            return shared.has_server or (is_given and bool(_credentials(self)))
+            return shared.has_server or (is_given and _credentials(self))
         if settings.local is None or is_given:
             start(**sdk)
             return True
@@ -153,8 +155,8 @@ class RoutedClient:
     @property
     def user_agent(self) -> str:
         """The user agent of the plain SDK. The SDK would use this class's name."""
-        sdk = next(c.__name__ for c in type(self).__mro__ if c.__module__.partition(".")[0] == "openai")
-        return f"{sdk}/Python {self._version}"
+        kind: Any = type(self)
+        return f"{_name_of_sdk(kind)}/Python {self._version}"
 
     def local_models(self) -> list[Model]:
         """Return the model on this machine, as the API lists models; empty if there is none."""
@@ -162,9 +164,16 @@ class RoutedClient:
         return [] if name is None else [Model(id=name, created=0, object="model", owned_by="this-machine")]
 
 
-def _credentials(client: Any) -> object:
-    """Return what the client shows to a server that gives answers; an admin key is only for administration."""
-    return client.api_key or client._api_key_provider  # noqa: SLF001 - our own client
+@cache
+def _name_of_sdk(kind: type) -> str:
+    """Return the name of the SDK's class that this one stands in for."""
+    return next(c.__name__ for c in kind.__mro__ if c.__module__.partition(".")[0] == "openai")
+
+
+def _credentials(client: Any) -> bool:
+    """Return whether the client has anything to show to a server; an admin key is only for administration."""
+    made = (getattr(client, name, None) for name in _MAKE_CREDENTIALS)
+    return any(made) or client.api_key not in ("", API_KEY_SENTINEL)
 
 
 def has_signature_of(original: Callable[..., Any], *added: str) -> Callable[[Method], Method]:

@@ -150,21 +150,20 @@ class Router:
         """Return whether a request with these options must stay on this machine."""
         return bool(options.local_only) or self._preset(options).limits.local_only
 
-    def is_direct(self, server: Endpoint | None, model: str, options: RequestOptions) -> bool:
+    def is_direct(self, server: OpenAIEndpoint, model: str, options: RequestOptions) -> bool:
         """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
 
         That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace and no
         deadline, and the server is not known to continue an answer that breaks off.
         """
         return (
-            server is not None
-            and self.local is None
+            self.local is None
             and not self._standby
             and options.pace_tps in (None, "off")
             and options.deadline_s is None
             and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
             and not self.is_local_only(options)
-            and not server.capabilities(model).continues
+            and not server.is_known_to_continue(model)
         )
 
     def candidate_of(self, server: Endpoint, model: str, options: RequestOptions) -> tuple[Candidate, str]:
@@ -173,6 +172,11 @@ class Router:
         able = server.capabilities(model)
         with self._many_threads:
             return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anything may listen to the end of an answer."""
+        return self._reporter.is_heard
 
     def report_on(
         self, body: Mapping[str, Any], server: Endpoint | None, *, stream: bool, at: float

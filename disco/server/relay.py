@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
 from disco.client.chat.http_encoding import EventStream
+from disco.client.direct.direct_answer import reports_put_off
 from disco.server.admission import AnswerLimiter, closing
 from disco.server.api_errors import Refusal, refusal_of
 from disco.server.http_reply import EVENTS, Reply
@@ -63,7 +64,8 @@ class Relay:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
             try:
-                await self._answer(asked, reply)
+                with reports_put_off():
+                    await self._answer(asked, reply)
             except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
                 failed = error
             tasks.cancel_scope.cancel()

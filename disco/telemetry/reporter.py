@@ -37,6 +37,11 @@ class Reporter:
     def __init__(self, on_route: OnRoute | None = None) -> None:
         self.callbacks = _callbacks(on_route)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether anything may listen to an answer that begins now."""
+        return bool(self.callbacks) or "opentelemetry" in sys.modules or is_logged()
+
     def begin(self, asked: RequestFacts) -> AnswerReport:
         """Begin the report of an answer. Starts its span if the application has set up OpenTelemetry."""
         traced = None

@@ -1,7 +1,7 @@
 """How long it takes after leaving an answer until nothing of it runs: every way, at every moment.
 
-Counted are tasks, connections as the server sees them, and the model's work. It decides nothing: `tests/cancellation`
-does.
+Counted are tasks, connections as the server sees them, and the model's work. Every answer goes through a session, also
+where a server is alone (which would otherwise answer the SDK's own way). It decides nothing: `tests/cancellation` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def measure(rounds: int, table: Table, backend: str) -> list[float]:
                 continue
             took_s = []
             for _ in range(rounds):
-                async with scene(moment, model) as found:
+                async with scene(moment, model, session=True) as found:
                     took_s.append(await (break_off if waits else leave)(found, way))
             row.append(f"{1e3 * max(took_s):.0f}")
             all_s += took_s

@@ -1,5 +1,9 @@
 """CPU per chunk through every way the SDK has of reading a stream: `openai`, disco, and `litellm` beside them.
 
+Each way is measured with a server alone (the SDK's own way to the server) and with a local model behind (a session,
+in which the server answers). With a server alone `/responses` is the server's, so that its events are built by the SDK
+as ever: the target there is 1.1 of the SDK's.
+
 litellm runs in a process of its own, under the interpreter that `--litellm-python` or LITELLM_PYTHON names (its pins
 and this SDK's exclude each other), and is left out without one.
 """
@@ -9,52 +13,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import openai
 from bench_stream import LONG, MESSAGES, prepared
+from helpers.litellm_process import LITELLM, PYTHON, Ask, litellm_at
 from helpers.measuring import Columns, by_turns, met, options, ratio, unpaced
 from helpers.prepared_server import serving
 
 from disco import AsyncDisco, Disco
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-OF_SDK, OF_LITELLM = 0.25, 0.06
-LITELLM = "litellm.acompletion"
+OF_SDK, OF_LITELLM, RESPONSES_OF_SDK = 0.25, 0.06, 1.1
 ASKED: Any = {"messages": MESSAGES, "model": "long"}
-
-# Runs under the other interpreter; one line in, one stream read, its CPU seconds and chunks out.
-LITELLM_PROGRAM = """
-import asyncio, sys, time
-from importlib.metadata import version
-import litellm
-
-async def read():
-    seen = 0
-    stream = await litellm.acompletion(
-        model="openai/long", api_base=sys.argv[1], api_key="none", stream=True, max_retries=0,
-        messages=[{"role": "user", "content": "Say something long."}],
-    )
-    async for chunk in stream:
-        seen += bool(chunk.choices and chunk.choices[0].delta.content)
-    return seen
-
-async def main():
-    print(version("litellm"), flush=True)
-    while sys.stdin.readline():
-        at = time.process_time()
-        seen = await read()
-        print(time.process_time() - at, seen, flush=True)
-
-asyncio.run(main())
-"""
+SDK, ALONE, SESSION = "openai", "server alone", "session"
 
 Client = Any
 
@@ -127,39 +105,15 @@ Spans = dict[tuple[str, str], list[float]]
 """CPU seconds of each stream, by way of reading and by client."""
 
 
-@contextmanager
-def litellm_at(interpreter: str, base_url: str) -> Iterator[tuple[str, Callable[[], float]]]:
-    """litellm's version, and what reads one stream with it and gives the CPU seconds of its process."""
-    process = subprocess.Popen(
-        [interpreter, "-c", LITELLM_PROGRAM, base_url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"},
-    )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
-        version = back.readline().strip()
-
-        def read() -> float:
-            to.write("go\n")
-            to.flush()
-            cpu_s, seen = back.readline().split()
-            _check(LITELLM, int(seen))
-            return float(cpu_s)
-
-        try:
-            yield version, read
-        finally:
-            to.close()
-
-
 def _check(name: str, seen: int) -> None:
     if seen != LONG:
         raise RuntimeError(f"{name} read {seen} chunks of {LONG}")
+
+
+def _litellm_s(ask: Ask) -> float:
+    answer = ask("long", stream=True)
+    _check(LITELLM, answer["chunks"])
+    return float(answer["cpu_s"])
 
 
 async def _cpu_s(client: Client, way: str) -> float:
@@ -171,35 +125,50 @@ async def _cpu_s(client: Client, way: str) -> float:
     return cpu_s
 
 
-async def measure(base_url: str, rounds: int, litellm: Callable[[], float] | None) -> Spans:
+async def measure(base_url: str, rounds: int, litellm: Ask | None) -> Spans:
     """All ways of reading, in random order, in each round; the first round warms up."""
     settings: Any = {"base_url": base_url, "api_key": "none", "max_retries": 0}
-    own: Any = {"policy": unpaced(), "price": (0.15, 0.6), **settings}
-    with openai.OpenAI(**settings) as sdk_sync, Disco(**own) as ours_sync:
-        async with openai.AsyncOpenAI(**settings) as sdk, AsyncDisco(**own) as ours:
-            ways: dict[tuple[str, str], Callable[[], Any]] = {}
-            for kinds, theirs, mine in ((ASYNC, sdk, ours), (SYNC, sdk_sync, ours_sync)):
-                ways |= {(way, "openai"): partial(_cpu_s, theirs, way) for way in kinds}
-                ways |= {(way, "disco"): partial(_cpu_s, mine, way) for way in kinds}
-            if litellm is not None:
-                ways[LITELLM, LITELLM] = litellm
-            return await by_turns(ways, rounds)
+    own: Any = {"price": (0.15, 0.6), **settings}
+    async with AsyncExitStack() as stack:
+        behind = [SimulatedEndpoint("device", SimulatedProfile(), place="device") for _ in range(2)]
+        for device in behind:
+            stack.push_async_callback(device.aclose)
+        session, session_sync = ({"local": device, "policy": unpaced(), **own} for device in behind)
+        kinds: dict[str, tuple[Any, Any]] = {
+            SDK: (openai.AsyncOpenAI(**settings), openai.OpenAI(**settings)),
+            ALONE: (AsyncDisco(**own), Disco(**own)),
+            SESSION: (AsyncDisco(**session), Disco(**session_sync)),
+        }
+        ways: dict[tuple[str, str], Callable[[], Any]] = {}
+        for kind, (client, sync_client) in kinds.items():
+            await stack.enter_async_context(client)
+            stack.enter_context(sync_client)
+            ways |= {(way, kind): partial(_cpu_s, client, way) for way in ASYNC}
+            ways |= {(way, kind): partial(_cpu_s, sync_client, way) for way in SYNC}
+        if litellm is not None:
+            ways[LITELLM, LITELLM] = partial(_litellm_s, litellm)
+        return await by_turns(ways, rounds)
 
 
 def show(spans: Spans) -> None:
-    """One row for each way of reading."""
+    """Two rows for each way of reading."""
     table = Columns(
-        " <34 | openai >9.1f | disco >9.1f | of openai >11.3f | <= 0.25 >9 | of litellm >12.3f | <= 0.06 >9"
+        "way of reading <34 | disco with <14 | openai >9.1f | disco >9.1f | of openai >11.3f | target >8.2f | "
+        " >8 | of litellm >12.3f | <= 0.06 >9"
     )
     beside = spans.get((LITELLM, LITELLM))
     for way in (*ASYNC, *SYNC):
-        sdk, ours = spans[way, "openai"], spans[way, "disco"]
-        row = [way, _us(sdk), _us(ours)]
-        for other, target in ((sdk, OF_SDK), (beside, OF_LITELLM)):
-            row += ["–", "–"] if other is None else [ratio(ours, other), met(ratio(ours, other), target)]
-        table.row(*row)
+        sdk = spans[way, SDK]
+        for kind in (ALONE, SESSION):
+            ours = spans[way, kind]
+            target = RESPONSES_OF_SDK if kind == ALONE and "responses" in way else OF_SDK
+            row = [way, kind, _us(sdk), _us(ours), ratio(ours, sdk), target, met(ratio(ours, sdk), target)]
+            row += (
+                ["–", "–"] if beside is None else [ratio(ours, beside), met(ratio(ours, beside), OF_LITELLM)]
+            )
+            table.row(*row)
     if beside is not None:
-        table.row(LITELLM, _us(beside))
+        table.row(LITELLM, "", _us(beside))
 
 
 def _us(spans: list[float]) -> float:
@@ -211,20 +180,18 @@ def main() -> None:
         __doc__,
         rounds=(7, "streams per client and way of reading"),
         per_write=(1, "chunks the server writes at a time"),
-        litellm_python=(os.environ.get("LITELLM_PYTHON"), "interpreter of an environment with litellm"),
+        litellm_python=PYTHON,
     )
     head = (
         f"{LONG} chunks a stream, {given.per_write} a write; medians of {given.rounds} streams; CPU µs/chunk"
+        f"; openai {openai.__version__}"
     )
-    with ExitStack() as stack:
-        base_url, read = stack.enter_context(serving(prepared, given.per_write)), None
-        if given.litellm_python is None:
-            print("litellm is left out: --litellm-python names an interpreter with it.", file=sys.stderr)
-        else:
-            version, read = stack.enter_context(litellm_at(given.litellm_python, base_url))
-            head += f"; openai {openai.__version__}, litellm {version}"
-        print(head)
-        show(asyncio.run(measure(base_url, given.rounds, read)))
+    with (
+        serving(prepared, given.per_write) as base_url,
+        litellm_at(given.litellm_python, base_url) as (version, litellm),
+    ):
+        print(head + (f", litellm {version}" if version else ""))
+        show(asyncio.run(measure(base_url, given.rounds, litellm)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What `disco serve` adds to a request, and whether it holds many streams at once.
 
-`disco`: `AsyncDisco` asks from this process, as `disco serve` does behind its own HTTP. Ratio: through `disco serve` to
-directly, in the same turn; the median. Delay: from the writing of a chunk, which carries the time, to when the reader
-has it. It fails only if a chunk is lost or changes places.
+`disco`: `AsyncDisco` asks from this process, as `disco serve` does behind its own HTTP. Both have a server alone, so
+that a request takes the SDK's own way. Ratio: through `disco serve` to directly, in the same turn; the median. Delay:
+from the writing of a chunk, which carries the time, to when the reader has it. It fails only if a chunk is lost or
+changes places.
 """
 
 from __future__ import annotations

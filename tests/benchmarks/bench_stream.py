@@ -1,6 +1,17 @@
-"""What the client costs: CPU per chunk, warm time to first token, and the time of a whole request.
+"""What a client costs: CPU per chunk, time to first token, the time of a whole request; or, with --calls, its calls.
 
-Compare the ratios and the paired differences, not the absolute figures. Whole: `create(stream=False)`, a short answer.
+Compare the ratios and the paired differences, not the absolute figures: the clients ask one server by turns. Whole:
+`create(stream=False)`, a short answer.
+
+- "disco" is `AsyncDisco` with a server alone, and "disco, sync" `Disco`: a request takes the SDK's own way to the
+  server, and the route record is written beside it. The targets are theirs.
+- "disco, with a local model": a second endpoint could answer, so that every request goes through a session. The server
+  answers all of them. "…, paced" holds the text to a reader's pace of 12 tokens/s for as long as the preset lets it.
+- "openai, raw lines": the SDK's stream before it makes objects of it.
+- litellm runs in a process of its own, under the interpreter that `--litellm-python` or LITELLM_PYTHON names (its pins
+  and this SDK's exclude each other), and is left out without one. Its figures are those of its process.
+
+--calls counts calls of Python functions instead, which other work on the machine does not change.
 """
 
 from __future__ import annotations
@@ -9,24 +20,29 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import median
 from typing import Any
 
 import openai
+from helpers.call_counts import calls_of
+from helpers.litellm_process import LITELLM, PYTHON, Ask, litellm_at
 from helpers.measuring import Columns, added, by_turns, met, options, percentile, ratio, unpaced
-from helpers.prepared_server import STREAM_HEAD, document, event, piece, serving
+from helpers.prepared_server import NOT_FOUND, STREAM_HEAD, document, event, piece, serving
 
-from disco import AsyncDisco
+from disco import AsyncDisco, Disco
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 
-OF_SDK, ADDED_MS = 0.25, 0.3
+OF_SDK = 0.25  # most CPU per chunk, of the SDK's typed stream
+ADDED_MS, TIMES = 0.1, 1.1  # most that a whole request takes more than the SDK's: one of the two
 LONG, SHORT = 2000, 16  # content chunks of an answer
 MESSAGES: Any = [{"role": "user", "content": "Say something long."}]
-TYPED, RAW = "openai, typed stream", "openai, raw lines"
+TYPED, RAW, SYNC = "openai, typed stream", "openai, raw lines", "openai, sync"
+ALONE, ALONE_SYNC = "disco", "disco, sync"
+BESIDE = {ALONE_SYNC: SYNC, SYNC: SYNC}  # which of the SDK's clients another is compared with; else TYPED
 
 
 def _envelope(kind: str, **more: object) -> dict[str, object]:
@@ -112,46 +128,57 @@ def prepared(per_write: int) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
 
     async def answer(head: bytes, body: Any) -> AsyncIterator[bytes]:
         streamed = responses if b"/responses " in head else streams
-        for data in (streamed if body.get("stream") else wholes)[body["model"]]:
+        prepared_answers = streamed if body is not None and body.get("stream") else wholes
+        # Other addresses, which a probe of how the server continues asks, are not there.
+        for data in prepared_answers.get((body or {}).get("model"), [NOT_FOUND]):
             yield data
 
     return answer
 
 
-Client = openai.AsyncOpenAI
+Client = openai.AsyncOpenAI | openai.OpenAI
 
 
 async def _typed(client: Client, model: str) -> list[float]:
     """When each chunk with content had come."""
+    if isinstance(client, openai.OpenAI):
+        chunks = client.chat.completions.create(messages=MESSAGES, model=model, stream=True)
+        return [time.perf_counter() for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
     stream = await client.chat.completions.create(messages=MESSAGES, model=model, stream=True)
     return [time.perf_counter() async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
 
 
-async def _raw_lines(client: Client, model: str) -> list[float]:
+async def _raw_lines(client: openai.AsyncOpenAI, model: str) -> list[float]:
     raw = client.chat.completions.with_streaming_response
     async with raw.create(messages=MESSAGES, model=model, stream=True) as response:
         return [time.perf_counter() async for line in response.iter_lines() if '"content":" ' in line]
 
 
 @asynccontextmanager
-async def clients(base_url: str) -> AsyncIterator[dict[str, openai.AsyncOpenAI]]:
+async def clients(base_url: str) -> AsyncIterator[dict[str, Client]]:
     """All clients by name, each with a connection of its own; the SDK first."""
     settings: Any = {"base_url": base_url, "api_key": "none"}
     price = (0.15, 0.6)
     paced = Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": 12.0})
     device = SimulatedEndpoint(profile=SimulatedProfile(), name="device", place="device")
-    made: dict[str, openai.AsyncOpenAI] = {
-        TYPED: openai.AsyncOpenAI(**settings, max_retries=0),
-        "disco": AsyncDisco(policy=unpaced(), price=price, **settings),
-        "disco, with a local model": AsyncDisco(local=device, policy=unpaced(), price=price, **settings),
-        "disco, paced": AsyncDisco(policy=paced, price=price, **settings),
-    }
-    try:
-        yield made
-    finally:
+    behind: Any = {"local": device, "price": price, **settings}
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(device.aclose)
+        # A server alone takes the preset that a user has who names none.
+        made: dict[str, Client] = {
+            TYPED: openai.AsyncOpenAI(**settings, max_retries=0),
+            ALONE: AsyncDisco(price=price, **settings),
+            "disco, with a local model": AsyncDisco(policy=unpaced(), **behind),
+            "disco, local model, paced": AsyncDisco(policy=paced, **behind),
+            SYNC: openai.OpenAI(**settings, max_retries=0),
+            ALONE_SYNC: Disco(price=price, **settings),
+        }
         for client in made.values():
-            await client.close()
-        await device.aclose()
+            if isinstance(client, openai.OpenAI):
+                stack.callback(client.close)
+            else:
+                stack.push_async_callback(client.close)
+        yield made
 
 
 async def _timed(
@@ -161,52 +188,125 @@ async def _timed(
     at, cpu_at = time.perf_counter(), time.process_time()
     seen = await read(model)
     cpu_s = time.process_time() - cpu_at
-    if len(seen) != chunks:
-        raise RuntimeError(f"{len(seen)} chunks came of {chunks}")
+    _check(len(seen), chunks)
     return cpu_s / chunks * 1e6, (seen[0] - at) * 1e6
+
+
+def _check(seen: int, chunks: int) -> None:
+    if seen != chunks:
+        raise RuntimeError(f"{seen} chunks came of {chunks}")
+
+
+async def _whole(client: Client) -> str:
+    """The text of a request without streaming."""
+    asked: Any = {"messages": MESSAGES, "model": "short"}
+    if isinstance(client, openai.OpenAI):
+        answer = client.chat.completions.create(**asked)
+    else:
+        answer = await client.chat.completions.create(**asked)
+    text = answer.choices[0].message.content or ""
+    _check(text.count(" word"), SHORT)
+    return text
 
 
 async def _whole_request(client: Client) -> tuple[float, float]:
     """Microseconds of a request without streaming, and of this process's CPU for it."""
     at, cpu_at = time.perf_counter(), time.process_time()
-    answer = await client.chat.completions.create(messages=MESSAGES, model="short")
-    took_s, cpu_s = time.perf_counter() - at, time.process_time() - cpu_at
-    if not (answer.choices[0].message.content or "").endswith(f" word{SHORT - 1}"):
-        raise RuntimeError("a part of the answer is lost")
-    return took_s * 1e6, cpu_s * 1e6
+    await _whole(client)
+    return (time.perf_counter() - at) * 1e6, (time.process_time() - cpu_at) * 1e6
 
 
-async def measure(base_url: str, rounds: int, requests: int) -> None:
-    found = []
+def _litellm_stream(ask: Ask, model: str, chunks: int) -> tuple[float, float]:
+    """As `_timed`."""
+    answer = ask(model, stream=True)
+    _check(answer["chunks"], chunks)
+    return answer["cpu_s"] / chunks * 1e6, answer["first_s"] * 1e6
+
+
+def _litellm_whole(ask: Ask) -> tuple[float, float]:
+    """As `_whole_request`."""
+    answer = ask("short", stream=False)
+    _check(answer["text"].count(" word"), SHORT)
+    return answer["took_s"] * 1e6, answer["cpu_s"] * 1e6
+
+
+Figures = dict[str, list[tuple[float, ...]]]
+"""By client: each figure's values, turn by turn."""
+
+
+async def measure(base_url: str, rounds: int, requests: int, litellm: Ask | None) -> None:
+    """Print one table, and whether the targets are met."""
+    found: list[Figures] = []
     async with clients(base_url) as made:
-        readers = {TYPED: partial(_typed, made[TYPED]), RAW: partial(_raw_lines, made[TYPED])}
+        sdk: Any = made[TYPED]
+        readers: dict[str, Any] = {TYPED: partial(_typed, sdk), RAW: partial(_raw_lines, sdk)}
         readers |= {name: partial(_typed, client) for name, client in made.items()}
-        long = {name: partial(_timed, read, "long", LONG) for name, read in readers.items()}
-        short = {name: partial(_timed, read, "short", SHORT) for name, read in readers.items()}
-        asked = {name: partial(_whole_request, client) for name, client in made.items()}
-        for ways, turns, warm_up in ((long, rounds, 2), (short, requests, 20), (asked, requests, 20)):
+        long: dict[str, Any] = {name: partial(_timed, read, "long", LONG) for name, read in readers.items()}
+        short: dict[str, Any] = {
+            name: partial(_timed, read, "short", SHORT) for name, read in readers.items()
+        }
+        whole: dict[str, Any] = {name: partial(_whole_request, client) for name, client in made.items()}
+        if litellm is not None:
+            long[LITELLM] = partial(_litellm_stream, litellm, "long", LONG)
+            short[LITELLM] = partial(_litellm_stream, litellm, "short", SHORT)
+            whole[LITELLM] = partial(_litellm_whole, litellm)
+        for ways, turns, warm_up in ((long, rounds, 2), (short, requests, 20), (whole, requests, 20)):
             gc.collect()
             runs = await by_turns(ways, turns, warm_up)
             found.append({name: list(zip(*figures, strict=True)) for name, figures in runs.items()})
-    cpu, first = ({name: figures[n] for name, figures in found[n].items()} for n in (0, 1))
+    show(*found)
+    for name in (ALONE, ALONE_SYNC):
+        targets(name, *found)
+
+
+def show(long: Figures, short: Figures, whole: Figures) -> None:
+    """Print one row for each client."""
     table = Columns(
         "client <27 | CPU/chunk >10.2f | ratio >7.2f | TTFT >9.0f | added >+8.0f | p90 >8.0f | "
-        "whole >9.0f | added >+8.0f | its CPU >9.0f | added >+8.0f"
+        "whole >9.0f | added >+8.0f | ratio >7.2f | its CPU >9.0f | added >+8.0f"
     )
-    for name, spans in cpu.items():
-        row = [name, median(spans), ratio(spans, cpu[TYPED]), median(first[name])]
-        row += [median(added(first[name], first[TYPED])), percentile(first[name], 0.9)]
-        for mine, other in zip(found[2].get(name, ()), found[2][TYPED], strict=False):
-            row += [median(mine), median(added(mine, other))]
+    for name, (cpu, _) in long.items():
+        sdk = BESIDE.get(name, TYPED)
+        first, sdk_first = short[name][1], short[sdk][1]
+        row: list[object] = [name, median(cpu), ratio(cpu, long[sdk][0]), median(first)]
+        row += [median(added(first, sdk_first)), percentile(first, 0.9)]
+        if name in whole:
+            (took, its_cpu), (sdk_took, sdk_cpu) = whole[name], whole[sdk]
+            row += [median(took), median(added(took, sdk_took)), ratio(took, sdk_took)]
+            row += [median(its_cpu), median(added(its_cpu, sdk_cpu))]
         table.row(*row)
-    share, added_ms = (
-        ratio(cpu["disco"], cpu[TYPED]),
-        median(added(found[2]["disco"][0], found[2][TYPED][0])) / 1e3,
-    )
-    print(f"target: CPU/chunk at most {OF_SDK} of the SDK's typed stream: {share:.3f}, {met(share, OF_SDK)}")
+
+
+def targets(name: str, long: Figures, short: Figures, whole: Figures) -> None:
+    """Print whether a client with a server alone costs no more than the SDK's."""
+    sdk = BESIDE.get(name, TYPED)
+    share = ratio(long[name][0], long[sdk][0])
+    more_ms = median(added(whole[name][0], whole[sdk][0])) / 1e3
+    times, of_cpu = (ratio(mine, other) for mine, other in zip(whole[name], whole[sdk], strict=True))
+    either = "met" if more_ms <= ADDED_MS or times <= TIMES else "missed"
+    print(f"target, {name}: CPU/chunk at most {OF_SDK} of the SDK's: {share:.3f}, {met(share, OF_SDK)}")
     print(
-        f"target: at most {ADDED_MS} ms added to a whole request: {added_ms:.2f}, {met(added_ms, ADDED_MS)}"
+        f"target, {name}: a whole request at most {ADDED_MS} ms more than the SDK's ({more_ms:+.2f}, "
+        f"{met(more_ms, ADDED_MS)}) or {TIMES} times ({times:.2f}, {met(times, TIMES)}): {either}; "
+        f"its CPU: {of_cpu:.2f} times"
     )
+
+
+async def count(base_url: str, requests: int) -> None:
+    """Print the calls of a request, in the thread that asks."""
+    print(f"\ncalls of functions for a request, libraries included; {SHORT} chunks; medians of {requests}")
+    table = Columns(
+        "client <27 | whole >8.0f | of SDK >8.2f | C calls >9.0f | "
+        "stream >9.0f | of SDK >8.2f | C calls >9.0f"
+    )
+    found: dict[str, list[float]] = {}
+    async with clients(base_url) as made:
+        for name, client in made.items():
+            asked: list[Callable[[], Any]] = [partial(_whole, client), partial(_typed, client, "short")]
+            found[name] = [calls for ask in asked for calls in await calls_of(ask, requests)]
+            whole, whole_c, stream, stream_c = found[name]
+            sdk = found[BESIDE.get(name, TYPED)]
+            table.row(name, whole, whole / sdk[0], whole_c, stream, stream / sdk[2], stream_c)
 
 
 def main() -> None:
@@ -215,14 +315,25 @@ def main() -> None:
         rounds=(15, "long streams per client"),
         requests=(200, "short requests per client and kind"),
         per_write=([16, 1], "chunks the server writes at a time"),
+        litellm_python=PYTHON,
+        calls=(False, "count calls of functions instead, of so many requests"),
     )
+    if given.calls:
+        with serving(prepared, SHORT) as base_url:
+            asyncio.run(count(base_url, given.requests))
+        return
     for per_write in given.per_write:
-        print(
-            f"\n{LONG} chunks a stream, {per_write} a write; medians of {given.rounds} streams, "
-            f"{given.requests} requests; µs; ratio and added: to the SDK's typed stream in the same turn"
-        )
-        with serving(prepared, per_write) as base_url:
-            asyncio.run(measure(base_url, given.rounds, given.requests))
+        with (
+            serving(prepared, per_write) as base_url,
+            litellm_at(given.litellm_python, base_url) as (version, litellm),
+        ):
+            beside = f"; openai {openai.__version__}" + (f", litellm {version}" if version else "")
+            print(
+                f"\n{LONG} chunks a stream, {per_write} a write; medians of {given.rounds} streams, "
+                f"{given.requests} requests; µs; ratio and added: to the SDK's client of the same kind in the same "
+                f"turn{beside}"
+            )
+            asyncio.run(measure(base_url, given.rounds, given.requests, litellm))
 
 
 if __name__ == "__main__":

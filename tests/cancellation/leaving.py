@@ -91,11 +91,14 @@ class Scene:
     server: Any
     virtual: bool = False  # where moments that last no time on a real machine last as well
     texts: int = 0
+    session: bool = False  # whether a server alone answers through a session; else the SDK's own way
 
     def client(self) -> AsyncDisco:
         more = {} if self.server is None else {"base_url": self.server.base_url, "api_key": "x"}
         if self.virtual and self.server is not None:
-            more |= {"http_client": httpx2.AsyncClient(transport=self.server), "continuation": "flags"}
+            more |= {"http_client": httpx2.AsyncClient(transport=self.server)}
+        if self.session and self.server is not None:
+            more |= {"continuation": "flags"}
         policy = "device_only" if self.server is None else "race" if self.moment == "race" else "server_only"
         preset = Preset(
             dispatch={"policy": policy},
@@ -155,8 +158,8 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(moment: str, shared: LlamaCppEndpoint) -> AsyncIterator[Scene]:
-    """Set a real moment up; `shared` is a loaded model."""
+async def scene(moment: str, shared: LlamaCppEndpoint, *, session: bool = False) -> AsyncIterator[Scene]:
+    """Set a real moment up; `shared` is a loaded model, `session` as in `Scene`."""
     local = shared if moment in ("prefill", "device writes", "move") else None
     if moment == "model loads":
         local = device()
@@ -167,7 +170,7 @@ async def scene(moment: str, shared: LlamaCppEndpoint) -> AsyncIterator[Scene]:
         if moment in SAID:
             portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
             server = stack.enter_context(portal.wrap_async_context_manager(scripted_server(script(moment))))
-        yield Scene(moment, local, server)
+        yield Scene(moment, local, server, session=session)
 
 
 def virtual_scene(moment: str) -> Scene:
@@ -179,7 +182,7 @@ def virtual_scene(moment: str) -> Scene:
     alone = moment in ("prefill", "device writes")
     helps = moment in ("race", "takeover at once", "takeover", "move")
     local = SimulatedEndpoint("device", profile, place="device") if alone or helps else None
-    return Scene(moment, local, None if alone else MemoryServer(SAID[moment]), virtual=True)
+    return Scene(moment, local, None if alone else MemoryServer(SAID[moment]), virtual=True, session=True)
 
 
 def tasks() -> set[Any]:

@@ -51,8 +51,8 @@ async def test_a_stream_and_a_tool_call_with_its_result(server, client):
     assert server.bodies[2]["messages"][-1]["content"] == "Sunny in Paris"
 
 
-async def test_the_responses_api(ours):
-    agent = guide(ours, agents.OpenAIResponsesModel, tools=True)
+async def test_the_responses_api(client):
+    agent = guide(client, agents.OpenAIResponsesModel, tools=True)
     assert (await agents.Runner.run(agent, ASKED)).final_output == SENTENCE
     texts, steps, run = await streamed(agent)
     assert steps == ["tool_called", "tool_output", "message_output_created"]

@@ -42,8 +42,8 @@ async def test_the_completion_beside_the_object_has_its_route(server, ours):
     assert "disco" not in server.bodies[0]
 
 
-async def test_the_responses_api(ours):
-    filling = instructor.from_openai(ours, mode=instructor.Mode.RESPONSES_TOOLS)
+async def test_the_responses_api(client):
+    filling = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS)
     assert (await filling.create(response_model=Place, **ASKED)).model_dump() == FACTS
 
 

@@ -62,8 +62,8 @@ async def test_structured_output_by_schema_and_by_tool_and_as_it_is_written(clie
     assert [place async for place in model.astream(ASKED)][-1] == PARIS
 
 
-async def test_the_responses_api(ours):
-    model = model_on(ours, use_responses_api=True)
+async def test_the_responses_api(client):
+    model = model_on(client, use_responses_api=True)
     assert (await whole(model.astream(ASKED)))[0].text == SENTENCE
     assert (await model.ainvoke(ASKED)).text == SENTENCE
     tools = model.bind_tools([get_weather])

@@ -47,8 +47,8 @@ async def test_typed_output_by_tool_and_by_schema(client):
             assert await result.get_output() == PARIS
 
 
-async def test_the_responses_api(ours):
-    model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=ours))
+async def test_the_responses_api(client):
+    model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
     agent = Agent(model, tools=[get_weather])
     assert (await agent.run(ASKED)).output == SENTENCE
     assert "".join((await streamed(agent))[0]) == SENTENCE

@@ -243,6 +243,7 @@ def behind(**profile: Any) -> dict[str, Any]:
     return {
         "local": local,
         "preset": Preset(dispatch={"policy": "server_only"}, playback={"pace_tps": "off"}),
+        "continuation": "none",  # no probe after the first answer: requests are compared
     }
 
 

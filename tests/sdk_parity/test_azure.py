@@ -115,3 +115,13 @@ def test_what_azures_clients_refuse_is_refused_alike(azure):
                 kind(**{"api_key": "k", **wrong})
             errors.append((type(caught.value), str(caught.value)))
         assert errors[1] == errors[0]
+
+
+def test_without_credentials_the_local_model_answers_alone():
+    made = {"azure_endpoint": ENDPOINT, "api_version": VERSION}
+    for kind in (disco.AzureDisco, disco.AsyncAzureDisco):
+        with pytest.raises(openai.OpenAIError, match="Missing credentials"):
+            kind(**made)
+        local = behind()["local"]
+        assert kind(**made, local=local).with_options(timeout=3).server is None
+        assert kind(**made, local=local, azure_ad_token="t").with_options(timeout=3).server is not None

@@ -38,6 +38,7 @@ _MESSAGE = ChatCompletionMessage.construct(role="assistant", content=None)
 _CHOICE = Choice.construct(index=0, finish_reason="stop", message=_MESSAGE, logprobs=None)
 # Most deltas hold no other field. Dumping these deltas to merge them would triple the time for a chunk.
 _TEXT_FIELDS = {"content", "role"}
+_AROUND = ("service_tier", "moderation")
 _TEXT = DeltaKind.TEXT
 
 
@@ -60,10 +61,10 @@ class ChatChunks:
             if self._first and raw.id:
                 self.id, self.model, self.created = raw.id, raw.model, raw.created
                 self.fingerprint = raw.system_fingerprint
-            elif raw.id != self.id:
+            elif not self._first and raw.id != self.id:
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
-            self._first = False
-            self._role_sent = True
+            self._first = self._first and not raw.id  # a provider's notes before the answer have no id
+            self._role_sent = self._role_sent or bool(raw.choices)
             return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
         self._first = False
         role = None if self._role_sent else "assistant"
@@ -261,7 +262,7 @@ def assemble(
     if last is not None:
         around |= _added(last)
         beside |= (last.choices[0].model_extra or {}) if last.choices else {}
-    tier = around.pop("service_tier", None)
+    known = {name: around.pop(name) for name in _AROUND if name in around}
     answer: RoutedChatCompletion = _like(
         _ANSWER,
         id=chunks.id,
@@ -273,8 +274,12 @@ def assemble(
         system_fingerprint=chunks.fingerprint,
         usage=usage,
     )
-    if tier is not None:
-        answer.service_tier = tier
+    for name, value in known.items():
+        setattr(answer, name, value)
+    if last is not None:  # set only where the vendor sets them
+        answer.__pydantic_fields_set__ -= {"system_fingerprint"} - last.model_fields_set
+        if last.choices:
+            answer.choices[0].__pydantic_fields_set__ -= {"logprobs"} - last.choices[0].model_fields_set
     _with_extra(answer, around)
     with_route(answer, route)
     answer._request_id = None  # noqa: SLF001 - public despite its name; several requests, or none
@@ -288,14 +293,13 @@ def with_route(answer: RoutedChatCompletion, route: Callable[[], RouteRecord] | 
 
 def _added(chunk: ChatCompletionChunk) -> dict[str, Any]:
     """Return what a vendor's chunk says about the answer besides its choices."""
-    tier = {} if chunk.service_tier is None else {"service_tier": chunk.service_tier}
-    return {**(chunk.model_extra or {}), **tier}
+    given = {name: value for name in _AROUND if (value := getattr(chunk, name, None)) is not None}
+    return {**(chunk.model_extra or {}), **given}
 
 
 def _with_extra(model: Any, extra: dict[str, Any]) -> Any:
     if extra:
         model.__pydantic_extra__.update(extra)
-        model.__pydantic_fields_set__.update(extra)
     return model
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -28,11 +29,27 @@ if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
     from disco.telemetry.reporter import AnswerReport
 
-__all__ = ["DirectAnswer"]
+__all__ = ["DirectAnswer", "reports_put_off"]
 
 MOST_UNREAD_BYTES = 2**20  # of a body that waits to be read for the record; a longer one is read in between
 
 _log = logging.getLogger("disco")
+
+
+_PUT_OFF: ContextVar[list[Callable[[], None]] | None] = ContextVar("disco_put_off", default=None)
+
+
+@contextmanager
+def reports_put_off() -> Iterator[None]:
+    """Report complete direct answers at the end of the block only: a reply to another program must not wait for it."""
+    put_off: list[Callable[[], None]] = []
+    token = _PUT_OFF.set(put_off)
+    try:
+        yield
+    finally:
+        _PUT_OFF.reset(token)
+        for report in put_off:
+            report()
 
 
 class Sends(TrafficCounter):
@@ -119,7 +136,9 @@ class DirectAnswer:
         self._wire: Sends | None = Sends()
         self.failures: list[tuple[float, float, BaseException | int]] = []  # see `Sends`
         self.sent_at = 0.0
-        self._report: AnswerReport = router.report_on(body, self._server, stream=stream, at=self.created_s)
+        self._report: AnswerReport | None = None  # None: nothing listens
+        if router.is_heard:
+            self._report = router.report_on(body, server, stream=stream, at=self.created_s)
         self._route: RouteRecord | None = None
 
     # ------------------------------------------------------------------ asking
@@ -137,7 +156,7 @@ class DirectAnswer:
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
         try:
-            with self._counted(), self._report.current():
+            with self._watched():
                 answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         except BaseException as error:
             self.end(error)
@@ -157,16 +176,19 @@ class DirectAnswer:
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
         try:
-            with self._counted(), self._report.current():
+            with self._watched():
                 answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         except BaseException as error:
             self.end(error)
             raise
         return noted(answer, self, is_async=False)
 
-    def _counted(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Count what is sent within, as part of the answer's span."""
         assert self._wire is not None
-        return self._wire
+        with self._wire, nullcontext() if self._report is None else self._report.current():
+            yield
 
     @property
     def response(self) -> Any:
@@ -237,6 +259,13 @@ class DirectAnswer:
                 self.usage, self.finish_reason = whole.usage, whole.choices[0].finish_reason
         elif error is not None:
             self.is_cancelled = True
+        put_off = _PUT_OFF.get()
+        if put_off is None or self.failed is not None:
+            self._tell_safely()
+        else:
+            put_off.append(self._tell_safely)
+
+    def _tell_safely(self) -> None:
         try:
             self._tell()
         except Exception as defect:  # noqa: BLE001 - a missing record must not fail an answer
@@ -248,7 +277,7 @@ class DirectAnswer:
             self._log_failure(self.failed)
         if isinstance(self.failed, openai.OpenAIError):
             attach_evidence(self.failed, partial_text=self.text(), route=self.route())
-        if self._report.listens:
+        if self._report is not None and self._report.listens:
             self._report.finish(self.route(), self.failed)
 
     def _log_failure(self, error: Exception) -> None:

@@ -17,10 +17,40 @@ if TYPE_CHECKING:
 
     from disco.client.sync.sync_client import SyncRouting
 
-__all__ = ["SyncServerCalls"]
+__all__ = ["Connections", "SyncServerCalls"]
 
 
 _MAKE_KEYS = ("_api_key_provider", "_azure_ad_token_provider", "_provider_runtime")
+
+
+class Connections:
+    """The asynchronous connections of a synchronous client and its copies. Made at first use, in each process anew.
+
+    Mutable: all.
+    """
+
+    def __init__(self) -> None:
+        self._http: httpx2.AsyncClient | None = None
+        self._process = 0
+
+    def client(self) -> httpx2.AsyncClient:
+        """Return the HTTP client. A forked child gets its own: the parent's belong to the parent's event loop."""
+        if self._http is None or self._process != os.getpid():
+            sdk = AsyncOpenAI(api_key="-", base_url="http://server.invalid", _enforce_credentials=False)
+            self._http, self._process = sdk._client, os.getpid()  # noqa: SLF001 - with the SDK's own settings
+        return self._http
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._http is not None and self._process == os.getpid():
+            await self._http.aclose()
+
+
+class _Unused(httpx2.AsyncBaseTransport):
+    """Stands in until the connections are needed: making them reads all certificates of the machine."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.UnsupportedProtocol("the synchronous client sends its requests itself", request=request)
 
 
 class SyncServerCalls(AsyncOpenAI):
@@ -30,23 +60,33 @@ class SyncServerCalls(AsyncOpenAI):
     request goes out asynchronously, unless the application has its own HTTP client or way of signing; then the
     synchronous client sends it, in a worker thread.
 
-    Mutable: `_process`, for which the connections are.
-
     Attributes:
         sends_elsewhere: the synchronous client sends the requests.
     """
 
-    def __init__(self, owner: SyncRouting, *, has_own_http: bool) -> None:
+    def __init__(self, owner: SyncRouting, connections: Connections, *, has_own_http: bool) -> None:
         of: Any = owner
         self._of = of
-        super().__init__(
-            api_key="", base_url=str(self._of.base_url), max_retries=0, _enforce_credentials=False
-        )
+        self._connections = connections
         self.sends_elsewhere = has_own_http or any(
             getattr(owner, name, None) is not None
             for name in ("_workload_identity_auth", "_provider_runtime")
         )
-        self._process = os.getpid()
+        super().__init__(
+            api_key="",
+            base_url=str(self._of.base_url),
+            max_retries=0,
+            http_client=httpx2.AsyncClient(transport=_Unused()),
+            _enforce_credentials=False,
+        )
+
+    @property
+    def _client(self) -> httpx2.AsyncClient:
+        return self._unused if self.sends_elsewhere else self._connections.client()
+
+    @_client.setter
+    def _client(self, unused: httpx2.AsyncClient) -> None:  # by the SDK's constructor
+        self._unused = unused
 
     @property
     def base_url(self) -> httpx2.URL:
@@ -81,9 +121,6 @@ class SyncServerCalls(AsyncOpenAI):
         return await send_counted(send, request, stream=stream, **more)
 
     async def _send(self, request: httpx2.Request, *, stream: bool, **more: Any) -> httpx2.Response:
-        if self._process != os.getpid():  # forked: the connections belong to the parent's loop
-            fresh = AsyncOpenAI(api_key="-", base_url=self.base_url)
-            self._process, self._client = os.getpid(), fresh._client  # noqa: SLF001 - the SDK's
         return await self._client.send(request, stream=stream, **more)
 
     async def _send_in_thread(self, request: Any, *, stream: bool, **more: Any) -> httpx2.Response:

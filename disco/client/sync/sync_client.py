@@ -21,6 +21,7 @@ from disco.client.http_gateway import may_ask_server, model_list, respond, way_o
 from disco.client.routed_client import RoutedClient, has_signature_of, takes_arguments_of
 from disco.client.settings import ClientSettings, SharedParts
 from disco.client.sync.portal import Portal
+from disco.client.sync.sync_calls import Connections, SyncServerCalls
 from disco.endpoints.openai_api.http_transport import TrafficCounter
 from disco.request import Timeouts
 
@@ -50,7 +51,10 @@ class SyncRouting(RoutedClient):
         portal: Portal | None = sdk.pop("_portal", None)
         self._owns_portal = portal is None
         self._portal = portal or Portal()
-        self._has_own_http = sdk.get("http_client") is not None and not sdk.pop("_has_default_http", False)
+        # A copy has the connections of its original, unless it was given an HTTP client of its own.
+        connections: Connections | None = sdk.pop("_connections", None)
+        self._has_own_http = connections is None and sdk.get("http_client") is not None
+        self._connections = connections or Connections()
         super()._begin(settings, shared, sdk)
 
     @cached_property
@@ -68,7 +72,7 @@ class SyncRouting(RoutedClient):
         """As the SDK's `copy`. The copy shares the local model and the statistics."""
         added: dict[str, Any] = {"_portal": self._portal}
         if changes.get("http_client") is None and not self._has_own_http:
-            added["_has_default_http"] = True  # the SDK's `copy` hands its own on
+            added["_connections"] = self._connections
         extra = {**added, **changes.pop("_extra_kwargs", {})}
         return super().copy(**self._changes_of_copy({**changes, "_extra_kwargs": extra}))  # type: ignore[misc, no-any-return]
 
@@ -148,10 +152,7 @@ class SyncRouting(RoutedClient):
         return response
 
     def _server_calls(self) -> AsyncOpenAI:
-        from disco.client.sync.sync_calls import SyncServerCalls  # noqa: PLC0415 - only with a server
-
-        self._calls = SyncServerCalls(self, has_own_http=self._has_own_http)
-        return self._calls
+        return SyncServerCalls(self, self._connections, has_own_http=self._has_own_http)
 
     def close(self) -> None:
         """Stop every answer in progress, free the model, close the connections, end the thread. Idempotent."""
@@ -166,7 +167,7 @@ class SyncRouting(RoutedClient):
                 await self.router.aclose()
             if self.server is not None:
                 await self.server.aclose()
-                await self._calls.close()
+                await self._connections.aclose()
 
 
 class Disco(SyncRouting, OpenAI):

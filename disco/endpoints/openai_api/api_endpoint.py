@@ -117,6 +117,12 @@ class OpenAIEndpoint(Endpoint):
         host, port = self.address
         return not connects_directly(self._client) or has_route(host, port)
 
+    def is_known_to_continue(self, model: str | None) -> bool:
+        """Return `Capabilities.continues` without the rest: this is asked before every direct answer."""
+        if self._continuation.method == "auto" and not self.verdicts:
+            return False
+        return self.capabilities(model).continues
+
     @property
     def probes(self) -> bool:
         """Whether the endpoint detects how the server continues ("auto"), rather than being configured."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 Answer = Callable[[bytes, Any], AsyncIterator[bytes]]
 """Gives what is written, of a request's head (in lower case) and its JSON body; None where it has none."""
 

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+from weather_responses import as_chat, response, response_events
+
 __all__ = ["SENTENCE", "WeatherServer", "weather_server"]
 
 SENTENCE = "It is sunny in Paris."
@@ -44,9 +46,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.known.bodies.append(body)
         kind = "text/event-stream" if body.get("stream") else "application/json"
-        message, reason = _message(body)
-        answer = _events if body.get("stream") else _completion
-        data = answer(body, message, reason).encode()
+        if self.path.endswith("/responses"):
+            message, _ = _message(as_chat(body))
+            data = (response_events if body.get("stream") else response)(body, message).encode()
+        else:
+            answer = _events if body.get("stream") else _completion
+            data = answer(body, *_message(body)).encode()
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -75,13 +80,14 @@ def _filled(schema: dict[str, Any]) -> str:
 
 
 def _made(kind: str, *choices: dict[str, Any], **more: Any) -> str:
-    made = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "choices": choices}
-    return json.dumps({**made, **more})
+    made = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m-1", "system_fingerprint": "fp_1"}
+    return json.dumps({**made, "choices": choices, **more})
 
 
 def _completion(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
     whole = {"role": "assistant", "content": None, **message}
-    return _made("chat.completion", {"index": 0, "message": whole, "finish_reason": reason}, usage=USAGE)
+    choice = {"index": 0, "message": whole, "logprobs": None, "finish_reason": reason}
+    return _made("chat.completion", choice, usage=USAGE)
 
 
 def _events(body: dict[str, Any], message: dict[str, Any], reason: str) -> str:
