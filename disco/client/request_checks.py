@@ -264,7 +264,7 @@ _RESPONSES: Mapping[str, Check] = {
     "input": _input,
     "instructions": _string,
     "max_output_tokens": _integer(1),
-    "max_tool_calls": _integer(1),
+    "max_tool_calls": _integer(0),
     "previous_response_id": _string,
     "prompt": _object,
     "reasoning": _reasoning,

@@ -12,6 +12,8 @@ COPY = "a copy shares the model on this machine with its client: `copy` does not
 MODULE = "asks whether the SDK's module-level client, which stays the SDK's, is of the class that stands in"
 OWNED = "counts the SDK's retries of a failing server: with a model behind, that model takes over instead"
 TAKEN_OVER = "expects the server's failure: with a model behind, that model answers instead"
+STREAMED = "compares the request's body: with a model behind, the server is always asked for a stream"
+ENDED = "sends events after the one that ends a response"
 KEYLESS = "expects an error without a key: with a model on this machine none is needed"
 
 REASONS: tuple[tuple[str, str, str], ...] = (
@@ -23,6 +25,17 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     ("local", "tests/test_client.py::*::test_validate_headers*", KEYLESS),
     ("local", "tests/test_streaming.py::test_request_errors_are_wrapped*", TAKEN_OVER),
     ("local", "tests/test_streaming.py::test_done_http11_connection_reuse*", TAKEN_OVER),
+    (
+        "local",
+        "tests/test_data_residency_regressions.py::test_*sync_request_only_changes_destination",
+        STREAMED,
+    ),
+    ("local", "tests/lib/test_responses_tool_runner.py::test_ledger_admission_failure_*", TAKEN_OVER),
+    (
+        "local",
+        "tests/lib/responses/test_null_output_items.py::test_typed_lifecycle_output_and_sparse_*",
+        ENDED,
+    ),
     (
         "local",
         "tests/test_httpx2_decompression.py::test_decoding_failure_closes_response_stream*",
