@@ -242,3 +242,28 @@ def test_a_lower_limit_is_the_servers_too():
     )
     assert request.limited(7).responses == {"max_output_tokens": 7, "input": "x"}
     assert Request([], "m", responses={"input": "x"}).limited(7).responses == {"input": "x"}
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "slowly", "outcome"),
+    [(0.3, 999, "switched"), (30.0, 999, "late"), (30.0, 24, "source_finished")],
+)
+async def test_an_answer_migrates_within_its_item(ttft_s, slowly, outcome):
+    """Where the migration is given up, the events that the server sent meanwhile are not lost."""
+    text, routes = " ".join([SAID] * 30), []
+    steps: list[bytes | float] = []
+    events = written(text.split(" "))
+    for number, event in enumerate(events):
+        steps += [sse(event, done=False)] + [0.05] * (4 <= number < slowly)
+    more = {"local": device(answer=text, ttft_s=ttft_s), "on_route": routes.append, "price": (50, 500)}
+    policy = preset("server_only", order="make_before_break", pace_tps=5)
+    async with client(MemoryServer(Reply(steps)), policy=policy, **more) as one:
+        got = [event async for event in await one.responses.create(**ASKED, stream=True)]
+    assert routes[0].migrations[-1].outcome == outcome
+    assert [event.sequence_number for event in got] == list(range(len(got)))
+    assert "".join(event.delta for event in got if event.type == "response.output_text.delta") == text
+    rest = [event for event in got if not event.type.endswith(".delta")]
+    assert [event.type for event in rest] == [e["type"] for e in events if not e["type"].endswith(".delta")]
+    assert got[-1].response.output_text == text
+    if outcome != "switched":
+        assert got[-1].response.to_dict() == events[-1]["response"]
