@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import openai
@@ -109,7 +110,7 @@ async def test_the_responses_api_is_recorded_alike(spans, server):
             assert answer.output_text == SENTENCE
             stream = await client.responses.create(model="m", input=ASKED, stream=True)
             assert [event.type async for event in stream][-1] == "response.completed"
-        seen.append(spans())
+        seen.append(json.loads(re.sub(r"resp_\d+", "resp_n", json.dumps(spans()))))
     if any(seen):  # OpenTelemetry's own instrument does not know this API
         same(seen)
 

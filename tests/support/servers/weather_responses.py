@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import count
 from typing import Any
 
 __all__ = ["as_chat", "response", "response_events"]
 
-MADE = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m-1", "parallel_tool_calls": True}
+NUMBERS = count(1)  # every response has an id of its own: instruments put those with one id together
+MADE = {"object": "response", "created_at": 1, "model": "m-1", "parallel_tool_calls": True}
 USAGE = {
     "input_tokens": 20,
     "input_tokens_details": {"cached_tokens": 0},
@@ -33,19 +35,19 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
 
 def response(body: dict[str, Any], message: dict[str, Any]) -> str:
     """Return the answer as one document."""
-    return json.dumps(_made(body, "completed", [_item(message)], usage=USAGE))
+    return json.dumps(_made(body, "completed", [_item(message)], id=_new_id(), usage=USAGE))
 
 
 def response_events(body: dict[str, Any], message: dict[str, Any]) -> str:
     """Return the answer as server-sent events."""
-    item = _item(message)
+    item, own = _item(message), _new_id()
     in_progress = {
         **item,
         "status": "in_progress",
         **({"arguments": ""} if "arguments" in item else {"content": []}),
     }
     where = {"item_id": item["id"], "output_index": 0}
-    events = [("response.created", {"response": _made(body, "in_progress", [])})]
+    events = [("response.created", {"response": _made(body, "in_progress", [], id=own)})]
     events.append(("response.output_item.added", {"output_index": 0, "item": in_progress}))
     if "arguments" in item:
         kind = "response.function_call_arguments"
@@ -61,11 +63,15 @@ def response_events(body: dict[str, Any], message: dict[str, Any]) -> str:
         events.append(("response.output_text.done", {**said, "text": part["text"]}))
         events.append(("response.content_part.done", {**where, "part": part}))
     events.append(("response.output_item.done", {"output_index": 0, "item": item}))
-    events.append(("response.completed", {"response": _made(body, "completed", [item], usage=USAGE)}))
+    events.append(("response.completed", {"response": _made(body, "completed", [item], id=own, usage=USAGE)}))
     return "".join(
         f"event: {kind}\ndata: {json.dumps({'type': kind, 'sequence_number': number, **event})}\n\n"
         for number, (kind, event) in enumerate(events)
     )
+
+
+def _new_id() -> str:
+    return f"resp_{next(NUMBERS)}"
 
 
 def _made(body: dict[str, Any], status: str, output: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
