@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from disco import AsyncDisco, RouteLog
+from disco.cost import Phase
 from disco.dispatch import Preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.replay.formats import read_trace
@@ -133,7 +134,9 @@ def test_as_recorded_first_tokens_and_costs_come_back(recording, replay):
         outcome = replay(resolve(trace, scenario, seed=seed), scenario, Arm("recorded"), seed=seed)
         assert_first_tokens_match(outcome, recording.routes)
         assert outcome.cost_usd == pytest.approx(trace.features["replay_cost_usd"], rel=1e-9)
-        recorded = np.array([r.cost for r in recording.routes])
+        # A replay probes no server.
+        charges = [c for r in recording.routes for c in r.ledger.charges if c.phase != Phase.PROBE]
+        recorded = np.array([c.cost for c in charges])
         # Exactly, but for what the device did not read; that is bounded, and only ever too much.
         assert outcome.cost_usd.sum() == pytest.approx(recorded.sum(), rel=COST_SHARE)
 
