@@ -50,7 +50,9 @@ def put_in() -> None:
         kind = getattr(disco, our_name, None)
         if kind is None:
             continue
-        kind = with_local_model(kind) if ARM == "local" else kind
+        more = {"__init__": with_local_model(kind)} if ARM == "local" else {}
+        # Under the SDK's name, which stands in the names of tests that take the class as a parameter.
+        kind = type(name, (kind,), {"__module__": kind.__module__, **more})
         home = importlib.import_module("openai.lib.azure" if "Azure" in name else "openai._client")
         for place in (openai, home):
             for known in (name, ALIASES.get(name)):
@@ -58,8 +60,8 @@ def put_in() -> None:
                     setattr(place, known, kind)
 
 
-def with_local_model(kind: type) -> type:
-    """Return the class with a model on this machine behind the server, and otherwise unchanged.
+def with_local_model(kind: type) -> Any:
+    """Return the constructor of a class with a model on this machine behind the server, and otherwise unchanged.
 
     The server is asked first, and the model takes over when the server fails. (`balanced` would answer short prompts
     on this machine.) The deadline ends such an answer, which a small model may go on writing for minutes.
@@ -77,7 +79,7 @@ def with_local_model(kind: type) -> type:
     def init(self: Any, *given: Any, **options: Any) -> None:
         kind.__init__(self, *given, **(behind | options))
 
-    return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
+    return init
 
 
 if ARM != "plain":
