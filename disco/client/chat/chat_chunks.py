@@ -59,8 +59,7 @@ class ChatChunks:
         raw = delta.raw.made() if type(delta.raw) is TemplateChunk else delta.raw
         if raw is not None:
             if self._first and raw.id:
-                self.id, self.model, self.created = raw.id, raw.model, raw.created
-                self.fingerprint = raw.system_fingerprint
+                self._identify(raw)
             elif not self._first and raw.id != self.id:
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
             self._first = self._first and not raw.id  # a provider's notes before the answer have no id
@@ -76,6 +75,16 @@ class ChatChunks:
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
 
+    def _identify(self, raw: ChatCompletionChunk) -> None:
+        """Take over a vendor's identity of the answer."""
+        self.id, self.model, self.created = raw.id, raw.model, raw.created
+        self.fingerprint = raw.system_fingerprint
+
+    def ends_with(self, raw: ChatCompletionChunk) -> None:
+        """Take over the identity in the vendor's last chunk, if no other chunk came: the answer is empty."""
+        if self._first and raw.id:
+            self._identify(raw)
+
     def is_as_it_came(self, delta: Delta) -> bool:
         """Return whether `of` would return the vendor's chunk unchanged, and learn nothing new from it."""
         raw = delta.raw
@@ -88,6 +97,8 @@ class ChatChunks:
 
     def last(self, finish_reason: str, raw: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
         """Return the chunk that says why the answer ended: the vendor's own, if there is one and it says the same."""
+        if raw is not None:
+            self.ends_with(raw)
         if raw is not None and raw.choices and raw.choices[0].finish_reason == finish_reason:
             identity = {"id": self.id, "created": self.created, "model": self.model} if self.id else {}
             made: ChatCompletionChunk = _like(raw, **identity, usage=None)
@@ -260,6 +271,7 @@ def assemble(
         else ChatCompletionMessage.model_validate(message)
     )
     if last is not None:
+        chunks.ends_with(last)
         around |= _added(last)
         beside |= (last.choices[0].model_extra or {}) if last.choices else {}
     known = {name: around.pop(name) for name in _AROUND if name in around}

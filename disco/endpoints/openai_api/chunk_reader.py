@@ -145,12 +145,11 @@ class ChatReader(ChunkReader):
                 chunk.__pydantic_fields_set__.discard("usage")
             choices = chunk.choices
             if not choices:
-                if chunk.usage is None and (
-                    chunk.model_extra or getattr(chunk, "moderation", None) is not None
-                ):
-                    deltas.append(
-                        Delta("", 0, DeltaKind.ROLE, None, chunk)
-                    )  # a provider's notes, such as filters
+                if chunk.model_extra or getattr(chunk, "moderation", None) is not None:
+                    # A provider's notes, such as filters. The usage is told apart.
+                    chunk.usage = None
+                    chunk.__pydantic_fields_set__.discard("usage")
+                    deltas.append(Delta("", 0, DeltaKind.ROLE, None, chunk))
                 continue
             if self._choices > 1:
                 self._read_opaque(chunk, deltas)
