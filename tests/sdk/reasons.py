@@ -14,6 +14,7 @@ OWNED = "counts the SDK's retries of a failing server: with a model behind, that
 TAKEN_OVER = "expects the server's failure: with a model behind, that model answers instead"
 STREAMED = "compares the request's body: with a model behind, the server is always asked for a stream"
 ENDED = "sends events after the one that ends a response"
+ONE_RESPONSE = "asks for the id of the one request, `_request_id`: a routed answer may have several, or none"
 KEYLESS = "expects an error without a key: with a model on this machine none is needed"
 
 REASONS: tuple[tuple[str, str, str], ...] = (
@@ -41,4 +42,13 @@ REASONS: tuple[tuple[str, str, str], ...] = (
         "tests/test_httpx2_decompression.py::test_decoding_failure_closes_response_stream*",
         TAKEN_OVER,
     ),
+    ("local", "tests/lib/test_bedrock_runtime.py::*", ONE_RESPONSE),
+    ("local", "tests/lib/test_vertex_provider.py::test_google_auth_*", TAKEN_OVER),
+    ("local", "tests/lib/test_vertex_provider.py::test_*", TAKEN_OVER),
+    ("local", "tests/lib/test_runner_idempotency.py::*", OWNED),
+    ("local", "tests/lib/test_runner_typed_tools.py::*", TAKEN_OVER),
+    ("local", "tests/lib/test_responses_tool_runner.py::test_ledger_admission_*", OWNED),
+    ("local", "tests/lib/test_azure_deployment_path.py::*", TAKEN_OVER),
+    ("local", "tests/lib/test_azure*.py::test_*", KEYLESS),
+    ("local", "tests/test_request_body_routing_order.py::*", TAKEN_OVER),
 )
