@@ -155,12 +155,8 @@ class DirectAnswer:
         from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - not needed to make a client
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
-        try:
-            with self._watched():
-                answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
-        except BaseException as error:
-            self.end(error)
-            raise
+        with self._watched():
+            answer = await ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         return noted(answer, self, is_async=True)
 
     def asked_sync(
@@ -175,20 +171,20 @@ class DirectAnswer:
         from disco.client.direct.direct_results import classes_for, noted  # noqa: PLC0415 - as above
 
         cast_to, stream_cls = classes_for(cast_to, options, stream_cls)
-        try:
-            with self._watched():
-                answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
-        except BaseException as error:
-            self.end(error)
-            raise
+        with self._watched():
+            answer = ask(cast_to, options, stream=stream, stream_cls=stream_cls)
         return noted(answer, self, is_async=False)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Count what is sent within, as part of the answer's span."""
+        """Count what is sent within, as part of the answer's span. An error within ends the answer."""
         assert self._wire is not None
-        with self._wire, nullcontext() if self._report is None else self._report.current():
-            yield
+        try:
+            with self._wire, nullcontext() if self._report is None else self._report.current():
+                yield
+        except BaseException as error:
+            self.end(error)
+            raise
 
     @property
     def response(self) -> Any:

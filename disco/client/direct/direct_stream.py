@@ -61,6 +61,13 @@ class _Direct(RouteOfStream):
     def buffered_tokens(self) -> int:
         return 0  # the SDK's way has no buffer
 
+    def _fail(self, error: BaseException) -> None:
+        """Note that reading has failed; raise the SDK's error where it has one for this."""
+        raised = _as_the_sdk_raises(error, self.response)
+        self._end(raised)
+        if raised is not error:
+            raise raised from error
+
     def _end(self, error: BaseException | None = None) -> None:
         if self.noted is not None:
             self.noted.end(error)
@@ -98,10 +105,7 @@ class DirectStream(_Direct, DiscoStream):
                 wire.ended()
             reader.end()
         except BaseException as error:
-            raised = _as_the_sdk_raises(error, response)
-            self._end(raised)
-            if raised is not error:
-                raise raised from error
+            self._fail(error)
             raise
         finally:
             await response.aclose()
@@ -132,10 +136,7 @@ class DirectSyncStream(_Direct, DiscoSyncStream):
                     break
             reader.end()
         except BaseException as error:
-            raised = _as_the_sdk_raises(error, response)
-            self._end(raised)
-            if raised is not error:
-                raise raised from error
+            self._fail(error)
             raise
         finally:
             response.close()
