@@ -149,7 +149,10 @@ class ChatReader(ChunkReader):
                     # A provider's notes, such as filters. The usage is told apart.
                     chunk.usage = None
                     chunk.__pydantic_fields_set__.discard("usage")
-                    deltas.append(Delta("", 0, DeltaKind.ROLE, None, chunk))
+                    if self.finish_raw is None:
+                        deltas.append(Delta("", 0, DeltaKind.ROLE, None, chunk))
+                    else:  # the application gets the last chunk at the end, so what comes after it goes with it
+                        self._add_to_last(chunk)
                 continue
             if self._choices > 1:
                 self._read_opaque(chunk, deltas)
@@ -229,6 +232,13 @@ class ChatReader(ChunkReader):
             return chunk
         self.finish_raw = finish_only(chunk)
         return without_finish(chunk)
+
+    def _add_to_last(self, chunk: ChatCompletionChunk) -> None:
+        """Add what a provider says after the finish reason to the chunk with the finish reason."""
+        if getattr(chunk, "moderation", None) is not None:
+            self.finish_raw.moderation = chunk.moderation
+        for name, value in (chunk.model_extra or {}).items():
+            self.finish_raw.__pydantic_extra__[name] = value
 
     def _note_usage(self, chunk: ChatCompletionChunk) -> None:
         usage = chunk.usage
