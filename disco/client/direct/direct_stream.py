@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from disco.client.chat.stream_types import DiscoStream, DiscoSyncStream, RouteOfStream, not_complete
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate
-from disco.endpoints.openai_api.http_transport import exhaust, pieces
+from disco.endpoints.openai_api.http_transport import exhaust, pieces, unwind
 from disco.endpoints.openai_api.sse import EventSplitter
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class DirectStream(_Direct, DiscoStream):
             reader.end()
         except BaseException as error:
             self._fail(error)
+            if isinstance(error, GeneratorExit):
+                await unwind(body)
             raise
         finally:
             await response.aclose()

@@ -24,7 +24,13 @@ from disco.endpoints.openai_api.chunk_reader import (
     CompletionReader,
 )
 from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
-from disco.endpoints.openai_api.http_transport import TrafficCounter, estimated_tokens, exhaust, pieces
+from disco.endpoints.openai_api.http_transport import (
+    TrafficCounter,
+    estimated_tokens,
+    exhaust,
+    pieces,
+    unwind,
+)
 from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.whole_documents import events_of_document
@@ -353,11 +359,7 @@ class ServerAttempt(Attempt):
             if self._eof:
                 self._wire.ended()
         if body is not None and not self._eof:
-            # When the transport's generators are closed between two pieces, they leave their inner generators to
-            # the garbage collector. A cancelled read unwinds them all and closes the connection.
-            with anyio.CancelScope(shield=True) as scope:
-                scope.cancel()
-                await exhaust(body)
+            await unwind(body)
         if response is not None and not response.is_closed:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await response.aclose()

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from itertools import chain
 from typing import Final, Self
 
+import anyio
 import httpx2
 
 from disco.events import Traffic
@@ -144,6 +145,17 @@ async def exhaust(body: AsyncIterator[bytes], *, note: Callable[[bytes], object]
                 note(piece)
         return True
     return False
+
+
+async def unwind(body: AsyncIterator[bytes]) -> None:
+    """End a body that is not at its end.
+
+    When the transport's generators are closed between two pieces, they leave their inner generators to the garbage
+    collector, of which trio complains. A cancelled read unwinds them all and closes the connection.
+    """
+    with anyio.CancelScope(shield=True) as scope:
+        scope.cancel()
+        await exhaust(body)
 
 
 def pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:

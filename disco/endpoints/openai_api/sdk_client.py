@@ -11,11 +11,10 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import httpx2
 from openai import AsyncOpenAI, NotGiven, __version__
 
-from disco.endpoints.openai_api.http_transport import TrafficCounter, exhaust
+from disco.endpoints.openai_api.http_transport import TrafficCounter, unwind
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
@@ -140,10 +139,7 @@ class _Capped(httpx2.AsyncByteStream):
             left -= len(piece)
             if left <= 0:
                 break
-        # As in `ServerAttempt._release`: a cancelled read unwinds the transport's inner generators, too.
-        with anyio.CancelScope(shield=True) as scope:
-            scope.cancel()
-            await exhaust(body)
+        await unwind(body)
 
     async def aclose(self) -> None:
         await self._body.aclose()
