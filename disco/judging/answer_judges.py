@@ -1,0 +1,160 @@
+"""Judges of one attempt's answer: of the class that it chose, or of the text that it wrote.
+
+A judge lives as long as its attempt. What it compares with, a `ScoreHistory` and a `LabelPrior`, outlives the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from disco.events import Delta, DeltaKind
+from disco.judging.confidence import RunningConfidence, best_label, class_confidence
+from disco.judging.early_exit import ExitHistory
+from disco.judging.label_prior import LabelPrior
+from disco.judging.score_history import ScoreHistory
+from disco.judging.threshold_rules import Rule, Verdict, judge
+
+__all__ = ["ClassJudge", "SequenceJudge", "Standard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """By what an answer is judged.
+
+    Attributes:
+        task: the task whose answers are compared; any short name.
+        beta: the share of answers to hand up.
+        rule: see `threshold_rules.Rule`.
+        seed: of the exact rule's tie breaker.
+        model: whose answers are compared; see `HistoryKey`.
+    """
+
+    task: str
+    beta: float
+    rule: Rule = "exact"
+    seed: int = 0
+    model: str = ""
+
+    def verdict(self, score: float, history: ScoreHistory) -> Verdict:
+        """Judge a score and add it to its history."""
+        return judge(score, history, self.beta, rule=self.rule, seed=self.seed)
+
+
+class SequenceJudge:
+    """Judges a text by the log probabilities of its tokens; an answer without them is not judged.
+
+    Under the rule "paper" the answer is judged once, when it is complete; else as its `ExitHistory` says. Mutable.
+
+    Attributes:
+        task, model: see `Standard`.
+        kind: how the log probabilities become a score, as in the `HistoryKey`.
+        confidence: of the text so far.
+    """
+
+    def __init__(
+        self, standard: Standard, history: ExitHistory, *, trusts_from: int = 0, leaves_early: bool = True
+    ) -> None:
+        """Make a judge of one answer.
+
+        Args:
+            standard: by what it is judged.
+            history: what it is compared with.
+            trusts_from: how many tokens are judged before any of them may be shown.
+            leaves_early: whether the answer may be handed up before it is complete.
+        """
+        self.task, self.model, self.kind = standard.task, standard.model, history.kind
+        self._standard, self._history, self._trusts_from = standard, history, trusts_from
+        self._watch = None
+        self.confidence = RunningConfidence()
+        if standard.rule == "exact":
+            self._watch = history.watch(standard.beta, seed=standard.seed, leaves_early=leaves_early)
+            self.confidence = self._watch.confidence
+        self._verdict: Verdict | None = None  # before the end
+        self._is_known = True
+
+    @property
+    def trusts(self) -> bool:
+        """Whether the text so far may be shown: so many tokens have come, and none of the checkpoints stopped them."""
+        return self.confidence.tokens >= self._trusts_from
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether text came without log probabilities, so that the answer cannot be judged any more."""
+        return not self._is_known
+
+    def read(self, deltas: list[Delta]) -> list[Delta]:
+        """Take what the attempt wrote; return it unchanged."""
+        for delta in deltas:
+            if delta.logp is None:
+                if delta.kind is DeltaKind.TEXT and delta.text:
+                    self._is_known = False
+            elif not self._is_known:
+                continue
+            elif self._watch is None:
+                self.confidence.add(delta.logp)
+            else:
+                self._verdict = self._watch.add(delta.logp) or self._verdict
+        return deltas
+
+    def check(self) -> Verdict | None:
+        """Return the verdict if it fell before the answer is complete."""
+        return self._verdict
+
+    def end(self) -> Verdict | None:
+        """Judge the complete answer; None where a part of it came without log probabilities, or it is empty."""
+        if not self._is_known or not self.confidence.tokens:
+            return None
+        if self._watch is not None:
+            return self._watch.end()
+        return self._standard.verdict(self.confidence.score(self._history.kind), self._history.scores)
+
+
+class ClassJudge:
+    """Chooses the class of an answer, and judges how clear the choice was.
+
+    The model's preference for a label whatever the text is (`LabelPrior`) is taken off first, so that the class may be
+    another one than the model's most probable text. An answer without label scores is not judged and not changed.
+
+    Attributes:
+        task, model: see `Standard`.
+        kind: "class".
+        trusts: always False: nothing of a class is shown before it is judged.
+        is_blind: always False: only the end shows that no scores came.
+    """
+
+    kind, trusts, is_blind = "class", False, False
+
+    def __init__(
+        self, standard: Standard, classes: Sequence[str], history: ScoreHistory, prior: LabelPrior
+    ) -> None:
+        self.task, self.model = standard.task, standard.model
+        self._standard, self._classes = standard, classes
+        self._history, self._prior = history, prior
+        self._score: float | None = None
+
+    def read(self, deltas: list[Delta]) -> list[Delta]:
+        """Take what the attempt wrote; return the chosen class in its place."""
+        read = []
+        for delta in deltas:
+            if delta.label_scores is not None:
+                read.append(self._chosen(delta))
+            elif self._score is None or delta.kind is not DeltaKind.TEXT:
+                read.append(delta)  # else it is the rest of the text that was replaced
+        return read
+
+    def _chosen(self, delta: Delta) -> Delta:
+        assert delta.label_scores is not None
+        scores = self._prior.removed_from(delta.label_scores)
+        self._prior.push(delta.label_scores)
+        self._score = class_confidence(scores)
+        text = self._classes[best_label(scores)]
+        return delta if text == delta.text else replace(delta, text=text, ids=None)
+
+    def check(self) -> Verdict | None:
+        """Return None: the answer is judged at its end."""
+        return None
+
+    def end(self) -> Verdict | None:
+        """Judge the choice; None where the answer came without label scores."""
+        return None if self._score is None else self._standard.verdict(self._score, self._history)

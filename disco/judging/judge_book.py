@@ -1,0 +1,107 @@
+"""All histories of a client, one for each task, model and kind of score; with a store they outlive the program."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from disco.judging.confidence import SequenceConfidence
+from disco.judging.early_exit import ExitHistory
+from disco.judging.history_store import HistoryKey, HistoryStore, StoredHistory
+from disco.judging.label_prior import LabelPrior
+from disco.judging.score_history import ScoreHistory
+
+__all__ = ["MOST_TASKS", "JudgeBook"]
+
+MOST_TASKS = 256
+_SAVED_EVERY = 100  # scores
+
+
+class JudgeBook:
+    """The histories by key, made when they are first needed. Mutable: the histories, and what is not saved yet.
+
+    Not safe for threads: one event loop uses it.
+    """
+
+    def __init__(self, store: HistoryStore | None = None) -> None:
+        self._store = store
+        self._stored: dict[HistoryKey, StoredHistory] = {} if store is None else dict(store.load())
+        self._histories: dict[HistoryKey, ScoreHistory] = {}
+        self._priors: dict[HistoryKey, LabelPrior] = {}
+        self._classes: dict[HistoryKey, int] = {}  # checksum of the classes that the prior is about
+        self._exits: dict[HistoryKey, ExitHistory] = {}
+        self._tasks: set[str] = set()
+        self._saved: dict[HistoryKey, int] = {}  # by key, how many scores had been seen when it was saved
+
+    def history(self, key: HistoryKey, capacity: int) -> ScoreHistory:
+        """Return the history of a key; `capacity` counts when it is made.
+
+        Raises:
+            ValueError: there are `MOST_TASKS` tasks already.
+        """
+        history = self._histories.get(key)
+        if history is None:
+            self.check_task(key.task)
+            self._tasks.add(key.task)
+            kept = self._stored.get(key, StoredHistory((), 0))
+            history = ScoreHistory(capacity, kept.scores, seen=kept.seen)
+            self._histories[key] = history
+            self._saved[key] = history.seen
+        return history
+
+    def exits(self, key: HistoryKey, kind: SequenceConfidence, capacity: int) -> ExitHistory:
+        """Return the history of a key whose answers may go up before they are complete; see `history`."""
+        exits = self._exits.get(key)
+        if exits is None:
+            scores = self.history(key, capacity)
+            kept = self._stored.get(key, StoredHistory((), 0)).exits
+            exits = ExitHistory(kind, scores=scores, exits=kept)
+            self._exits[key] = exits
+        return exits
+
+    def check_task(self, task: str) -> None:
+        """Raise ValueError where a task is one too many: a history for each request would never learn anything."""
+        if task not in self._tasks and len(self._tasks) >= MOST_TASKS:
+            raise ValueError(
+                f"There are {MOST_TASKS} tasks already, so there can be none named {task!r}. A task names a kind of "
+                "request, such as 'triage', and not a single one: answers are compared with earlier ones of the task."
+            )
+
+    def prior(self, key: HistoryKey, classes: Sequence[str], capacity: int) -> LabelPrior:
+        """Return what a model prefers among a task's classes. Where these have changed, the prior begins anew."""
+        checksum = zlib.crc32("\0".join(classes).encode("utf-8", "surrogatepass"))
+        prior = self._priors.get(key)
+        if prior is None or self._classes[key] != checksum:
+            kept = self._stored.get(key)
+            same = kept is not None and kept.classes == checksum and prior is None
+            rows = (
+                [row for row in kept.labels if len(row) == len(classes)] if kept is not None and same else []
+            )
+            prior = LabelPrior(len(classes), capacity, rows)
+            self._priors[key], self._classes[key] = prior, checksum
+        return prior
+
+    def save(self, *, often: bool = False) -> None:
+        """Give the store what has changed; with `often`, only after every hundredth score."""
+        if self._store is not None and (changed := self.unsaved(often=often)):
+            self._store.save(changed)
+
+    def unsaved(self, *, often: bool = False) -> dict[HistoryKey, StoredHistory]:
+        """Return what has changed since the last save, for the store, and count it as saved; empty without a store.
+
+        For a caller that saves in a thread; `often` is as for `save`.
+        """
+        if self._store is None:
+            return {}
+        new = {key: h.seen - self._saved.get(key, 0) for key, h in self._histories.items()}
+        if often and sum(new.values()) < _SAVED_EVERY:
+            return {}
+        changed = {key: self._kept(key) for key, scores in new.items() if scores}
+        self._saved.update({key: kept.seen for key, kept in changed.items()})
+        return changed
+
+    def _kept(self, key: HistoryKey) -> StoredHistory:
+        history, prior = self._histories[key], self._priors.get(key)
+        labels = () if prior is None else tuple(prior)
+        exits = self._exits[key].exits if key in self._exits else ()
+        return StoredHistory(tuple(history), history.seen, labels, self._classes.get(key, 0), exits)
