@@ -23,12 +23,13 @@ __all__ = [
 
 
 class DeltaKind(StrEnum):
-    """What a delta contains. The first three are content and can win a race; ROLE cannot."""
+    """What a delta contains. The first three are content and can win a race; the others cannot."""
 
     TEXT = "text"
     REASONING = "reasoning"
     TOOL = "tool"
     ROLE = "role"  # role chunk, empty delta, keep-alive with no content
+    RETRACT = "retract"  # made by a session only: what follows replaces all text that the reader has
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Delta:
         logprobs: `ChoiceLogprobs`-shaped dict where the application asked for it.
         logp: log probability (natural) of each token under its model, for disco's own use; None where it was not
             asked for (`StartAttempt.wants`) or is not known.
+        label_scores: log probability (natural) of each of the request's classes as the complete answer, in the order
+            of `Request.classes`; None where they were not asked for or are not known.
         reasoning: the text of a REASONING delta.
         tool_calls: the pieces of a TOOL delta; empty where only `raw` has them (audio, several choices).
     """
@@ -73,6 +76,7 @@ class Delta:
     raw: Any = None
     logprobs: dict[str, Any] | None = None
     logp: tuple[float, ...] | None = None
+    label_scores: tuple[float, ...] | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
 

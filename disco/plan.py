@@ -12,7 +12,9 @@ from disco.rates import Rates
 __all__ = [
     "BudgetCut",
     "Candidate",
+    "Cascade",
     "CoolDown",
+    "Display",
     "Migration",
     "Payer",
     "Place",
@@ -108,6 +110,10 @@ class Candidate:
         """Return the expected time to first token, s, with `tokens` left to prefill (paper: T_d = k·l + c)."""
         return self.queue_s + self.load_s + self.overhead_s + tokens / self.prefill_tps
 
+    def answer_s(self, prompt_tokens: int, answer_tokens: int) -> float:
+        """Return the expected time to the end of an answer of that length, s."""
+        return self.time_to_first_token_s(prompt_tokens) + answer_tokens / self.decode_tps
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -129,6 +135,32 @@ class Migration:
 
     target: str
     keep_prefill: bool = True
+
+
+Display = Literal["whole", "guard", "revise"]
+"""What the reader of a judged answer sees before the verdict: nothing, whole sentences behind the judge, or everything,
+which a retraction then takes back where the answer rises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """Through which tiers an answer may rise when its writer was unsure of it.
+
+    Attributes:
+        tiers: from the lowest to the highest; each is the names of its endpoints, in order of preference. An answer by
+            an endpoint may rise to those of the tiers behind its own.
+        display: what the reader sees before the verdict.
+    """
+
+    tiers: tuple[tuple[str, ...], ...]
+    display: Display = "guard"
+
+    def above(self, endpoint: str) -> tuple[str, ...]:
+        """Return the endpoints of the tiers above an endpoint's, the next tier first; none where it is in no tier."""
+        for number, tier in enumerate(self.tiers):
+            if endpoint in tier:
+                return tuple(name for higher in self.tiers[number + 1 :] for name in higher)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +214,7 @@ class Plan:
         deprioritised: endpoints that are last among the fallbacks only because they cool down.
         budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
+        cascade: the tiers that the answer may rise through; None: no answer is judged.
     """
 
     starts: tuple[Start, ...]
@@ -191,6 +224,12 @@ class Plan:
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()
+    cascade: Cascade | None = None
+
+    def wants_of(self, endpoint: str) -> frozenset[str]:
+        """Return what an attempt on that endpoint is asked for; the highest tier of a cascade is not judged."""
+        judged = self.cascade is None or self.cascade.above(endpoint)
+        return self.wants if judged else frozenset()
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names

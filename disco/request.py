@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Prefix", "Request", "Timeouts"]
+from disco.errors import NoEndpointError
+
+__all__ = ["MOST_CLASSES", "Prefix", "Request", "Timeouts", "check_classes"]
+
+MOST_CLASSES = 256
+"""Most classes of one request: the local model reads every one of them behind the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Request:
         retries: how often the endpoint was asked before for this answer.
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
+        classes: the complete answers to choose between (see `check_classes`); empty: free text.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -46,6 +52,7 @@ class Request:
     timeouts_alone: Timeouts | None = None
     retries: int = 0
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
+    classes: tuple[str, ...] = field(default=(), repr=False)
 
     def due_in(self, deadline_s: float) -> Request:
         """Return the request with another limit on the time of the whole answer, in seconds."""
@@ -70,6 +77,24 @@ class Request:
         if responses is not None and responses.get("max_output_tokens") is not None:
             responses = {**responses, "max_output_tokens": max_tokens}
         return replace(self, params={**self.params, **given}, responses=responses)
+
+
+def check_classes(classes: Sequence[str]) -> None:
+    """Check the answers that a request lets an endpoint choose between.
+
+    Raises:
+        NoEndpointError: there are fewer than 2 or more than 256, one is blank, or two are equal. It is an
+            `openai.BadRequestError`.
+    """
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        problem = f"{len(classes)} classes were given; name at least 2 and at most {MOST_CLASSES}."
+    elif not all(text.strip() for text in classes):
+        problem = "A class is empty. Write out the complete answer that each class stands for."
+    elif len(set(classes)) < len(classes):
+        problem = "Two classes are equal. Name each answer once."
+    else:
+        return
+    raise NoEndpointError(problem, code="invalid_value", param="classes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Phase(StrEnum):
     MIGRATION = "migration"  # prompt and prefix, processed by the target of a migration
     FAILOVER = "failover"  # prompt and prefix, processed by the replacement of a failed attempt
     FAILED = "failed"  # what a failed attempt processed and the reader did not get
+    OVERRULED = "overruled"  # an answer that was judged and replaced by that of a higher tier
     PROBE = "probe"  # to find out whether an endpoint continues half-written answers
     DISCARDED = "discarded"  # written and never shown: after a cut, an echo, after the reader left
 

@@ -2,6 +2,6 @@
 
 from disco.playback.buffer import Playback
 from disco.playback.pace import Pace
-from disco.playback.text_boundaries import last_word_start
+from disco.playback.text_boundaries import last_sentence_end, last_word_start
 
-__all__ = ["Pace", "Playback", "last_word_start"]
+__all__ = ["Pace", "Playback", "last_sentence_end", "last_word_start"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from disco.errors import AnswerTimeoutError
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import Effect, Fail, Finish
 from disco.session.parts import SessionParts
 from disco.session.switching.failover import FailoverControl
-from disco.session.switching.failover_rule import silence
+from disco.session.switching.failover_rule import Failures, silence
+
+if TYPE_CHECKING:
+    from disco.session.switching.rise import RiseControl
 
 __all__ = ["Ending"]
 
@@ -20,6 +25,7 @@ class Ending:
         ended: no more text will come.
         cancelled: the reader has left.
         closed_at: when everything was delivered, stopped and charged; None before.
+        rise: the verdicts on the answer; None where no answer is judged.
     """
 
     def __init__(self, parts: SessionParts, failover: FailoverControl) -> None:
@@ -27,18 +33,27 @@ class Ending:
         self.ended = False
         self.cancelled = False
         self.closed_at: float | None = None
+        self.rise: RiseControl | None = None
         self._config, self._attempts, self._transcript = parts.config, parts.attempts, parts.transcript
         self._migration, self._race, self._failover = parts.migration, parts.race, failover
 
+    @property
+    def failures(self) -> Failures:
+        """Which endpoints have failed."""
+        return self._failover.failures
+
     def finish(self, state: AttemptState, reason: str, now: float, out: list[Effect]) -> None:
         """End the answer because its writer has finished it."""
-        self._attempts.leave(state, AttemptOutcome.FINISHED, now)
+        if self.rise is not None:
+            self.rise.finished()
+        if state.active:
+            self._attempts.leave(state, AttemptOutcome.FINISHED, now)
         self.reason, self._failover.error = reason, None
         self._end(state, AttemptOutcome.LOST, now, out, move="target_empty")
 
     def unless(self, goes_on: bool, now: float, out: list[Effect]) -> None:  # noqa: FBT001 - its name says what it is
         """End the answer unless an endpoint goes on with it."""
-        if goes_on or self.ended:
+        if goes_on or self.ended or (self.rise is not None and self.rise.stand(now, out)):
             return
         if self._failover.is_cut and self._transcript.tokens:
             self.reason, self._failover.error = "length", None  # as after any limit
@@ -55,6 +70,8 @@ class Ending:
         """Fail every attempt whose deadline has passed, and the whole answer once its own has (rule 6)."""
         clocks, deadlines = self._config.timeouts, self._attempts.deadlines
         if now >= deadlines.total_at:
+            if self.rise is not None and self.rise.stand(now, out):
+                return
             failover = self._failover
             # An earlier failure that no attempt has made up for is itself why the answer is not complete.
             if failover.error is None or failover.made_up_for:
@@ -81,6 +98,8 @@ class Ending:
         self.ended = True
         self._race.pending.clear()
         self._migration.close(move)
+        if self.rise is not None:
+            self._transcript.playback.gate = None
         self._attempts.stop_others(keep, others, now, out)
         if not self.cancelled:
             if keep is None:

@@ -25,10 +25,11 @@ from disco.session.effects import Effect, Release
 from disco.session.ending import Ending
 from disco.session.parts import SessionParts
 from disco.session.race import StartRace
-from disco.session.session_config import EndpointWatch, SessionConfig
+from disco.session.session_config import AnswerJudge, EndpointWatch, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 from disco.session.switching.failover import FailoverControl
 from disco.session.switching.migration import MigrationControl
+from disco.session.switching.rise import RiseControl
 from disco.session.transcript import Transcript
 from disco.session.writing import Writing
 
@@ -48,6 +49,7 @@ class Session:
         migration: where the answer may move.
         transcript: the text, and how it was written and released.
         ending: why and when the answer ended.
+        rise: the verdicts on the answer; None where no answer is judged.
         wake_at: call `woken` no later than this; too early does no harm.
     """
 
@@ -60,19 +62,24 @@ class Session:
         lengths: AnswerLengths,
         watch: EndpointWatch | None = None,
         reservation: BudgetReservation | None = None,
+        judge: AnswerJudge | None = None,
     ) -> None:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
         self.plan, self.candidates, self.config, self.reservation = plan, candidates, config, reservation
         transcript = self.transcript = Transcript(playback, streams=config.streams)
-        attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants)
+        attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants_of)
         self.migration = MigrationControl(plan, candidates, config, lengths, attempts, transcript)
         self._race = StartRace(plan, attempts, transcript, self.migration)
         parts = self.parts = SessionParts(
-            plan, candidates, config, reservation, attempts, transcript, self.migration, self._race
+            plan, candidates, config, reservation, attempts, transcript, self.migration, self._race, lengths
         )
         self._failover = FailoverControl(parts)
         self.ending = Ending(parts, self._failover)
         self._writing = Writing(parts, self._failover, self.ending)
+        self.rise = None
+        if judge is not None and plan.cascade is not None:
+            self.rise = RiseControl(parts, self.ending, judge)
+            self._writing.rise = self._failover.rise = self.ending.rise = self.rise
         self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams
         self.started_at = 0.0

@@ -11,6 +11,7 @@ from disco.plan import Candidate, Plan
 from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.race import StartRace
 from disco.session.session_config import SessionConfig
+from disco.session.switching.answer_lengths import AnswerLengths
 from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 
@@ -29,6 +30,7 @@ class SessionParts:
     transcript: Transcript
     migration: MigrationControl
     race: StartRace
+    lengths: AnswerLengths
 
     def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - called for every token
         """Return the earliest time, in seconds, at which something is due without an event; `inf`: nothing is."""

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from disco.errors import EndpointFailure
 from disco.events import Delta
+from disco.judging.threshold_rules import Verdict
 from disco.request import Prefix, Timeouts
 
-__all__ = ["EndpointWatch", "Pending", "Role", "RunningMigration", "SessionConfig"]
+__all__ = [
+    "AnswerJudge",
+    "AttemptJudge",
+    "EndpointWatch",
+    "Judgement",
+    "Pending",
+    "Role",
+    "RunningMigration",
+    "SessionConfig",
+]
 
 
 class Role(StrEnum):
@@ -19,6 +29,7 @@ class Role(StrEnum):
     STARTER = "starter"  # by the plan, from the beginning of the answer
     TARGET = "target"  # of a migration
     TAKEOVER = "takeover"  # in place of one that failed
+    RISE = "rise"  # on a higher tier, because the writer was unsure
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class RunningMigration:
     beyond: list[Delta]
     switched_at: float | None = None
     outcome: str = "running"  # then "switched", or why the migration was given up
+    rises: bool = False  # the source was unsure; else to save money
 
 
 @dataclass(slots=True)
@@ -95,3 +107,77 @@ class EndpointWatch(Protocol):
     def failed(self, endpoint: str, failure: EndpointFailure, started_at: float, now: float) -> None:
         """Called when an attempt failed: it reported a failure, or one of the clocks ran out."""
         ...
+
+
+class AttemptJudge(Protocol):
+    """Judges what one attempt writes: pure, without a clock. `disco.judging` has the judges.
+
+    Attributes:
+        task: the task whose answers it compares.
+        model: the model whose answers it compares; see `disco.judging.HistoryKey`.
+        kind: how it scores: "class", or a `disco.judging.SequenceConfidence`.
+        trusts: whether the text so far may be shown.
+        is_blind: the answer cannot be judged any more, because a part of it came without a score.
+    """
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def trusts(self) -> bool: ...
+
+    @property
+    def is_blind(self) -> bool: ...
+
+    def read(self, deltas: list[Delta]) -> list[Delta]:
+        """Take what the attempt wrote; return it as it is to stand in the answer."""
+        ...
+
+    def check(self) -> Verdict | None:
+        """Return the verdict where it is known before the answer is complete."""
+        ...
+
+    def end(self) -> Verdict | None:
+        """Judge the complete answer; None where there is no score, so that the answer is not judged."""
+        ...
+
+
+class AnswerJudge(Protocol):
+    """Judges the attempts at one answer."""
+
+    def of(self, endpoint: str) -> AttemptJudge | None:
+        """Return the judge of an attempt on that endpoint, which writes from the beginning; None: it is not judged."""
+        ...
+
+
+@dataclass(slots=True)
+class Judgement:
+    """A verdict on an attempt's answer, and what followed from it. Mutable: `outcome`.
+
+    Attributes:
+        attempt: the attempt's number.
+        at: when, s.
+        tokens: how many tokens of the answer were judged.
+        task, model, kind: see `AttemptJudge`.
+        verdict: None where the answer was not judged.
+        outcome: "kept"; "handed_up" (a higher tier was asked); "stood" (no higher tier could answer: the answer was
+            delivered although the judge doubts it); "not_judged".
+        why: why it was not judged: "no_score", "cut_short" (by a limit or a filter), "not_text" (a tool call or
+            reasoning).
+    """
+
+    attempt: int
+    at: float
+    tokens: int
+    task: str
+    model: str
+    kind: str
+    verdict: Verdict | None
+    outcome: Literal["kept", "handed_up", "stood", "not_judged"] = "handed_up"
+    why: str | None = None

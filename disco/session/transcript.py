@@ -9,12 +9,12 @@ from disco.events import Delta, DeltaKind
 from disco.plan import Candidate
 from disco.playback import Playback, last_word_start
 from disco.request import Prefix
-from disco.session.attempt.attempt_state import AttemptState, Role
+from disco.session.attempt.attempt_state import AttemptState
 
-__all__ = ["Segment", "Times", "Transcript"]
+__all__ = ["Aside", "Segment", "Times", "Transcript"]
 
 # A look-up of a member on its enum class runs Python code (3.11), and these members are needed for every token.
-_TEXT, _ROLE, _STARTER = DeltaKind.TEXT, DeltaKind.ROLE, Role.STARTER
+_TEXT, _ROLE = DeltaKind.TEXT, DeltaKind.ROLE
 
 
 @dataclass(slots=True)
@@ -30,6 +30,19 @@ class Segment:
     start: int
     writer: AttemptState
     tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Text that was taken out of an answer and may be put back.
+
+    Attributes:
+        deltas: the text. Its writer may append to it.
+        segments: (position of the first character, writer), in order.
+    """
+
+    deltas: list[Delta]
+    segments: tuple[tuple[int, AttemptState], ...]
 
 
 class Times:
@@ -51,7 +64,7 @@ class Times:
 class Transcript:
     """One answer as it grows: its text, its segments and its times. Playback holds what the reader has not got yet.
 
-    Mutable: every field but `playback` and `streams`.
+    Mutable: every field but `streams`; `playback` only by `begin_revision`.
 
     Attributes:
         playback: the buffer between generation and the reader.
@@ -132,7 +145,7 @@ class Transcript:
         """Add what the writer wrote to the answer, or to `beyond` where a migration has cut the answer."""
         for delta in deltas:
             if delta.kind is _ROLE:
-                if state.role is _STARTER:
+                if not state.prefix:  # the attempt begins the answer
                     if beyond is None:
                         self.playback.push(now, delta)
                     else:
@@ -242,6 +255,34 @@ class Transcript:
             if position and (not self._ids or self._ids[-1][0] != position):
                 self._ids = None  # the cut goes through a token
         return taken
+
+    def set_aside(self, position: int) -> Aside:
+        """Remove unreleased text after `position` from the answer, so that `put_back` can restore it."""
+        ends = [*(s.start for s in self.segments[1:]), self.playback.pushed_chars + 1]
+        behind = [(s.start, s.writer) for s, end in zip(self.segments, ends, strict=True) if end > position]
+        return Aside(self.take_back(position), tuple(behind))
+
+    def put_back(self, aside: Aside, now: float) -> None:
+        """Restore text that was set aside; the answer must end where it did then."""
+        left = list(aside.segments)
+        for delta in aside.deltas:
+            while left and left[0][0] <= self.playback.pushed_chars:
+                _, writer = left.pop(0)
+                if not self.segments or self.segments[-1].writer is not writer:
+                    self.hand_to(writer)
+                self.writer = writer
+            self.push(delta, now)
+
+    def begin_revision(self) -> Delta:
+        """Forget the whole answer although the reader has text of it; return the retraction to give to the reader.
+
+        Mutable here as nowhere else: `playback`, whose positions count from the beginning of the answer.
+        """
+        self.playback = Playback(self.playback.pace)
+        self.segments, self._text, self._ids, self._delivered = [], [], [], []
+        self._removed, self._behind = [], []
+        self.tokens, self.only_text = 0, True
+        return Delta("", tokens=0, kind=DeltaKind.RETRACT)
 
     def begin_anew(self) -> None:
         """Forget the whole answer; the reader must have nothing of it."""

@@ -10,6 +10,7 @@ from disco.session.effects import Effect
 from disco.session.ending import Ending
 from disco.session.parts import SessionParts
 from disco.session.switching.failover import FailoverControl
+from disco.session.switching.rise import RiseControl
 
 __all__ = ["Writing"]
 
@@ -22,6 +23,7 @@ class Writing:
         self._attempts, self._transcript = parts.attempts, parts.transcript
         self._migration, self._race = parts.migration, parts.race
         self._failover, self._ending = failover, ending
+        self.rise: RiseControl | None = None  # the verdicts on the answer; None where no answer is judged
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """Handle what an active attempt wrote."""
@@ -29,7 +31,7 @@ class Writing:
         if state is self._transcript.writer:
             self._add(state, deltas, now)
         elif not is_content(deltas):
-            if not migration.is_target(state):
+            if not (state.prefix and migration.is_target(state)):
                 state.held.extend(deltas)
             return
         elif migration.is_target(state):
@@ -42,6 +44,8 @@ class Writing:
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.move is not None and migration.moving is None:
             migration.consider(now, out)
+        if self.rise is not None and state is self._transcript.writer and state.active:
+            self.rise.consider(state, deltas, now, out)
 
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
         """Handle the proper end of an active attempt."""
@@ -53,7 +57,15 @@ class Writing:
         elif migration.is_target(state):
             # The target has nothing to add at the cut. A source that still writes goes on instead.
             state.ended_at = now
-            if migration.source.active:
+            if self.rise is not None and self.rise.standing is not None:
+                self._attempts.leave(state, AttemptOutcome.LOST, now)
+                self._failover.failures.failed.add(state.candidate.name)
+                error = IncompleteAnswerError(
+                    f"Endpoint {state.candidate.name!r} answered without any content."
+                )
+                failure = EndpointFailure(FailureKind.INCOMPLETE, error)
+                self._ending.unless(self._failover.after_rise(failure, now, out), now, out)
+            elif migration.source.active:
                 migration.abandon("target_empty", now, out)
             else:
                 self._ending.finish(state, ended.finish_reason, now, out)
@@ -61,12 +73,17 @@ class Writing:
             # An attempt without content does not end the answer while another attempt may still write.
             self._attempts.leave(state, AttemptOutcome.LOST, now)
         elif state is writer or writer is None:
+            if migration.rises:
+                assert self.rise is not None
+                self.rise.ends_source(state, ended, now)
+                return
             if migration.moving is not None:
                 migration.abandon("source_finished", now, out)
             if writer is None:  # no attempt is left: the answer is empty
                 self._race.commit(state, now, out)
                 self._add(state, state.held, now)
-            self._ending.finish(state, ended.finish_reason, now, out)
+            if self.rise is None or not self.rise.ends(state, ended, now, out):
+                self._ending.finish(state, ended.finish_reason, now, out)
 
     def _add(self, state: AttemptState, deltas: list[Delta], now: float) -> None:
         """Add the writer's deltas to the answer, or after the cut where a migration is under way."""
@@ -74,20 +91,25 @@ class Writing:
             self._attempts.spoke(state, now)
             self._failover.made_up_for = True
         moving = self._migration.moving
+        if self.rise is not None:
+            deltas = self.rise.read(state, deltas)
         self._transcript.add(state, deltas, now, None if moving is None else moving.beyond)
 
     def _arrived(self, target: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """Handle the target's first content. Reasoning or a tool call in mid-sentence is not a continuation."""
         name = target.candidate.name
-        if is_text(deltas):
+        if is_text(deltas) or not target.prefix:
             self._migration.switch(target, now, out)
+            if self.rise is not None:
+                self.rise.switched(out)
             self._race.hand_to(target)
-            self._add(target, deltas, now)
-        elif self._migration.source.active:
+            self._add(target, [*target.held, *deltas], now)
+            target.held.clear()
+        elif self._migration.source.active and not self._migration.rises:
             self._failover.failures.failed.add(name)
             self._migration.has_failed(name)
             self._migration.abandon("not_text", now, out)
-        else:  # the source was stopped at the cut, so it cannot go on instead
+        else:  # the source was stopped at the cut, or is in doubt: the failure decides what goes on instead
             error = IncompleteAnswerError(f"Endpoint {name!r} did not continue the text it was given.")
             failure = EndpointFailure(FailureKind.SEAM, error)
             self._ending.unless(self._failover.fail(target, failure, now, out), now, out)

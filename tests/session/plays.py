@@ -55,6 +55,7 @@ def session_of(
     pace: Pace | None = None,
     listener: Any = None,
     reservation: Any = None,
+    judge: Any = None,
     believed: Mapping[str, Mapping[str, Any]] | None = None,
     **config: Any,
 ) -> Session:
@@ -69,7 +70,7 @@ def session_of(
     }
     settings = SessionConfig(**{"prompt_tokens": 20, "pace_tps": pace.tps if pace else None, **config})
     lengths = AnswerLengths.geometric(150.0)
-    session = Session(plan, candidates, settings, Playback(pace), lengths, listener, reservation)
+    session = Session(plan, candidates, settings, Playback(pace), lengths, listener, reservation, judge)
     woken, wake = itertools.count(), session.woken
 
     def count(now: float):

@@ -23,6 +23,7 @@ class AttemptOutcome(StrEnum):
     FINISHED = "finished"  # wrote the end of the answer
     LOST = "lost"  # another attempt wrote first
     HANDED_OVER = "handed_over"  # wrote up to a cut; another attempt went on
+    OVERRULED = "overruled"  # wrote an answer that a higher tier's has replaced
     ABANDONED = "abandoned"  # target of a migration that came too late or was not needed any more
     FAILED = "failed"
     CANCELLED = "cancelled"  # the reader has left

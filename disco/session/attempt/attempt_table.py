@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from disco.cost.budget_reservation import BudgetReservation
@@ -36,7 +36,7 @@ class AttemptTable:
         config: SessionConfig,
         watch: EndpointWatch | None,
         reservation: BudgetReservation | None,
-        wants: frozenset[str],
+        wants: Callable[[str], frozenset[str]],
     ) -> None:
         self.states: list[AttemptState] = []
         self.refused: list[tuple[AttemptState, EndpointFailure]] = []
@@ -68,7 +68,7 @@ class AttemptTable:
                 return state
         self.deadlines.note(state)
         limit = lowered_limit(state, self._config.max_tokens)
-        out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants))
+        out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants(endpoint)))
         return state
 
     def began(self, state: AttemptState, now: float) -> None:

@@ -9,15 +9,25 @@ from disco.session.machine import Session
 
 __all__ = ["settle_accounts"]
 
-_PROMPT_OF_ROLE = {Role.STARTER: Phase.ANSWER, Role.TARGET: Phase.MIGRATION, Role.TAKEOVER: Phase.FAILOVER}
+_PROMPT_OF_ROLE = {
+    Role.STARTER: Phase.ANSWER,
+    Role.TARGET: Phase.MIGRATION,
+    Role.TAKEOVER: Phase.FAILOVER,
+    Role.RISE: Phase.ANSWER,
+}
 _PROMPT_OF_IDLE = {
     AttemptOutcome.LOST: Phase.RACE_LOSER,
     AttemptOutcome.PARKED: Phase.PARKED,
+    AttemptOutcome.OVERRULED: Phase.OVERRULED,
     AttemptOutcome.ABANDONED: Phase.MIGRATION,
     AttemptOutcome.FAILED: Phase.FAILED,
     AttemptOutcome.CANCELLED: Phase.DISCARDED,
 }
-_UNKEPT = {AttemptOutcome.LOST: Phase.RACE_LOSER, AttemptOutcome.FAILED: Phase.FAILED}
+_UNKEPT = {
+    AttemptOutcome.LOST: Phase.RACE_LOSER,
+    AttemptOutcome.FAILED: Phase.FAILED,
+    AttemptOutcome.OVERRULED: Phase.OVERRULED,
+}
 
 
 def settle_accounts(session: Session) -> Ledger:
@@ -81,5 +91,6 @@ def _kept(state: AttemptState, kept_tokens: int, completion_tokens: int) -> int:
 
 def _prompt_phase(state: AttemptState, kept_tokens: int) -> Phase:
     if kept_tokens or state.outcome in (AttemptOutcome.FINISHED, AttemptOutcome.HANDED_OVER):
-        return _PROMPT_OF_ROLE[state.role]
+        goes_on = state.role is Role.RISE and state.prefix
+        return Phase.MIGRATION if goes_on else _PROMPT_OF_ROLE[state.role]
     return _PROMPT_OF_IDLE[state.outcome]

@@ -14,11 +14,13 @@ from disco.session.machine import Session
 from disco.session.records.route_record import (
     AttemptRecord,
     CandidateRecord,
+    JudgementRecord,
     LatencyRecord,
     MigrationRecord,
     RouteRecord,
     SegmentRecord,
 )
+from disco.session.session_config import Judgement
 
 __all__ = ["make_record"]
 
@@ -68,6 +70,7 @@ def make_record(
         if session.reservation is None
         else session.reservation.report(session.ending.closed_at or t0),
         winner=_winner(session, segments),
+        judgements=_judgements(session),
     )
 
 
@@ -183,9 +186,43 @@ def _migrations(session: Session) -> tuple[MigrationRecord, ...]:
                 took_s=None if h.switched_at is None else h.switched_at - h.decided_at,
                 slack_s=None if h.slack_s == float("inf") else h.slack_s,
                 late_tokens=late,
+                reason="confidence" if h.rises else "cost",
             )
         )
     return tuple(out)
+
+
+def _judgements(session: Session) -> tuple[JudgementRecord, ...]:
+    if session.rise is None:
+        return ()
+    return tuple(_judgement(session, j) for j in session.rise.judgements)
+
+
+def _judgement(session: Session, judgement: Judgement) -> JudgementRecord:
+    verdict = judgement.verdict
+    facts: dict[str, Any] = {}
+    if verdict is not None:
+        facts = {
+            "number": verdict.number,
+            "window": verdict.window,
+            "beta": verdict.beta,
+            "rule": verdict.rule,
+        }
+    return JudgementRecord(
+        attempt=judgement.attempt,
+        endpoint=session.attempts[judgement.attempt].candidate.name,
+        task=judgement.task,
+        model=judgement.model,
+        kind=judgement.kind,
+        outcome=judgement.outcome,
+        why=judgement.why,
+        score=None if verdict is None else verdict.score,
+        threshold=None if verdict is None else verdict.threshold,
+        history=0 if verdict is None else verdict.history,
+        tokens=judgement.tokens,
+        at_s=judgement.at - session.started_at,
+        **facts,
+    )
 
 
 def _pace(

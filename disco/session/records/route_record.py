@@ -23,6 +23,7 @@ from disco.session.switching.failover_rule import has_replaced
 __all__ = [
     "AttemptRecord",
     "CandidateRecord",
+    "JudgementRecord",
     "LatencyRecord",
     "MigrationRecord",
     "RouteRecord",
@@ -39,6 +40,9 @@ RENAMED = {
     "withheld": "budget_cuts",
 }
 """Names of record schema 3 (attributes and JSON keys) -> present names. The next version drops the old ones."""
+_EXACT = frozenset(
+    {"beta", "cost", "score", "threshold"}
+)  # not rounded: a replay judges the same scores again
 TIMELINE_DIGITS = 4  # decimals of the seconds in a written timeline: 0.1 ms, finer than a reader can notice
 
 
@@ -160,6 +164,7 @@ class MigrationRecord:
         expected_s, took_s: predicted and real time to the target's first token, s.
         slack_s: the slack at the moment of decision, s; None when there is no reader yet.
         late_tokens: released tokens after the cut that came after the reader's deadline.
+        reason: "cost" (to the cheaper endpoint) or "confidence" (to a higher tier, because the source was unsure).
     """
 
     source: str
@@ -173,6 +178,42 @@ class MigrationRecord:
     took_s: float | None
     slack_s: float | None
     late_tokens: int
+    reason: str = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementRecord:
+    """A verdict on what one attempt wrote.
+
+    Attributes:
+        attempt, endpoint: the attempt's number and its endpoint.
+        task, model, kind: whose answers it was compared with, and how it was scored; see `disco.judging.HistoryKey`.
+        outcome: "kept", "handed_up", "stood" (doubted, but no higher tier answered) or "not_judged".
+        why: why it was not judged; see `session.session_config.Judgement`.
+        score, threshold: of the verdict; the threshold is the beta-quantile of the history. None where there is none.
+        history: how many scores the answer was compared with.
+        number, window: how many scores that history had seen before, and how many it keeps.
+        beta, rule: by what it was judged; None where it was not.
+        tokens: how many tokens of the answer were judged.
+        at_s: when, seconds since the request.
+    """
+
+    attempt: int
+    endpoint: str
+    task: str
+    kind: str
+    outcome: str
+    why: str | None
+    score: float | None
+    threshold: float | None
+    history: int
+    tokens: int
+    at_s: float
+    model: str = ""
+    number: int = 0
+    window: int = 0
+    beta: float | None = None
+    rule: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +256,7 @@ class RouteRecord:
         budget: by name of each limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent`
             of it, and what was `left` at its end; empty without absolute budgets.
         winner: name of the endpoint whose content (text, a tool call or reasoning) came first; None where none came.
+        judgements: verdicts on what attempts wrote, in order; empty without a cascade.
     """
 
     created_s: float | None
@@ -237,6 +279,7 @@ class RouteRecord:
     budget_cuts: tuple[BudgetCut, ...] = ()
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     winner: str | None = None
+    judgements: tuple[JudgementRecord, ...] = ()
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -314,6 +357,7 @@ class RouteRecord:
             "attempts": [_to_json_types(t) for t in self.attempts],
             "segments": [_to_json_types(p) for p in self.segments],
             "migrations": [_to_json_types(t) for t in self.migrations],
+            "judgements": [_to_json_types(j) for j in self.judgements],
             "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
         }
@@ -339,5 +383,5 @@ def _to_json_types(item: Any) -> dict[str, Any]:
     out = {}
     for name in item.__slots__:
         value = getattr(item, name)
-        out[name] = _round(value) if isinstance(value, float) and name != "cost" else value
+        out[name] = _round(value) if isinstance(value, float) and name not in _EXACT else value
     return out

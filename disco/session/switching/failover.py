@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from disco.errors import BudgetExceededError, EndpointFailure, FailureKind
 from disco.plan import Candidate
@@ -21,6 +22,9 @@ from disco.session.switching.failover_rule import (
     next_step,
 )
 
+if TYPE_CHECKING:
+    from disco.session.switching.rise import RiseControl
+
 __all__ = ["FailoverControl"]
 
 
@@ -32,6 +36,7 @@ class FailoverControl:
         made_up_for: whether an attempt has written its first content since the last failure.
         failures: which endpoints have failed.
         is_cut: whether a writer had to stop because it had used up its allowance.
+        rise: the verdicts on the answer; None where no answer is judged.
     """
 
     def __init__(self, parts: SessionParts) -> None:
@@ -39,6 +44,7 @@ class FailoverControl:
         self.made_up_for = False
         self.failures = Failures()
         self.is_cut = False
+        self.rise: RiseControl | None = None
         plan = parts.plan
         self._order = (*plan.fallbacks, *(s.endpoint for s in plan.starts))
         self._candidates, self._config, self._reservation = parts.candidates, parts.config, parts.reservation
@@ -61,8 +67,10 @@ class FailoverControl:
         if self.error is None or isinstance(self.error, BudgetExceededError):
             self.error = failure.error
         self.made_up_for = False
-        writer = self._transcript.writer
+        writer, rise = self._transcript.writer, self.rise
         if migration.is_target(state):
+            if rise is not None and rise.standing is not None:
+                return self.after_rise(failure, now, out, None if again is None else (state.candidate, again))
             if migration.source.active:
                 migration.abandon("target_failed", now, out)
                 return True
@@ -70,6 +78,8 @@ class FailoverControl:
             return self._take_over(failure, now, out)
         if migration.is_source(state):
             return True  # the target, which already runs, replaces the source from the same cut
+        if state is writer and rise is not None and rise.may_stand:
+            return rise.goes_on(now, out)
         if again is not None:
             self._race.open(name, Role.TAKEOVER, again, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
@@ -78,6 +88,27 @@ class FailoverControl:
             # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
         return True
+
+    def after_rise(
+        self,
+        failure: EndpointFailure,
+        now: float,
+        out: list[Effect],
+        again: tuple[Candidate, Prefix] | None = None,
+    ) -> bool:
+        """Go on after a higher tier that was asked has not answered; the arguments are those of `fail` and `goes_on`.
+
+        By the next tier, or with the doubted answer. Where the writer of that answer has failed too, as after any
+        failure of a writer.
+        """
+        rise = self.rise
+        assert rise is not None
+        if rise.goes_on(now, out, again):
+            return True
+        if rise.may_stand:
+            return False
+        rise.put_back(now)
+        return self._take_over(failure, now, out)
 
     def _asked_again(self, state: AttemptState, failure: EndpointFailure) -> Prefix | None:
         """Return the prefix with which a target that failed at the seam is asked once more; None: it is not asked."""
@@ -123,7 +154,7 @@ class FailoverControl:
                 now=now,
                 until=self._attempts.deadlines.total_at,
                 candidates=self._candidates,
-                order=self._order,
+                order=self._order if self.rise is None else self.rise.in_order(self._order),
                 failures=self.failures,
                 max_retries=self._config.max_retries,
                 starts_wait=transcript.writer is None and bool(self._race.pending),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from disco.events import Delta
 from disco.plan import Candidate, Migration, Plan
 from disco.playback import last_word_start
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
@@ -216,6 +217,24 @@ class MigrationControl:
         if self._plan.order == "break_before_make":
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
+    def rise(
+        self, source: AttemptState, target: AttemptState, cut: int, beyond: list[Delta], now: float
+    ) -> None:
+        """Move the answer to a higher tier from the cut, because the source was unsure; `rise.py` decides that."""
+        self.moving = RunningMigration(
+            source=source.number,
+            target=target.number,
+            decided_at=now,
+            cut_chars=cut,
+            cut_tokens=self._transcript.tokens,
+            expected_s=target.candidate.time_to_first_token_s(self._config.prompt_tokens),
+            slack_s=self._transcript.playback.slack_s(now) if self._config.streams else inf,
+            beyond=beyond,
+            rises=True,
+        )
+        if cut:  # else the answer begins again: there is no seam
+            self.migrations.append(self.moving)
+
     def is_target(self, state: AttemptState) -> bool:
         """Whether the attempt is the target of the migration under way."""
         return self.moving is not None and self.moving.target == state.number
@@ -223,6 +242,11 @@ class MigrationControl:
     def is_source(self, state: AttemptState) -> bool:
         """Whether the attempt is the source of the migration under way."""
         return self.moving is not None and self.moving.source == state.number
+
+    @property
+    def rises(self) -> bool:
+        """Whether the migration under way is to a higher tier, because the source was unsure."""
+        return self.moving is not None and self.moving.rises
 
     @property
     def source(self) -> AttemptState:
@@ -233,12 +257,16 @@ class MigrationControl:
     def late_at(self, now: float) -> float:
         """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up.
 
-        Giving up pays only while the source still writes and has text after the cut. With a pace, the time is when
-        the reader has read everything. Without one the reader waits from the cut on; the time is then `margin` times
-        the expected duration after the decision.
+        A rise is not given up: what the source writes is in doubt. Giving up a migration pays only while the source
+        still writes and has text after the cut. With a pace, the time is when the reader has read everything. Without
+        one the reader waits from the cut on; the time is then `margin` times the expected duration after the decision.
         """
         moving = self.moving
-        if moving is None or not (self._config.streams and is_content(moving.beyond) and self.source.active):
+        if (
+            moving is None
+            or moving.rises
+            or not (self._config.streams and is_content(moving.beyond) and self.source.active)
+        ):
             return inf
         if self._config.pace_tps is None:
             return moving.decided_at + self._margin * moving.expected_s
@@ -256,7 +284,9 @@ class MigrationControl:
         moving.outcome = "switched"
         self.moving = None
         if source.active:
-            self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
+            overruled = moving.rises and not moving.cut_chars
+            outcome = AttemptOutcome.OVERRULED if overruled else AttemptOutcome.HANDED_OVER
+            self._attempts.stop(source, outcome, now, out)
         # A target slower than the reader uses up the bank during the rest of the answer.
         pace = self._config.pace_tps
         slow = pace is not None and target.candidate.decode_tps < _SLOWER_THAN_READER * pace
