@@ -55,6 +55,7 @@ class Capabilities:
         announces: attempts report when their work begins (`events.Started`); until then they wait in a queue.
         waiting: requests that would be served before a new one; None where the endpoint does not report it.
         logp: `Endpoint.open` accepts "logp" among its `wants`: log probabilities for disco's own use.
+        label_scores: the same for "label_scores": an attempt at a request with classes scores them all.
     """
 
     continues: bool = False
@@ -68,6 +69,7 @@ class Capabilities:
     announces: bool = False
     waiting: int | None = None
     logp: bool = False
+    label_scores: bool = False
 
 
 class Attempt(ABC):
@@ -178,7 +180,9 @@ class Endpoint(ABC):
         """Make an attempt; nothing happens until it is iterated.
 
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
-        (`Capabilities.logp`), and changes nothing that the application sees.
+        (`Capabilities.logp`), and changes nothing that the application sees. "label_scores", for a request with
+        classes, lets the endpoint choose the most probable class: the attempt yields one delta with that class as its
+        text and `Delta.label_scores` filled (`Capabilities.label_scores`).
 
         A non-empty `prefix` is only passed to endpoints whose capabilities include `continues` or
         `continues_if_proved`. The attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any

@@ -122,9 +122,9 @@ async def test_what_must_stay_here_stays(desk, monkeypatch, policy, more):
 
 
 def as_seen(client):
-    (member,) = client.router.members(None)
+    (member,) = client.router.endpoints.members(None)
     able = member.endpoint.capabilities("m")
-    return client.router.catalog.candidate(0, member, "m", client.router.preset, able)
+    return client.router.catalog.candidate(member, "m", client.router.preset, able)
 
 
 async def test_it_answers_where_there_is_no_other_and_is_got_to_know(desk, caplog):

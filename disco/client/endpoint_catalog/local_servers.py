@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from disco.endpoints.local_server import LocalServerEndpoint
     from disco.plan import Reach
 
-__all__ = ["LocalServer", "is_address"]
+__all__ = ["REACHES", "LocalServer", "is_address"]
 
-_REACHES = ("device", "own", "any")
-_EXAMPLE = 'local="http://localhost:11434/v1#qwen3:4b"'
+REACHES = ("device", "own", "any")
+_EXAMPLE = 'base_url="http://localhost:11434/v1"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class LocalServer:
         at_once: answers that it writes at the same time; None: the number that the server reports, else 1. Further
             requests wait in this client.
         max_queue: requests that may wait. Further ones go to another endpoint, or are refused.
+        logp: whether the server gives log probabilities of what it writes, by which a cascade judges a free answer;
+            None: the first answer that is to be judged finds out.
         name: its name in route records; None: "device", or "local" if it is not on this machine.
         http_client: for its connections (proxies, certificates), not with reach="device". Closed with the client.
 
@@ -59,17 +61,18 @@ class LocalServer:
     parameters: int | None = None
     at_once: int | None = None
     max_queue: int = 16
+    logp: bool | None = None
     name: str | None = None
     http_client: httpx2.AsyncClient | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         host = _host(self.base_url)
-        if self.reach not in _REACHES:
+        if self.reach not in REACHES:
             raise ConfigurationError(f'reach must be "device", "own" or "any", not {self.reach!r}.')
         if self.reach == "device" and not _is_loopback(host):
             raise ConfigurationError(
-                f"{host} is not this machine, so prompts would leave it. If it is another machine of yours, write "
-                f'disco.LocalServer(base_url=..., reach="own"). It then serves requests that may leave this machine.'
+                f"{host} is not this machine, so prompts would leave it. If it is another machine of yours, give "
+                f'reach="own" (disco.LocalServer or disco.Tier). It then serves requests that may leave this machine.'
             )
         if self.reach == "device" and self.http_client is not None:
             raise ConfigurationError(
@@ -115,8 +118,11 @@ class LocalServer:
             )
         return cls(base_url=base_url, model=model or None)
 
-    def endpoint(self) -> LocalServerEndpoint:
-        """Make the endpoint; no request is sent."""
+    def endpoint(self, *, assumed_at_once: int = 1) -> LocalServerEndpoint:
+        """Make the endpoint; no request is sent.
+
+        `assumed_at_once` replaces `at_once` where neither the user nor the server gives a number.
+        """
         from disco.endpoints.continuation import Continuation  # noqa: PLC0415 - the HTTP client loads with it
         from disco.endpoints.local_server import LocalServerEndpoint  # noqa: PLC0415 - as above
 
@@ -133,7 +139,9 @@ class LocalServer:
             context_tokens=self.context_tokens,
             parameters=self.parameters,
             at_once=self.at_once,
+            assumed_at_once=assumed_at_once,
             max_queue=self.max_queue,
+            logp=self.logp,
             http_client=self.http_client,
         )
 

@@ -14,14 +14,17 @@ from anyio import to_thread
 from disco.endpoints.contract import Attempt, Event, Progress
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.output.generation import Generation
+from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
+from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
+from disco.endpoints.llamacpp.refusals import unserved
 from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
-from disco.errors import EndpointFailure
+from disco.errors import EndpointFailure, FailureKind, NoEndpointError
 from disco.events import Delta, Ended, Parked, SeamReport, Started, Usage
-from disco.request import Prefix, Request
+from disco.request import Prefix, Request, check_classes
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
 
@@ -56,7 +59,7 @@ class LlamaCppAttempt(Attempt):
         self._name = name
         self._wants = wants
         self._mail: Mailbox | None = None
-        self._job: Generation | None = None
+        self._job: PromptJob | None = None
         self._ready: deque[Delta | Started | Ended | EndpointFailure] = deque()
         self._over = False
         self._mode: Literal["write", "park", "follow"] = "write"
@@ -140,21 +143,45 @@ class LlamaCppAttempt(Attempt):
     def _submit(self, sampling: Sampling) -> None:
         messages = plain_messages(self._request.messages, endpoint=self._name)
         mail = Mailbox()
-        job = Generation(
-            mail,
-            messages,
-            self._prefix,
-            sampling,
-            renderer=self._renderer,
-            name=self._name,
-            wants=self._wants,
-        )
+        job: PromptJob
+        if self._request.classes and "label_scores" in self._wants:
+            self._check_scorable(sampling)
+            classes = self._request.classes
+            job = LabelScoring(mail, messages, classes, renderer=self._renderer, name=self._name)
+        else:
+            job = Generation(
+                mail,
+                messages,
+                self._prefix,
+                sampling,
+                renderer=self._renderer,
+                name=self._name,
+                wants=self._wants,
+            )
         job.park = self._mode != "write"
         self._worker.submit(job)
         if self._job is not None:
             self._earlier.append(self._job.usage)
             self._progress = self.progress
         self._job, self._mail, self._read = job, mail, self._prefix
+
+    def _check_scorable(self, sampling: Sampling) -> None:
+        """Refuse classes that cannot be scored, and classes beside what is not part of a class."""
+        try:
+            check_classes(self._request.classes)
+        except NoEndpointError as error:
+            raise EndpointFailure(FailureKind.BAD_REQUEST, error) from error
+        beside = {
+            "an answer to continue": bool(self._prefix),
+            "tools": sampling.tools is not None,
+            "logprobs": sampling.top_logprobs is not None,
+        }
+        if found := [what for what, there in beside.items() if there]:
+            raise unserved(
+                f"Endpoint {self._name!r} does not score classes beside {' and '.join(found)}: ask without the scores, "
+                f"or without {' and '.join(found)}.",
+                "classes",
+            )
 
     def _read_all(self) -> Parked | None:
         """Report that a follower's job is done, unless there is more to read by now."""

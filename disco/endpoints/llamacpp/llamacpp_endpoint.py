@@ -186,6 +186,7 @@ class LlamaCppEndpoint(Endpoint):
             announces=True,
             waiting=self._worker.waiting,
             logp=True,
+            label_scores=True,
         )
 
     def _expected_context(self) -> int | None:

@@ -49,8 +49,10 @@ class LocalServerEndpoint(OpenAIEndpoint):
         continuation: how the server continues an answer.
         context_tokens: prompt and answer together; by default what the server reports.
         parameters: how many weights the model has; by default what the server reports.
-        at_once: answers that the server writes at the same time; by default what the server reports, else 1.
+        at_once: answers that the server writes at the same time; by default what the server reports.
+        assumed_at_once: as many as that where the server reports nothing.
         max_queue: requests that may wait here for their turn; further ones are refused.
+        logp: see `OpenAIEndpoint`.
         http_client: for its connections; None: one of its own. Closed with the endpoint.
 
     Attributes:
@@ -69,7 +71,9 @@ class LocalServerEndpoint(OpenAIEndpoint):
         context_tokens: int | None = None,
         parameters: int | None = None,
         at_once: int | None = None,
+        assumed_at_once: int = 1,
         max_queue: int = 16,
+        logp: bool | None = None,
         http_client: httpx2.AsyncClient | None = None,
     ) -> None:
         self._http = http_client or httpx2.AsyncClient(
@@ -81,14 +85,15 @@ class LocalServerEndpoint(OpenAIEndpoint):
         # The SDK reads these from the environment; they are meant for OpenAI, not for this server.
         self._own.organization = self._own.project = self._own.admin_api_key = None
         super().__init__(
-            client=self._own, name=name, continuation=continuation, context_tokens=context_tokens
+            client=self._own, name=name, continuation=continuation, context_tokens=context_tokens, logp=logp
         )
         self.model = model
         self.about: About | None = None
         self._reach: Reach = reach
         self._parameters = parameters
         self._given_at_once = at_once
-        self._turns = Turns(name, at_once=at_once or 1, max_waiting=max_queue)
+        self._assumed_at_once = assumed_at_once
+        self._turns = Turns(name, at_once=at_once or assumed_at_once, max_waiting=max_queue)
         self._cache = PromptCache(max(1, at_once or 1))
         self._waiting: set[LocalServerAttempt] = set()
         self._stale = False
@@ -204,17 +209,18 @@ class LocalServerEndpoint(OpenAIEndpoint):
         unfit = None if about.models is None else unfit_model(self.model, about.models, self.where)
         if about.models is None and self.model is None:
             unfit = f'The server at {self.where} does not list its models. Name one behind "#": "{self.where}#...".'
-        if unfit is None and about.runs_at is not None and self._reach == "device":
+        if unfit is None and about.runs_at is not None and self._reach != "any":
+            leaves = "this machine" if self._reach == "device" else "your machines"
             unfit = (
                 f"The model {self.model or the_model(None, about.models or ())!r} of the server at {self.where} "
-                f"runs at {about.runs_at}: prompts would leave this machine. Use a model that is here, or "
+                f"runs at {about.runs_at}: prompts would leave {leaves}. Use a model that is here, or "
                 'say reach="any" to allow it.'
             )
         if unfit is not None:
             raise EndpointFailure(FailureKind.UNSERVED, ConfigurationError(unfit))
         self.about = about
         self._stale = False
-        self._turns.at_once = self._given_at_once or about.at_once or 1
+        self._turns.at_once = self._given_at_once or about.at_once or self._assumed_at_once
         self._turns.call()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -46,6 +47,12 @@ _TAIL_S = 1.0
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
 _NO_SUCH_PATH = (404, 405, 501)
+_REFUSED = (
+    400,
+    422,
+    500,
+    501,
+)  # what servers answer that are asked for log probabilities and cannot give them
 
 
 class ServerAttempt(Attempt):
@@ -80,7 +87,9 @@ class ServerAttempt(Attempt):
         prepare: Callable[[], Awaitable[Call]],
         meter: ProbeMeter,
         hides_logprobs: bool = False,
+        classes: tuple[str, ...] = (),
         on_missing: Callable[[], object] = lambda: None,
+        on_no_logprobs: Callable[[], object] = lambda: None,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
         self._client = client
@@ -90,7 +99,9 @@ class ServerAttempt(Attempt):
         self._prepare = prepare
         self._meter = meter
         self._hides_logprobs = hides_logprobs
+        self._classes = classes
         self._on_missing = on_missing
+        self._on_no_logprobs = on_no_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
@@ -232,10 +243,15 @@ class ServerAttempt(Attempt):
         return deltas
 
     async def _open_either(self, call: Call) -> None:
-        """Make the call, or the other one where the server has no such path."""
+        """Make the call, or another one where the server has no such path, or no log probabilities."""
         try:
             await self._open(call)
         except openai.APIStatusError as error:
+            if call.without_logprobs is not None and error.status_code in _REFUSED:
+                self._call = replace(call, body=call.without_logprobs, without_logprobs=None)
+                await self._open(self._call)
+                self._on_no_logprobs()  # it was this that the server refused
+                return
             if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
                 raise
             self._call = call.otherwise
@@ -259,7 +275,7 @@ class ServerAttempt(Attempt):
             self._reader = ResponseReader()
         else:
             several = choices if isinstance(choices, int) and choices > 1 else 1
-            self._reader = ChatReader(several, hides_logprobs=self._hides_logprobs)
+            self._reader = ChatReader(several, hides_logprobs=self._hides_logprobs, classes=self._classes)
         # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}

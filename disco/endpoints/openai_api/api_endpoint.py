@@ -27,6 +27,7 @@ from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
+from disco.endpoints.openai_api.label_scores import ALTERNATIVES
 from disco.request import Prefix, Request
 
 __all__ = ["OpenAIEndpoint"]
@@ -64,8 +65,9 @@ class OpenAIEndpoint(Endpoint):
         name: unique within one disco client.
         continuation: how this server continues an answer; see `Continuation`.
         context_tokens: the model's context, prompt and answer together, if known.
-        logp: the server is known to give log probabilities of what it writes (`logprobs` without alternatives), to
-            every model and request; some servers refuse requests that ask for them.
+        logp: whether the server gives log probabilities of what it writes (`logprobs` without alternatives). None: the
+            first request that wants them finds out, for its model. Some servers refuse such requests; then the same
+            request is sent again without, and later ones do not ask.
         verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
             stored and given again. A `Verdicts` may be shared: then only one endpoint probes a model at a time.
     """
@@ -73,7 +75,7 @@ class OpenAIEndpoint(Endpoint):
     place: Literal["server"] = "server"
 
     # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`.
+    # (base_url, model) of those that have no `/responses`; _without_logp, of those that refuse log probabilities.
     def __init__(
         self,
         *,
@@ -81,7 +83,7 @@ class OpenAIEndpoint(Endpoint):
         name: str = "server",
         continuation: Continuation = Continuation(),  # noqa: B008 - frozen
         context_tokens: int | None = None,
-        logp: bool = False,
+        logp: bool | None = None,
         verdicts: Mapping[Key, ProbeVerdict] | None = None,
     ) -> None:
         self.name = name
@@ -92,6 +94,7 @@ class OpenAIEndpoint(Endpoint):
         self._logp = logp
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
+        self._without_logp: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
 
     def capabilities(self, model: str | None = None) -> Capabilities:
@@ -104,7 +107,7 @@ class OpenAIEndpoint(Endpoint):
             context_tokens=self._context_tokens,
             features=None,
             vocabulary=self.vocabulary(model),
-            logp=self._logp,
+            logp=self._logp is True,
         )
 
     @property
@@ -181,8 +184,12 @@ class OpenAIEndpoint(Endpoint):
     ) -> ServerAttempt:
         given = request.params
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
-        hides_logprobs = self._logp and "logp" in wants and not asked and given.get("n") in (None, 1)
         key = self._url.text, request.model
+        classes = request.classes if "label_scores" in wants and not prefix else ()
+        may_ask = (
+            (bool(classes) or "logp" in wants) and self._logp is not False and key not in self._without_logp
+        )
+        hides_logprobs = may_ask and not asked and given.get("n") in (None, 1)
         if hides_logprobs or key in self._without_responses:
             request = replace(request, responses=None)
 
@@ -191,8 +198,14 @@ class OpenAIEndpoint(Endpoint):
         async def prepare() -> Call:
             call = await self._call(request, prefix, meter)
             if hides_logprobs:
-                # The older API takes a number of alternatives, and some servers take 0 to mean no log probabilities.
-                call.body["logprobs"] = 1 if call.path == "/completions" else True
+                if self._logp is None:
+                    call = replace(call, without_logprobs=dict(call.body))
+                if call.path == "/completions":
+                    # The older API takes a number of alternatives; some servers take 0 to mean no log probabilities.
+                    call.body["logprobs"] = 1
+                else:
+                    # Without a number llama-cpp-python's server gives none, and llama-server lists 20 alternatives.
+                    call.body["logprobs"], call.body["top_logprobs"] = True, ALTERNATIVES if classes else 1
             return call
 
         attempt = ServerAttempt(
@@ -203,7 +216,9 @@ class OpenAIEndpoint(Endpoint):
             prepare=prepare,
             meter=meter,
             hides_logprobs=hides_logprobs,
+            classes=classes if hides_logprobs else (),
             on_missing=lambda: self._without_responses.add(key),
+            on_no_logprobs=lambda: self._without_logp.add(key),
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)

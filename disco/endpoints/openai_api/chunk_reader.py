@@ -9,6 +9,8 @@ differs from another only in its text is not parsed at all (see `chunk_template`
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
@@ -30,6 +32,7 @@ from disco.endpoints.openai_api.chunk_repair import (
     without_finish,
 )
 from disco.endpoints.openai_api.chunk_template import ChunkTemplate, TemplateChunk
+from disco.endpoints.openai_api.label_scores import label_scores
 from disco.events import Delta, DeltaKind, Usage
 
 __all__ = ["ChatReader", "ChunkReader", "CompletionReader"]
@@ -99,11 +102,13 @@ class ChatReader(ChunkReader):
     Args:
         choices: how many answers were asked for (`n`).
         hides_logprobs: the application did not ask for log probabilities: they appear in `Delta.logp` only.
+        classes: the request's classes, to be scored by the alternatives to the first token; see `label_scores`.
     """
 
     # Mutable: all attributes, by `read`.
     __slots__ = (
         "_choices",
+        "_classes",
         "_hides_logprobs",
         "_template",
         "_template_made_at",
@@ -111,8 +116,11 @@ class ChatReader(ChunkReader):
         "_unfinished",
     )
 
-    def __init__(self, choices: int = 1, *, hides_logprobs: bool = False) -> None:
+    def __init__(
+        self, choices: int = 1, *, hides_logprobs: bool = False, classes: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
+        self._classes = classes
         self._choices = choices
         self._hides_logprobs = hides_logprobs
         self._unfinished = choices
@@ -206,6 +214,10 @@ class ChatReader(ChunkReader):
         self.tokens += len(entries) - first.tokens
         first.tokens = len(entries)
         first.logp = log_probabilities([getattr(entry, "logprob", None) for entry in entries])
+        if self._classes and first.text.strip():
+            # Spaces before the answer decide nothing, and only the first token does.
+            first.label_scores = label_scores(_alternatives(entries), self._classes)
+            self._classes = ()
         if not self._hides_logprobs:
             first.logprobs = logprobs.model_dump(warnings=False)
 
@@ -271,6 +283,23 @@ class ChatReader(ChunkReader):
         body = json_object(data)
         self.done = body is None
         return body
+
+
+def _alternatives(entries: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """Yield the alternatives to the first token that is not blank, that token among them."""
+    for entry in entries:
+        token = getattr(entry, "token", None)
+        if not isinstance(token, str) or not token.strip():
+            continue
+        yield token, _number(getattr(entry, "logprob", None))
+        for other in getattr(entry, "top_logprobs", None) or ():
+            if isinstance(other.token, str) and other.token != token:
+                yield other.token, _number(other.logprob)
+        return
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 class CompletionReader(ChunkReader):

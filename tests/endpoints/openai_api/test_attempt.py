@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+from dataclasses import replace
 
 import anyio
 import openai
@@ -249,7 +250,7 @@ KNOWN = stream(sse(with_logprobs("ab", -1.0, -2.0), with_logprobs("c", -0.5), ST
 # The endpoint's knowledge and what disco wants, what the application asks for, what is sent, what it is shown.
 LOGPROBS = {
     "known and wanted": (True, LOGP, {}, True, False),
-    "not known": (False, LOGP, {}, None, True),
+    "not given": (False, LOGP, {}, None, True),
     "not wanted": (True, frozenset(), {}, None, True),
     "asked for": (True, LOGP, {"logprobs": True, "top_logprobs": 2}, True, True),
 }
@@ -263,8 +264,25 @@ async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown(wha
         deltas, _ = await collect(endpoint.open(ask(**params), wants=wants))
         await failing(endpoint.open(ask(n=2, **params), wants=wants))  # its second choice does not come
     (_, _, body), (_, _, several) = server.requests
-    assert (body.get("logprobs"), body.get("top_logprobs")) == (sent, params.get("top_logprobs"))
+    # Without a number of alternatives, llama-cpp-python's server gives no log probabilities.
+    assert (body.get("logprobs"), body.get("top_logprobs")) == (sent, params.get("top_logprobs", sent and 1))
     assert several.get("logprobs") == params.get("logprobs")  # not of several answers
     assert [delta.logp for delta in deltas] == [(-1.0, -2.0), (-0.5,)]
     assert [delta.logprobs is not None for delta in deltas] == [shown] * 2
     assert [delta.raw.choices[0].logprobs is not None for delta in deltas] == [shown] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "anyio_backend"), by_turns(["400 Bad Request", "500 Internal Server Error"])
+)
+async def test_a_server_that_refuses_log_probabilities_is_asked_without_from_then_on(status, anyio_backend):
+    refused = answer(b'{"error": {"message": "no logits"}}', status=status)
+    async with served(refused, NORMAL, NORMAL, refused, refused) as (server, endpoint):
+        for _ in range(2):
+            deltas, _ = await collect(endpoint.open(ask(), wants=LOGP))
+            assert "".join(d.text for d in deltas) == "Hello"
+        other = endpoint.open(replace(ask(), model="other"), wants=LOGP)
+        await failing(other)  # it fails without, too: so nothing is known of log probabilities
+        assert endpoint.capabilities("m").logp is False
+    bodies = [body for _, _, body in server.requests]
+    assert [body.get("logprobs") for body in bodies] == [True, None, None, True, None]

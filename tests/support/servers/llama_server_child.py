@@ -1,6 +1,7 @@
-"""llama.cpp's own server out of the `xllamacpp` wheel, as a process: `llama_server_child.py MODEL N_CTX SLOTS`.
+"""llama.cpp's own server out of the `xllamacpp` wheel, as a process.
 
-Prints its address once it serves, on one thread, and ends when its standard input does.
+`llama_server_child.py MODEL N_CTX SLOTS [TEMPLATE]` prints its address once it serves, on one thread, and ends when
+its standard input does. TEMPLATE: of chats, in place of the model's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import xllamacpp
 
 if __name__ == "__main__":
     params = xllamacpp.CommonParams()
-    params.model.path, context_tokens, slots = sys.argv[1:]
+    params.model.path, context_tokens, slots, *template = sys.argv[1:]
+    if template:
+        params.chat_template, params.use_jinja = template[0], True
     params.model_alias = {"smollm2-135m"}
     params.hostnames = ["127.0.0.1"]
     params.port = 0  # any that is free

@@ -39,17 +39,23 @@ def llama_cpp_server(*, context_tokens: int = 2048, api_key: str | None = None) 
 
 
 @contextlib.contextmanager
-def native_llama_server(*, context_tokens: int = 2048, slots: int = 1) -> Iterator[LlamaServer]:
-    """llama.cpp's own llama-server, from the `xllamacpp` wheel, on one thread; `context_tokens` of each slot."""
+def native_llama_server(
+    *, context_tokens: int = 2048, slots: int = 1, template: str | None = None
+) -> Iterator[LlamaServer]:
+    """llama.cpp's own llama-server, from the `xllamacpp` wheel, on one thread; `context_tokens` of each slot.
+
+    `template`: of chats, in place of the model's.
+    """
     gguf, child = smollm2_gguf(), Path(__file__).with_name("llama_server_child.py")
     command = [sys.executable, str(child), str(gguf), str(context_tokens), str(slots)]
+    command += [] if template is None else [template]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     ) as process:
         try:
             line = process.stdout.readline().strip()
-            assert line.startswith("http"), f"llama-server did not come up: {' '.join(command)}"
+            assert line.startswith("http"), f"llama-server did not come up: {' '.join(command[:5])}"
             yield LlamaServer(f"{line}/v1", "smollm2-135m", gguf, process.pid, process)
         finally:
             process.kill()

@@ -343,8 +343,21 @@ class NativeModel:
         del self._cached[length:]
         self._fresh = False
 
-    def decode(self, ids: Sequence[int]) -> None:
+    def keep(self, length: int) -> int:
+        """Keep the first tokens of the cache and drop the rest.
+
+        Returns:
+            How many tokens are left: `length`, or none where the model cannot drop only the last part.
+        """
+        self._truncate(length)
+        return len(self._cached)
+
+    def decode(self, ids: Sequence[int], *, all_logits: bool = False) -> None:
         """Compute at most `batch_tokens` tokens after what is in the cache.
+
+        Args:
+            ids: the tokens.
+            all_logits: keep the logits of each of them, not of the last one only.
 
         Raises:
             Aborted: the flag was set; the cache is as before.
@@ -353,7 +366,10 @@ class NativeModel:
         count = len(ids)
         self._room[:count] = ids
         self._fresh = False
-        code = self._lib.llama_decode(self._context, self._lib.llama_batch_get_one(self._room, count))
+        batch = self._lib.llama_batch_get_one(self._room, count)
+        if all_logits:
+            batch.logits = (ctypes.c_int8 * count)(*[1] * count)
+        code = self._lib.llama_decode(self._context, batch)
         if code == 0:
             self._cached.extend(ids)
             self._fresh = True
@@ -366,9 +382,13 @@ class NativeModel:
             raise Aborted
         raise LocalModelError(f"llama.cpp failed while computing (llama_decode returned {code}).")
 
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Return the last token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites."""
-        pointer = self._lib.llama_get_logits_ith(self._context, -1)
+    def logits(self, place: int = -1) -> npt.NDArray[np.float32]:
+        """Return one token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites.
+
+        Args:
+            place: of the token among those that `decode` was given; without `all_logits` only the last has logits.
+        """
+        pointer = self._lib.llama_get_logits_ith(self._context, place)
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_tokens,))
 
     @property

@@ -15,7 +15,7 @@ from disco.endpoints.llamacpp.constraints import Constraint
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.request_params import Sampling
 
-__all__ = ["LogProbabilities", "Sampler", "logprob_entry", "most_probable"]
+__all__ = ["LogProbabilities", "Sampler", "log_sum_exp", "logprob_entry", "most_probable"]
 
 _RANDOM_SEED = 0xFFFFFFFF  # with this value llama.cpp takes a seed from the system
 
@@ -148,10 +148,20 @@ class LogProbabilities:
     def of(self, token: int) -> float:
         """Return the log probability of `token` at the newest position."""
         logits = self._model.logits()
-        highest = logits.max()
-        np.subtract(logits, highest, out=self._room)
-        np.exp(self._room, out=self._room)
-        return float(logits[token] - highest) - math.log(float(self._room.sum()))
+        return float(logits[token]) - log_sum_exp(logits, self._room)
+
+
+def log_sum_exp(logits: npt.NDArray[np.float32], room: npt.NDArray[np.float32]) -> float:
+    """Return the logarithm of the sum of the logits' exponentials.
+
+    Args:
+        logits: shape (vocabulary,), float32.
+        room: of the same shape; overwritten.
+    """
+    highest = logits.max()
+    np.subtract(logits, highest, out=room)
+    np.exp(room, out=room)
+    return float(highest) + math.log(float(room.sum()))
 
 
 def most_probable(logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> int:

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disco.endpoints.contract import Progress
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import LogProbabilities, Sampler, logprob_entry, most_probable
+from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt
 from disco.endpoints.llamacpp.prompting.token_healing import Healer
-from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.request_params import Sampling
-from disco.endpoints.llamacpp.runtime.job import Job, Outbox
+from disco.endpoints.llamacpp.runtime.job import Outbox
 from disco.endpoints.llamacpp.tool_calls.call_stream import CallWriter
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta, Ended, Started, Usage
+from disco.events import Delta
 from disco.request import Prefix
 
 __all__ = ["Generation"]
 
 
-class Generation(Job):
+class Generation(PromptJob):
     """Prefill, then write until the answer ends.
 
-    Counters are written by the worker and read by the event loop: `prompt_tokens`, `cached_tokens`,
-    `completion_tokens`, `progress`. `park` is set by the event loop and read by the worker.
-
     Args:
-        mail: see `Job`.
-        messages: as `plain_messages` makes them.
+        mail, messages, renderer, name: see `PromptJob`.
         prefix: the answer so far.
         sampling: the request's parameters.
-        renderer: gives the model's chat template; called in the worker, once the model is loaded.
-        name: the endpoint's, for messages.
         wants: what the attempt asks for besides the text: "logp" or nothing.
     """
 
@@ -52,40 +44,17 @@ class Generation(Job):
         name: str,
         wants: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(mail)
-        self._messages = messages
+        super().__init__(mail, messages, renderer=renderer, name=name)
         self._prefix = prefix
         self._sampling = sampling
-        self._renderer = renderer
-        self._name = name
         self._wants = wants
         self._logp: LogProbabilities | None = None
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.completion_tokens = 0
-
-    @property
-    def usage(self) -> Usage:  # type: ignore[override] # computed from the counters
-        """The tokens computed so far."""
-        return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
-
-    def used(self, usage: Usage) -> None:
-        self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        self.completion_tokens = usage.completion_tokens
 
     def order(self) -> tuple[str, Mapping[str, Any]]:
         content = {"messages": self._messages, "prefix": self._prefix, "sampling": self._sampling}
         return "generate", {**content, "name": self._name, "wants": sorted(self._wants), "park": self.park}
 
-    def run(self, model: NativeModel) -> None:
-        try:
-            self._run(model)
-        except UnicodeEncodeError:  # its message quotes the text
-            raise malformed(
-                f"Endpoint {self._name!r}: the request holds a lone surrogate (half of a character). Remove it."
-            ) from None
-
-    def _run(self, model: NativeModel) -> None:
+    def answer(self, model: NativeModel) -> None:
         tools = self._sampling.tools
         conversation = self._renderer()(self._messages, tools, check=self.check)
         calls = None
@@ -112,30 +81,6 @@ class Generation(Job):
             elif schema is not None:
                 sampler.constrain(grammar_text("document", {"document": json_rule(schema)}))
             self._end(self._write(model, sampler, prompt, calls))
-
-    def _end(self, reason: str) -> None:
-        self.mail.put(Ended(reason, self.usage))
-
-    def _prefill(self, model: NativeModel, ids: list[int]) -> None:
-        done = model.reuse(ids)
-        self.cached_tokens = self.prompt_tokens = done
-        self._progressed(Progress(done, len(ids), 0.0))
-        self.mail.put(Started(done))
-        began_at = time.perf_counter()
-        # Where the cache ends inside a batch, the first batch is shorter. Later batches then begin where they
-        # always do, and give the same numbers as without a cache.
-        while done < len(ids):
-            self.check()
-            end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
-            model.decode(ids[done:end])
-            self.prompt_tokens = done = end
-            computed, took_s = done - self.cached_tokens, time.perf_counter() - began_at
-            self._progressed(Progress(done, len(ids), computed / max(took_s, 1e-9)))
-
-    def _progressed(self, progress: Progress) -> None:
-        self.progress = progress
-        if self.on_progress is not None:
-            self.on_progress(progress)
 
     def _allowed(self) -> int:
         """Return how many tokens may be written; the context may hold fewer."""

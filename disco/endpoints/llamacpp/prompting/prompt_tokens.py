@@ -15,9 +15,9 @@ from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
 from disco.request import Prefix
 
-__all__ = ["Prompt", "Rendered", "Renderer", "build_prompt"]
+__all__ = ["Prompt", "Rendered", "Renderer", "answer_ids", "build_prompt"]
 
-_PROBE = "disco_probe"  # a function name that no real conversation contains
+_PROBE = "disco_probe"  # a text that no real conversation contains
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,18 @@ class Renderer:
             raise
         except Exception:  # noqa: BLE001 - any error means that the template does not work with tools
             return False
+
+    def end_of_answer(self, model: NativeModel, check: Callable[[], None] = _no_check) -> int | None:
+        """Return the token that the template writes behind a complete answer; None where it writes none."""
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+        try:
+            text = self._template.render(turns, opens_turn=False, check=check)
+        except Aborted:
+            raise
+        except Exception:  # noqa: BLE001 - a template that cannot write a past answer shows no end of one
+            return None
+        behind = model.tokenize(text.rpartition(_PROBE)[2].lstrip(), special=True)[:1]
+        return behind[0] if behind and model.ends_answer(behind[0]) else None
 
     def __call__(
         self,
@@ -179,6 +191,11 @@ def _answer_ids(model: NativeModel, prefix: Prefix) -> list[int]:
         ids = list(prefix.ids or ())
         if model.spell(ids) == text.encode():
             return ids
+    return answer_ids(model, text)
+
+
+def answer_ids(model: NativeModel, text: str) -> list[int]:
+    """Return the tokens of a text that begins an answer; control tokens in it are ordinary text."""
     ids = model.tokenize(text, special=False)
     if model.spell(ids) == b" " + text.encode() and text.startswith(" "):
         # SentencePiece models put a space before the first word; this text already has one.

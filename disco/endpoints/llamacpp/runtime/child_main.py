@@ -19,6 +19,7 @@ from typing import IO, Any, NoReturn
 
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.generation import Generation
+from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.runtime.child_protocol import (
     pack,
@@ -42,8 +43,8 @@ class _Model(NativeModel):
 
     on_step: Callable[[int], None] | None = None
 
-    def decode(self, ids: Sequence[int]) -> None:
-        super().decode(ids)
+    def decode(self, ids: Sequence[int], *, all_logits: bool = False) -> None:
+        super().decode(ids, all_logits=all_logits)
         if self.on_step is not None:
             self.on_step(len(ids))
 
@@ -125,7 +126,13 @@ class _Process:
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
             return MeasurementJob(self._out, **content)
-        job = Generation(
+        job = self._scoring(content) if name == "score" else self._generation(content)
+        job.park = content["park"]
+        job.on_progress = lambda progress: self._out.send("progress", progress)
+        return job
+
+    def _generation(self, content: Any) -> Job:
+        return Generation(
             self._out,
             content["messages"],
             unpack_prefix(content["prefix"]),
@@ -134,9 +141,15 @@ class _Process:
             name=content["name"],
             wants=frozenset(content["wants"]),
         )
-        job.park = content["park"]
-        job.on_progress = lambda progress: self._out.send("progress", progress)
-        return job
+
+    def _scoring(self, content: Any) -> Job:
+        return LabelScoring(
+            self._out,
+            content["messages"],
+            tuple(content["classes"]),
+            renderer=self._loaded_renderer,
+            name=content["name"],
+        )
 
     def _loaded_renderer(self) -> Renderer:
         assert self._renderer is not None

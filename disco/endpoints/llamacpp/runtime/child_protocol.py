@@ -114,7 +114,7 @@ def _delta_content(delta: Delta) -> dict[str, Any]:
     content: dict[str, Any] = {"text": delta.text, "tokens": delta.tokens}
     if delta.kind is not DeltaKind.TEXT:
         content["kind"] = delta.kind
-    for name in ("ids", "logprobs", "logp"):
+    for name in ("ids", "logprobs", "logp", "label_scores"):
         if (value := getattr(delta, name)) is not None:
             content[name] = value
     if delta.tool_calls:
@@ -123,7 +123,7 @@ def _delta_content(delta: Delta) -> dict[str, Any]:
 
 
 def _delta(content: Any) -> Delta:
-    ids, logp = content.get("ids"), content.get("logp")
+    ids, logp, label_scores = content.get("ids"), content.get("logp"), content.get("label_scores")
     return Delta(
         content["text"],
         content["tokens"],
@@ -131,6 +131,7 @@ def _delta(content: Any) -> Delta:
         None if ids is None else tuple(ids),
         logprobs=content.get("logprobs"),
         logp=None if logp is None else tuple(logp),
+        label_scores=None if label_scores is None else tuple(label_scores),
         tool_calls=tuple(ToolCallDelta(**one) for one in content.get("tool_calls", ())),
     )
 
