@@ -28,11 +28,15 @@ class Arrangement:
         chosen: names of the endpoints that the policy chose between. An answer moves to a standby endpoint only if
             the endpoint is one of these.
         spared: names of the endpoints that no answer moves to.
+        tiers: see `plan.Cascade.tiers`; fewer than two: the answer is not judged.
+        last: names of the endpoints that are fallbacks only after all others.
     """
 
     starts: tuple[Start, ...]
     chosen: tuple[str, ...]
     spared: frozenset[str] = _NONE
+    tiers: tuple[tuple[str, ...], ...] = ()
+    last: frozenset[str] = _NONE
 
 
 class Arranging(Protocol):

@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from disco.dispatch.arranging import Arranging, BudgetClass
+from disco.dispatch.cascade import Cascade
 from disco.dispatch.eligibility import eligible
+from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import Preset
-from disco.dispatch.request_features import Features
+from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
 from disco.plan import Candidate, CoolDown, Migration, Plan, Start
+from disco.plan import Cascade as AnswerTiers
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
 __all__ = ["BudgetClass", "Dispatcher"]
 
-# Assumed length of an answer where the caller set no limit; used only to rank endpoints by cost.
-_TYPICAL_ANSWER_TOKENS = 256
 _NONE: Mapping[str, CoolDown] = {}
 
 
@@ -51,6 +52,8 @@ class Dispatcher:
             arranging: decides which endpoints start; None: the preset's policy decides.
         """
         self._preset = preset
+        if arranging is None and preset.dispatch.policy == CASCADE:
+            arranging = Cascade()
         self._arranging = arranging or TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng)
 
     @property
@@ -74,13 +77,13 @@ class Dispatcher:
     ) -> Plan:
         """Plan one request.
 
-        The eligible endpoints are ranked, cheapest first and standby endpoints last. The preset's policy decides
-        which of them start when; all others are fallbacks, in order of rank. `Plan.migrations` says where an answer
-        may move; the session decides whether and when that pays.
+        The eligible endpoints are ordered, cheapest first and standby endpoints last; for a cascade, in the user's
+        order (`Candidate.rank`). The preset's policy decides which of them start when; all others are fallbacks, in
+        that order. `Plan.migrations` says where an answer may move; the session decides whether and when that pays.
 
         An endpoint that cools down does not take part while another one may serve the request: it is the last of the
         fallbacks, and no answer moves there. An endpoint that is probed takes part as usual. Where only probes would
-        start, the next endpoint in rank joins them once the probe is slow.
+        start, the next endpoint in order joins them once the probe is slow.
 
         Args:
             features: the request's features.
@@ -99,8 +102,10 @@ class Dispatcher:
             features = replace(features, reach="device")
         able = eligible(features, candidates, served)
         if len(able) > 1:
-            answer_tokens = _TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
-            able.sort(key=lambda c: _rank(c, features.prompt_tokens, answer_tokens))
+            answer_tokens = TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
+            able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))
+            if isinstance(self._arranging, Cascade):
+                able.sort(key=lambda c: c.rank)  # stable: endpoints of one tier stay in order of cost
         # Where every able endpoint cools down, the request is still tried, on all of them.
         deprioritised = [c for c in able if c.name in resting] if resting else []
         if deprioritised and len(deprioritised) < len(able):
@@ -112,6 +117,8 @@ class Dispatcher:
         if probing and budget_class != "background" and all(start.endpoint in probing for start in starts):
             starts = _backed(starts, able, probing, self._arranging.limited(able), features.prompt_tokens)
         starting = [start.endpoint for start in starts]
+        if arranged.last:
+            able.sort(key=lambda c: c.name in arranged.last)
         migration = self._preset.migration
         migrations: dict[str, Migration] = {}
         if migration.enabled and features.may_migrate:
@@ -131,10 +138,11 @@ class Dispatcher:
             migrations=migrations,
             order=migration.order,
             deprioritised=tuple([resting[c.name] for c in deprioritised]),
+            cascade=AnswerTiers(arranged.tiers) if len(arranged.tiers) > 1 else None,
         )
 
 
-def _rank(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:
+def _preference(candidate: Candidate, prompt_tokens: int, answer_tokens: int) -> tuple[bool, float, float]:
     """Return the sort key of a candidate: standby endpoints last, then by cost of this request, then by TTFT."""
     cost = prompt_tokens * candidate.rates.cost_in + answer_tokens * candidate.rates.cost_out
     return candidate.standby, cost, candidate.time_to_first_token_s(prompt_tokens)
@@ -147,7 +155,7 @@ def _backed(
     limited: Collection[str],
     prompt_tokens: int,
 ) -> tuple[Start, ...]:
-    """Add a start of the next endpoint in rank to `starts`, which are all probes.
+    """Add a start of the next endpoint in order to `starts`, which are all probes.
 
     An endpoint of `limited`, whose tokens a budget counts, is added only if the first probe is of `limited`, too.
     """
@@ -163,7 +171,7 @@ def _migrations(able: list[Candidate], targets: list[Candidate]) -> dict[str, Mi
     """Let every writer of `able` migrate to the cheapest of `targets` that continues answers, if that is cheaper."""
     target: Candidate | None = None
     for c in targets:
-        # Only a strictly cheaper one replaces it: of equals, the first in rank stays.
+        # Only a strictly cheaper one replaces it: of equals, the first in order stays.
         if c.continues and (target is None or _out_then_in(c) < _out_then_in(target)):
             target = c
     if target is None:

@@ -8,7 +8,7 @@ from disco.dispatch.request_features import Features
 from disco.errors import ContextLengthError, NoEndpointError
 from disco.plan import Candidate, Reach
 
-__all__ = ["ANSWER_RESERVE_TOKENS", "eligible"]
+__all__ = ["ANSWER_RESERVE_TOKENS", "eligible", "is_within"]
 
 ANSWER_RESERVE_TOKENS = 64
 """Room that an endpoint's context must have for an answer whose length the caller did not limit, tokens."""
@@ -21,7 +21,7 @@ _FARTHER: Mapping[Reach, frozenset[Reach]] = {
 _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
     "device": (
         "it is a server and the request is local-only",
-        "allow servers for this request (local_only = false)",
+        'allow servers for this request (local_only = false, and no reach "device")',
     ),
     "own": (
         'it is not one of the user\'s own machines and the request is limited to them (reach "own")',
@@ -30,6 +30,11 @@ _TOO_FAR: Mapping[Reach, tuple[str, str]] = {
 }
 
 _NOTHING: frozenset[str] = frozenset()
+
+
+def is_within(reach: Reach, bound: Reach) -> bool:
+    """Return whether a prompt that may travel as far as `bound` may be sent to an endpoint of this reach."""
+    return reach not in _FARTHER[bound]
 
 
 def eligible(

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
-from disco.dispatch.policies.policy_registry import AUTO, is_known_policy, known_policies
+from disco.dispatch.policies.policy_registry import AUTO, CASCADE, is_known_policy, known_policies
 from disco.errors import ConfigurationError, nearest
+from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
 
 __all__ = [
+    "CascadeSection",
     "CostSection",
     "DispatchSection",
     "LimitsSection",
@@ -34,7 +36,9 @@ _AMOUNTS: Mapping[str, tuple[str, Literal["usd", "tokens"]]] = {
     "device_tokens": ("device", "tokens"),
 }
 # Policies without a budget of tokens, with the only `budget` that may be given with each (None: none).
-_BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None}
+_BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None, CASCADE: None}
+# What a cascade may aim at besides a share of answers, with the key that says how much of it an answer may cost.
+_AIMS = {"bytes": "bytes_per_answer", "money": "usd_per_answer"}
 
 
 class _Section(BaseModel):
@@ -55,7 +59,8 @@ class DispatchSection(_Section):
     Attributes:
         policy: "auto" (the regime selects one of the next two), "wait_time", "length_threshold",
             "optimal_wait" (always spares the device, as "wait_time" does, with a smaller mean TTFT for the same
-            budget), "race", "random", "device_only", "server_only", or a policy that an installed package adds.
+            budget), "race", "random", "device_only", "server_only", "cascade" (see `CascadeSection`), or a policy that
+            an installed package adds.
         budget: share `b` of all prompt tokens that the constrained endpoint may process, in [0, 1].
         tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
             of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
@@ -68,8 +73,9 @@ class DispatchSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not is_known_policy(self.policy):
-            raise ValueError(f"no policy is called {self.policy!r}. {nearest(self.policy, known_policies())}")
+        if self.policy != CASCADE and not is_known_policy(self.policy):
+            known = (*known_policies(), CASCADE)
+            raise ValueError(f"no policy is called {self.policy!r}. {nearest(self.policy, known)}")
         if "budget" in self.model_fields_set and self.policy in _BUDGETLESS:
             implied = _BUDGETLESS[self.policy]
             if self.budget != implied:
@@ -170,18 +176,65 @@ class LimitsSection(_Section):
         )
 
 
+class CascadeSection(_Section):
+    """[cascade]: how the policy "cascade" judges answers, and which of them it hands up to the next tier.
+
+    Attributes:
+        beta: the share of answers that each tier hands up, between 0 and 1. With another aim, the share to begin with.
+        window: scores that each history keeps, 1 to 10,000.
+        rule: "exact" hands up the share `beta` whatever the scores; "paper" follows RecServe (`judging.Rule`).
+        confidence: how the log probabilities of a free answer become its score; "auto": disco's default. Answers of a
+            request with classes are always scored by their classes.
+        stream: what a reader of a stream sees before the verdict. "whole": nothing. "guard": text that is judged as it
+            is written. "revise": all of it, and a correction where the answer is replaced.
+        guard_tokens: how many tokens wait for the first verdict under "guard", at least 1.
+        early_exit: whether an answer may be handed up before it is complete.
+        aim: what is held: "share" (of answers, by `beta`), "bytes" or "money" (a mean of all answers; `beta` follows).
+        bytes_per_answer: what an answer may cost on average under the aim "bytes", bytes, above 0.
+        usd_per_answer: what an answer may cost on average under the aim "money", USD, above 0.
+    """
+
+    beta: float = 0.3
+    window: int = Field(default=1_000, ge=1, le=MOST_SCORES)
+    rule: Rule = "exact"
+    confidence: Literal["auto"] | SequenceConfidence = "auto"
+    stream: Literal["guard", "whole", "revise"] = "guard"
+    guard_tokens: int = Field(default=16, ge=1)
+    early_exit: bool = False
+    aim: Literal["share", "bytes", "money"] = "share"
+    bytes_per_answer: float | None = Field(default=None, gt=0.0)
+    usd_per_answer: float | None = Field(default=None, gt=0.0)
+
+    @field_validator("beta")
+    @classmethod
+    def _is_a_share(cls, value: float) -> float:
+        return check_beta(value)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for aim, amount in _AIMS.items():
+            if self.aim == aim and getattr(self, amount) is None:
+                raise ValueError(
+                    f'aim = "{aim}" needs {amount}, the mean that an answer may cost; add it, or write aim = "share"'
+                )
+            if self.aim != aim and getattr(self, amount) is not None:
+                raise ValueError(f'{amount} has no effect unless aim = "{aim}"; remove it, or change aim')
+        return self
+
+
 class Preset(_Section):
     """Everything that a user chooses about how answers are made.
 
     Attributes:
         name: the preset's name; by default that of its file.
         summary: one line for listings.
-        dispatch, cost, migration, playback, limits: see the sections.
+        dispatch, cascade, cost, migration, playback, limits: see the sections.
     """
 
     name: str = "custom"
     summary: str = ""
     dispatch: DispatchSection = Field(default_factory=DispatchSection)
+    cascade: CascadeSection = Field(default_factory=CascadeSection)
     cost: CostSection = Field(default_factory=CostSection)
     migration: MigrationSection = Field(default_factory=MigrationSection)
     playback: PlaybackSection = Field(default_factory=PlaybackSection)
@@ -201,6 +254,10 @@ class Preset(_Section):
             raise ValueError(
                 f"limits.local_only forbids the server that the policy {policy!r} needs; "
                 "choose 'device_only' or 'auto', or set local_only = false"
+            )
+        if "cascade" in self.model_fields_set and policy != CASCADE:
+            raise ValueError(
+                f"[cascade] has no effect under the policy {policy!r}; remove it, or write policy = {CASCADE!r}"
             )
         return self
 

@@ -14,7 +14,10 @@ from typing import Any
 from disco.plan import Reach
 from disco.request import Request
 
-__all__ = ["Features", "estimate_tokens", "features_of"]
+__all__ = ["TYPICAL_ANSWER_TOKENS", "Features", "estimate_tokens", "features_of"]
+
+TYPICAL_ANSWER_TOKENS = 256
+"""Assumed length of an answer where the caller set no limit, tokens; used to rank endpoints, not to bound answers."""
 
 # Most tokenizers use about four Latin characters per token. For the other scripts, the number of non-ASCII UTF-8
 # bytes is the one cheap measure that fits: 3 bytes are one CJK character, or one and a half Cyrillic ones.
@@ -67,6 +70,7 @@ class Features:
             a new type) is listed under its own name, so that only an endpoint with unrestricted features gets it.
         reach: how far the prompt may travel at most.
         stream: whether the caller reads the answer as it is written.
+        deadline_s: seconds after the request by which the whole answer must be complete; None: no deadline.
         may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
             logprobs.
     """
@@ -77,6 +81,7 @@ class Features:
     reach: Reach = "any"
     stream: bool = True
     may_migrate: bool = True
+    deadline_s: float | None = None
 
     @property
     def local_only(self) -> bool:
@@ -104,6 +109,7 @@ def features_of(
         reach="device" if local_only else reach,
         stream=stream,
         may_migrate=not needs or needs.isdisjoint(_PINNED),
+        deadline_s=request.timeouts.total_s,
     )
 
 

@@ -38,6 +38,26 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
         ({"migration": {"order": "whenever"}}, "make_before_break"),
         ({"playback": {"pace_tps": 0}}, "pace_tps.*above 0"),
         ({"migration": 3}, "migration"),
+        ({"dispatch": {"policy": "cascde"}}, "Did you mean 'cascade'"),
+        ({"dispatch": {"policy": "cascade", "budget": 0.3}}, "'cascade' has no budget"),
+        ({"cascade": {}}, r"\[cascade\] has no effect under the policy 'auto'"),
+        *(
+            ({"dispatch": {"policy": "cascade"}, "cascade": values}, message)
+            for values, message in [
+                ({"beta": 0.0}, "beta must lie between 0 and 1.*lowest tier alone"),
+                ({"beta": 1.0}, "beta must lie between 0 and 1"),
+                ({"window": 0}, "window.*greater than or equal to 1"),
+                ({"window": 10_001}, "window.*10000"),
+                ({"rule": "papers"}, "'exact' or 'paper'"),
+                ({"confidence": "max"}, "confidence.*'auto'"),
+                ({"stream": "off"}, "'guard', 'whole' or 'revise'"),
+                ({"guard_tokens": 0}, "guard_tokens"),
+                ({"aim": "money"}, 'aim = "money" needs usd_per_answer'),
+                ({"aim": "bytes", "usd_per_answer": 1.0}, "needs bytes_per_answer"),
+                ({"usd_per_answer": 1.0}, 'no effect unless aim = "money"'),
+                ({"betta": 0.3}, "unknown key betta.*'beta'"),
+            ]
+        ),
         (
             {"dispatch": {"policy": "server_only"}, "limits": {"local_only": True}},
             "local_only.*'server_only'",

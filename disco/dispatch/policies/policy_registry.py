@@ -18,10 +18,13 @@ from disco.plan import Candidate
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
-__all__ = ["AUTO", "BUILT_IN", "build_policy", "is_known_policy", "known_policies"]
+__all__ = ["AUTO", "BUILT_IN", "CASCADE", "build_policy", "is_known_policy", "known_policies"]
 
 AUTO: Final = "auto"
 """Not a policy itself: the regime selects wait_time or length_threshold for each request."""
+
+CASCADE: Final = "cascade"
+"""Not a `Policy` either: it decides between any number of endpoints (`dispatch/cascade.py`), not between two sides."""
 
 BUILT_IN: Final = (
     "device_only",
@@ -37,12 +40,12 @@ _GROUP = "disco.policies"
 
 
 def known_policies() -> tuple[str, ...]:
-    """Return every name that a preset may use as its policy, sorted."""
+    """Return every name of a policy for a device and a server, sorted. A preset may also name `CASCADE`."""
     return tuple(sorted({AUTO, *BUILT_IN, *(point.name for point in entry_points(group=_GROUP))}))
 
 
 def is_known_policy(name: str) -> bool:
-    """Whether a preset may name this policy; installed packages are searched only for names that are not disco's."""
+    """Whether a policy for a device and a server has this name; packages are searched only for names not disco's."""
     return name == AUTO or name in BUILT_IN or _entry_point(name) is not None
 
 
