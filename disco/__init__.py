@@ -3,8 +3,10 @@
 from disco import _moved
 from disco.client import RouteLog
 from disco.client.async_client import AsyncAzureDisco, AsyncDisco
+from disco.client.chat.revised_text import RevisedText
 from disco.client.endpoint_catalog.backups import Backup
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.sync.sync_client import AzureDisco, Disco
 from disco.errors import (
     AnswerTimeoutError,
@@ -35,6 +37,8 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "RevisedText",
     "RouteLog",
+    "Tier",
     "Timeouts",
 ]

@@ -12,6 +12,7 @@ from openai import OpenAIError
 
 from disco.cli.console import Screen
 from disco.client import AsyncDisco, RouteLog
+from disco.client.chat.revised_text import RevisedText
 from disco.errors import ConfigurationError
 
 __all__ = ["run_chat"]
@@ -83,14 +84,17 @@ async def _converse(screen: Screen, client: AsyncDisco, local: str, model: str) 
 
 async def _answer(screen: Screen, client: AsyncDisco, model: str, messages: list[dict[str, Any]]) -> str:
     stream = await client.chat.completions.create(model=model, messages=messages, stream=True)
-    pieces = []
+    answer = RevisedText()
     async for chunk in stream:
-        text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
-        pieces.append(text)
+        before = answer.revisions
+        text = answer.add(chunk)
+        if answer.revisions > before:  # a terminal cannot take text back
+            screen.line()
+            screen.line("[in doubt: the next tier answers]", style="dim")
         screen.stream(text, stream.writer or "device")
     screen.line()
     route = stream.route
     ttft = "–" if route.pace.ttft_released_s is None else f"{route.pace.ttft_released_s:.2f} s"
     writers = " → ".join(dict.fromkeys(p.endpoint for p in route.segments))
     screen.line(f"[{writers}; first word after {ttft}; {route.cost * 1e6:.1f} µ$]", style="dim")
-    return "".join(pieces)
+    return answer.text

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output
-from disco.errors import ConfigurationError
+from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from disco.client import AsyncDisco, Backup
+    from disco.client import AsyncDisco, Backup, Tier
 
 __all__ = ["KEY_VARIABLE", "add_serve", "run_serve"]
 
 KEY_VARIABLE: Final = "DISCO_SERVER_KEY"
 BACKUP_KEY_VARIABLE: Final = "DISCO_BACKUP_KEY"
+TIER_KEY_VARIABLE: Final = "DISCO_TIER_KEY"
+TIER_OPTIONS: Final = ("reach", "price", "name")
 _MIB: Final = 2**20
 
 Commands = Any  # argparse's own type for what `add_subparsers` returns is private
@@ -48,6 +50,21 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+    )
+    parser.add_argument(
+        "--tier",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("URL MODEL", "OPTION=VALUE"),
+        help="a model between the local one and the server; may be given several times, from the smallest to the best. "
+        "Options: reach=device, own or any (default); price=IN,OUT in USD per million tokens; name=NAME. Its key, if "
+        f"it needs one, is in {TIER_KEY_VARIABLE}_1 (_2 for the second, ...), or in {TIER_KEY_VARIABLE} for all tiers",
+    )
+    parser.add_argument(
+        "--histories",
+        metavar="FILE",
+        help="keep the scores that a cascade's thresholds are learnt from, numbers only, across restarts",
     )
     parser.add_argument(
         "--backup",
@@ -111,7 +128,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             "--isolation is for a local model, but --local none asks for none: leave one of them out"
         )
-    check_output(arguments, record=arguments.record)
+    check_output(arguments, record=arguments.record, histories=arguments.histories)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
     from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
     from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
@@ -134,7 +151,9 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             isolation=arguments.isolation or "thread",
             preset=arguments.preset,
             on_route=on_route,
+            tiers=_tiers(arguments.tier),
             backups=_backups(arguments.backup),
+            histories=arguments.histories,
         ) as client:
             await serve(
                 client,
@@ -179,7 +198,10 @@ def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bo
         if client.server is None
         else str(client.base_url.copy_with(userinfo=b"", query=None)).rstrip("/")
     )
-    parts = [f"local model: {here or 'none'}", f"server: {there or 'none'}"]
+    parts = [f"local model: {here or 'none'}"]
+    if client.router.endpoints.tiers:
+        parts.append(f"tiers: {', '.join(tier.name for tier in client.router.endpoints.tiers)}")
+    parts.append(f"server: {there or 'none'}")
     parts.append(f"preset: {client.router.preset.name}")
     screen.line(base_url)
     screen.line("; ".join(parts), style="dim")
@@ -206,6 +228,45 @@ def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
             )
         backups.append(Backup(base_url=url, api_key=key, model=model))
     return backups
+
+
+def _tiers(given: Sequence[Sequence[str]]) -> list[Tier]:
+    """Return the tiers, with their keys from the environment.
+
+    Raises:
+        ConfigurationError: a part is missing, or an option is unknown or has a wrong value.
+    """
+    from disco.client import Tier  # noqa: PLC0415 - `disco --help` needs no client
+
+    tiers = []
+    for number, (url, *rest) in enumerate(given, 1):
+        if not rest or "=" in rest[0]:
+            raise ConfigurationError("--tier needs the address of a server and the model to request from it")
+        options: dict[str, Any] = {}
+        for part in rest[1:]:
+            name, _, value = part.partition("=")
+            if name not in TIER_OPTIONS:
+                raise ConfigurationError(f"--tier has no option {name!r}. {nearest(name, TIER_OPTIONS)}")
+            options[name] = _tier_value(name, value)
+        key = os.environ.get(f"{TIER_KEY_VARIABLE}_{number}") or os.environ.get(TIER_KEY_VARIABLE)
+        tiers.append(Tier(base_url=url, model=rest[0], api_key=key, **options))
+    return tiers
+
+
+def _tier_value(name: str, text: str) -> Any:
+    """Return the value of an option of `--tier`.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if name != "price":
+        return text
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigurationError(
+            f"--tier: price must be two numbers, such as price=0.1,0.4; not {text!r}"
+        ) from None
 
 
 def _no_key(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from disco.client.async_client import AsyncDisco
 from disco.client.endpoint_catalog.backups import Backup
+from disco.client.endpoint_catalog.tiers import Tier
 from disco.client.sync.sync_client import Disco
 from disco.telemetry.route_log import RouteLog
 
-__all__ = ["AsyncDisco", "Backup", "Disco", "RouteLog"]
+__all__ = ["AsyncDisco", "Backup", "Disco", "RouteLog", "Tier"]

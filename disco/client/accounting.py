@@ -7,10 +7,12 @@ from functools import cache, partial
 
 import anyio
 
+from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics
 from disco.client.live_driver import LiveSession
 from disco.cost.budget_reservation import BudgetReservation
+from disco.dispatch import Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.endpoints.contract import Endpoint
 from disco.errors import FailureKind
@@ -32,9 +34,11 @@ class Accounting:
         statistics: those of the client.
         endpoints: what is known about the endpoints that took part, by endpoint name.
         refused: the servers whose refusal of the API key was logged. Mutable.
-        preset: the name of the preset.
+        preset: the preset of the request.
+        judging: the judge of the client's answers.
         created_s: when the request came, Unix time in seconds.
         on_refit: called when there is enough new data to fit the policies again.
+        on_end: called last.
         probes: those of the client; None where the request had to stay on this machine.
         members: every endpoint that took part or could have, by name.
         model: the model that the request named.
@@ -49,9 +53,11 @@ class Accounting:
         statistics: Statistics,
         endpoints: Mapping[str, EndpointStatistics],
         refused: set[object],
-        preset: str,
+        preset: Preset,
+        judging: Judging,
         created_s: float,
         on_refit: Callable[[], None],
+        on_end: Callable[[], None],
         probes: BackgroundProbes | None,
         members: Mapping[str, Endpoint],
         model: str,
@@ -63,8 +69,10 @@ class Accounting:
         self._endpoints = endpoints
         self._refused = refused
         self._preset = preset
+        self._judging = judging
         self._created_s = created_s
         self._on_refit = on_refit
+        self._on_end = on_end
         self._probes = probes
         self._members = members
         self._model = model
@@ -85,10 +93,11 @@ class Accounting:
         if self._probes is not None:
             for charge in self._probes.take_charges():
                 ledger.enter(charge)
+        self._judging.answered(session, ledger, self._preset)
         # The closed session no longer changes, so its record may be written on demand. The budgets that the record
         # reports do change: where there are any, the record is written now.
         live.written = cache(
-            partial(make_record, session, ledger, preset=self._preset, created_s=self._created_s)
+            partial(make_record, session, ledger, preset=self._preset.name, created_s=self._created_s)
         )
         if self._reservation is not None:
             live.written()
@@ -98,6 +107,7 @@ class Accounting:
             self._report.finish(live.written(), live.error)
         if self._probes is not None:
             self._probes.after(session, self._members, self._model)
+        self._on_end()
 
     def _warn_of_refused_keys(self, session: Session) -> None:
         """Warn once per server that it refuses its key. Other endpoints answer, which would hide the fault."""

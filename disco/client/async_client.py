@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from disco.client.chat.completions import DiscoChat
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.tiers import Tier
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
+    from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
 
@@ -53,8 +55,8 @@ class AsyncRouting(RoutedClient):
     async def warm_up(self, model: str | None = None) -> None:
         """Load the local model, open the connection and find out how the server continues, all at once.
 
-        Does not raise when the server is unreachable: the first request will report it, or use another endpoint.
-        The server is not contacted if the preset or `default_options` keep everything on this machine.
+        Does not raise when the server or a tier is unreachable: the first request will report it, or use another
+        endpoint. No endpoint is contacted that the preset or `default_options` put out of reach.
 
         Args:
             model: the server's model to probe under `continuation="auto"` (one short request). None: the probe is
@@ -63,9 +65,7 @@ class AsyncRouting(RoutedClient):
         Raises:
             DiscoError: the local model cannot be loaded; the message says why.
         """
-        # If everything stays on this machine, the server must not even see a connection.
-        stays = self.router.is_local_only(self.default_options)
-        await self.router.warm_up(None if stays else self.server, model)
+        await self.router.warm_up(self.server, model, self.default_options)
 
     @has_signature_of(AsyncOpenAI.copy, "default_options")
     def copy(self, **changes: Any) -> Self:
@@ -174,9 +174,14 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         server_profile: the server's profile, or its name or path. Its TTFT distribution is used until the client
             has measured its own.
         price: USD per million (input, output) tokens of the server's model. Default: the price table's.
+        tiers: models between the local one and the server, from the smallest to the best: `disco.Tier` or endpoint
+            objects (which the caller closes). With them, no `api_key` is needed. Under `preset="cascade"` an answer
+            may rise through them; under other presets they are further servers.
         backups: further servers, each with its own URL, key, model and price (`disco.Backup`). When the first server
             fails, cools down or refuses, the cheapest backup takes its place in the preset's policy. Backups get
             neither requests that must stay on this machine nor calls that pass through.
+        histories: where a cascade keeps the scores of its tiers between runs, numbers only: a file, or a
+            `disco.judging.HistoryStore`. None: they last as long as the client.
         budget: the most that may be spent within a sliding window: `{"server_usd": 0.50, "window_s": 86_400}`.
             The keys are those of the preset's `[limits]`, which this replaces: `server_usd`, `server_tokens`,
             `device_tokens`, `window_s`, `unreported`.
@@ -208,8 +213,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
+        tiers: Sequence[Tier | Endpoint] = (),
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
+        histories: str | os.PathLike[str] | HistoryStore | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         on_route: OnRoute | None = None,
@@ -234,8 +241,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             device_profile=device_profile,
             server_profile=server_profile,
             price=price,
+            tiers=tiers,
             backups=backups,
             budget=budget,
+            histories=histories,
             timeouts=timeouts,
             default_options=default_options,
             on_route=on_route,

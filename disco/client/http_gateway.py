@@ -35,7 +35,7 @@ __all__ = ["may_ask_server", "model_list", "open_session", "respond", "way_of"]
 def may_ask_server(client: RoutedClient, options: FinalRequestOptions) -> bool:
     """Return whether there is a server that the preset and the request allow."""
     own, _ = take_options(options.extra_json, client.default_options)
-    return client.server is not None and not client.router.is_local_only(own)
+    return client.server is not None and client.router.may_ask(client.server, own)
 
 
 def model_list(client: RoutedClient) -> httpx2.Response:
@@ -73,11 +73,12 @@ def way_of(
             f"{options.method.upper()} {options.url} needs a server, but none is configured: pass api_key=... "
             "(and base_url=...). Only chat.completions.create is answered on this machine."
         )
-    if router.is_local_only(own):
+    if not router.may_ask(server, own):
+        here = router.reach_of(own) == "device"
         raise NoEndpointError(
-            f"{options.method.upper()} {options.url} would leave this machine, which the preset "
-            f"{router.preset.name!r} or the request forbids. Use chat.completions.create, which the local "
-            "model answers, or another preset (and the server's model)."
+            f"{options.method.upper()} {options.url} would leave {'this machine' if here else 'your machines'}, which "
+            f"the preset {router.preset.name!r} or the request forbids. Use chat.completions.create, which "
+            f"{'the local model' if here else 'an endpoint there'} answers, or another preset (and the server's model)."
         )
     return None
 

@@ -298,8 +298,12 @@ class LiveSession:
 
     @property
     def _is_full(self) -> bool:
-        banked = self.session.transcript.playback.banked_tokens if self.session.config.streams else 0.0
-        return self._out_bytes + banked * self._delta_bytes > self._max_buffered_bytes
+        playback = self.session.transcript.playback
+        banked = playback.banked_tokens if self.session.config.streams else 0.0
+        if self._out_bytes + banked * self._delta_bytes <= self._max_buffered_bytes:
+            return False
+        # Text behind a gate does not leave when the reader makes room: holding the writer would hold it for ever.
+        return playback.gate is None or self._out_bytes > self._max_buffered_bytes
 
     async def _wait_for_room(self, number: int) -> None:
         """Hold the writer until the reader has made room. None of its clocks for silence runs out meanwhile."""

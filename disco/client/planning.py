@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from disco.client.answer_judging import Judging
 from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
@@ -34,6 +35,8 @@ class PlanningView:
         watch: which endpoints cool down; the session reports the course of its attempts to it.
         reservation: the request's access to the budgets; None if there are none.
         lengths: the distribution of answer lengths.
+        judging: the judge of the client's answers.
+        models: by endpoint name, the model that answers there.
         now: on the session's clock.
     """
 
@@ -45,6 +48,8 @@ class PlanningView:
     watch: HealthWatch
     reservation: BudgetReservation | None
     lengths: AnswerLengths
+    judging: Judging
+    models: Mapping[str, str]
     now: float
 
 
@@ -98,6 +103,10 @@ def prepare(
             prompt_tokens=features.prompt_tokens,
             urgent=options.budget_class == "urgent",
         )
+    is_text = features.may_migrate and "reasoning" not in features.needs
+    plan, judge = view.judging.judged(
+        plan, request, preset, options, view.models, is_text=is_text, streams=features.stream
+    )
     view.watch.claim(plan, view.now)
     request = with_clocks(request, plan, by_name)
     pace = _pace(features, preset, options)
@@ -111,7 +120,9 @@ def prepare(
         timeouts=request.timeouts,
         max_retries=max_retries,
     )
-    session = Session(plan, by_name, config, Playback(pace), view.lengths, view.watch, view.reservation)
+    session = Session(
+        plan, by_name, config, Playback(pace), view.lengths, view.watch, view.reservation, judge
+    )
     return PlannedAnswer(request, plan, session)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from disco.errors import ConfigurationError, nearest
+from disco.plan import Reach
 
-__all__ = ["NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
+__all__ = ["MOST_CLASSES", "NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
+
+MOST_CLASSES = 256
+_TASK = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestOptions(BaseModel):
@@ -19,6 +24,8 @@ class RequestOptions(BaseModel):
         preset: the name of a preset, or the path of a preset file, for this request only. `policy` is its former
             name.
         local_only: True keeps the prompt on this machine, even if that fails the request.
+        reach: how far the prompt may travel: "device" (not off this machine, as `local_only`), "own" (to the user's
+            own machines) or "any". The narrowest of `reach`, `local_only` and the preset applies.
         pace_tps: reading pace in tokens/s, above 0, or "off" to release text as it comes.
         migrate: False forbids migration of this answer. Failover stays allowed.
         deadline_s: seconds after the request by which the whole answer must be complete. Later, the request fails
@@ -27,6 +34,11 @@ class RequestOptions(BaseModel):
             unless it fails. "standard" is as in the preset. "urgent" starts both sides at once, whatever share
             the preset's budget allows. An absolute budget (`[limits]`) still applies to an urgent request: it may
             use the part that is kept in reserve, up to the limit.
+        task: under the policy "cascade", the name of the kind of work: answers to one task are judged by each other's
+            scores. At most 64 letters, digits, ".", "_" and "-".
+        classes: the complete answers to choose between, 2 to 256 different texts; None: a free answer.
+        judge: what a reader sees before the verdict of a cascade, in place of the preset's `stream`; "off": the answer
+            is not judged and does not rise.
     """
 
     # Strict: the text "5" is not a pace, and True is not 1.0.
@@ -34,10 +46,37 @@ class RequestOptions(BaseModel):
 
     preset: str | None = None
     local_only: bool | None = None
+    reach: Reach | None = None
     pace_tps: float | Literal["off"] | None = None
     migrate: bool | None = None
     deadline_s: float | None = Field(default=None, gt=0.0)
     budget_class: Literal["background", "standard", "urgent"] | None = None
+    task: str | None = None
+    classes: tuple[str, ...] | None = None
+    judge: Literal["whole", "guard", "revise", "off"] | None = None
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_short_name(cls, value: str | None) -> str | None:
+        if value is not None and _TASK.fullmatch(value) is None:
+            raise ValueError('must be 1 to 64 letters, digits, ".", "_" or "-", such as "triage"')
+        return value
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _are_classes(cls, value: object) -> object:
+        """Return a tuple of the classes. The messages do not quote them: they may be the application's data."""
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise ValueError('must be a list of texts, such as ["spam", "ham"]')
+        if not 2 <= len(value) <= MOST_CLASSES:
+            raise ValueError(f"must have 2 to {MOST_CLASSES} texts, not {len(value)}")
+        if not all(one.strip() for one in value):
+            raise ValueError("has an empty text; every class must have a text that can be an answer")
+        if len(set(value)) < len(value):
+            raise ValueError("has the same text twice; remove one of them")
+        return tuple(value)
 
     @field_validator("pace_tps", mode="before")
     @classmethod

@@ -82,7 +82,7 @@ class RoutedClient:
             self._verdicts = self.server.verdicts  # copies share them
         self.router.check(self.server, self.default_options)
         # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
-        if self.server is None or self.router.is_local_only(self.default_options):
+        if self.server is None or not self.router.may_ask(self.server, self.default_options):
             self.websocket_base_url = NOWHERE
         elif self.websocket_base_url == NOWHERE:
             self.websocket_base_url = None
@@ -94,17 +94,17 @@ class RoutedClient:
         if shared is not None:
             start(**sdk)
             return shared.has_server or (is_given and _credentials(self))
-        if settings.local is None or is_given:
+        if is_given or (settings.local is None and not settings.tiers):
             start(**sdk)
             return True
-        # With a model on this machine no server is needed, and so no key. The SDK's constructor requires one.
+        # With a local model or tiers no server is needed, and so no key. The SDK's constructor requires one.
         start(**{**sdk, "_enforce_credentials": False})
         if _credentials(self):  # from the environment
             return True
         if sdk.get("base_url") not in (None, openai.not_given):
             raise ConfigurationError(
                 "base_url was given without api_key. Pass api_key=... (any text if the server checks none), "
-                "or leave base_url out to use the local model only."
+                "or leave base_url out to use the local model and the tiers only."
             )
         return False
 
@@ -228,8 +228,10 @@ def _router(settings: ClientSettings, *, has_server: bool) -> Router:
         server_profile=settings.server_profile,
         price=settings.price,
         on_route=settings.on_route,
+        tiers=settings.tiers,
         backups=_servers(settings.backups, local),
         budget=settings.budget,
+        histories=settings.histories,
     )
 
 

@@ -6,17 +6,21 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+import anyio.to_thread
 import numpy as np
 
 from disco.client.accounting import Accounting
+from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
 from disco.client.background_tasks import BackgroundTasks
-from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog, price_of
-from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
+from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
+from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
+from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare
@@ -26,18 +30,21 @@ from disco.cost.budget_reservation import BudgetReservation
 from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
+from disco.dispatch.eligibility import is_within
 from disco.dispatch.presets import with_limits
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
-from disco.plan import Candidate
+from disco.judging import HistoryKey, HistoryStore, StoredHistory, store_of
+from disco.plan import Candidate, Reach
 from disco.profiles import DeviceProfile, ServerProfile
 from disco.request import Request
 from disco.telemetry import OnRoute, Reporter, RequestFacts
-from disco.telemetry.log_lines import log_plan, log_probe
+from disco.telemetry.log_lines import LOG, log_plan
 from disco.telemetry.reporter import AnswerReport
 
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backup_server import BackupServer
+    from disco.client.endpoint_catalog.tiers import Tier
     from disco.endpoints.openai_api import OpenAIEndpoint
 
 __all__ = ["Router"]
@@ -46,7 +53,8 @@ __all__ = ["Router"]
 class Router:
     """Plans and starts the sessions of one client and of its copies.
 
-    Mutable: `catalog`, `health`, the two caches, `limiter`, `_refused` (servers whose refusal of the key was logged).
+    Mutable: `catalog`, `health`, `judging`, the two caches, `limiter`, `_refused` (servers whose refusal of the key was
+    logged).
     """
 
     def __init__(
@@ -59,25 +67,28 @@ class Router:
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
         on_route: OnRoute | None = None,
+        tiers: Sequence[Tier | Endpoint] = (),
         backups: Sequence[BackupServer] = (),
         budget: Mapping[str, Any] | None = None,
+        histories: str | os.PathLike[str] | HistoryStore | None = None,
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
-        self._owns_local = not isinstance(local, Endpoint)
-        self.local = None if local is None else _local_endpoint(local, isolation)
+        self.endpoints = ClientEndpoints(
+            local=local, isolation=isolation, tiers=tiers, backups=backups, price=price
+        )
         self.catalog = EndpointCatalog(
-            local=self.local, device_profile=device_profile, server_profile=server_profile, price=price
+            local=self.local, device_profile=device_profile, server_profile=server_profile
         )
         self.statistics = self.catalog.statistics
         self._reporter = Reporter(on_route)
         self._rng = np.random.default_rng(seed)
         self._presets: dict[str, Preset] = {}
-        self._backups = tuple(backups)
-        self._standby = tuple(CatalogEntry(b, b.model, price_of(b.price), standby=True) for b in backups)
         self.health = Health()
+        self._store = store_of(histories)
+        self.judging = Judging(self._store)
         self._refused: set[object] = set()
         self._dispatchers: dict[Any, tuple[Dispatcher, EndpointStatistics | None]] = {}
         self._host = BackgroundTasks()
@@ -85,22 +96,10 @@ class Router:
         # Records of direct answers are written in the application's threads, also by destructors.
         self._many_threads = threading.RLock()
 
-    def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
-        """Return the endpoints of the client with this server of its own, in the user's order.
-
-        Raises:
-            ConfigurationError: two endpoints have the same name.
-        """
-        members = [CatalogEntry(e) for e in (self.local, server) if e is not None]
-        if server is not None:  # backups need a first server
-            members.extend(self._standby)
-        names = [member.name for member in members]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigurationError(
-                    f"Two endpoints are called {name!r}. Give the local one another name."
-                )
-        return tuple(members)
+    @property
+    def local(self) -> Endpoint | None:
+        """The local endpoint; None if there is none."""
+        return self.endpoints.local
 
     def check(self, server: Endpoint | None, defaults: RequestOptions = NO_OPTIONS) -> None:
         """Refuse a configuration under which no request could ever be served.
@@ -110,31 +109,19 @@ class Router:
             defaults: the default options of requests.
 
         Raises:
-            ConfigurationError: no request could be served, or the preset in `defaults` is unknown.
+            ConfigurationError: no request could be served, a tier has no price under the aim "money", or the preset
+                in `defaults` is unknown.
         """
-        if self.local is None and server is None:
-            raise ConfigurationError(
-                "Neither a local model nor a server is configured: pass local=..., or api_key=..."
-            )
-        preset = self._preset(defaults)
-        policy = preset.dispatch.policy
-        device = self.local is not None and self.local.reach == "device"
-        if not device and (self.is_local_only(defaults) or policy == "device_only"):
-            chosen = "local_only = True" if defaults.local_only else f"The preset {preset.name!r}"
-            if self.local is not None:
-                raise ConfigurationError(
-                    f"{chosen} keeps answers on this machine, but the local model is on another one "
-                    f"(reach={self.local.reach!r})."
-                )
-            raise ConfigurationError(
-                f"{chosen} keeps answers on this machine, but no local model is "
-                'configured: pass local="smollm2-135m", or the path of a GGUF file.'
-            )
-        if server is None and policy in ("server_only", "race"):
-            raise ConfigurationError(
-                f"The preset {preset.name!r} needs a server, but none is configured: pass api_key=... "
-                "(and base_url=...), or choose another preset."
-            )
+        preset, reach = self._preset(defaults), self.reach_of(defaults)
+        if defaults.local_only:
+            chosen = "local_only = True"
+        elif defaults.reach == reach:
+            chosen = f"reach = {reach!r}"
+        else:
+            chosen = f"The preset {preset.name!r}"
+        self.endpoints.check(server, reach, chosen=chosen, preset=preset)
+        if preset.cascade.aim == "money":
+            self.catalog.check_prices(self.endpoints.tiers, "")
 
     @property
     def local_model(self) -> str | None:
@@ -146,9 +133,15 @@ class Router:
             return None
         return f"local/{getattr(self.local, 'profile_name', self.local.name)}"
 
-    def is_local_only(self, options: RequestOptions) -> bool:
-        """Return whether a request with these options must stay on this machine."""
-        return bool(options.local_only) or self._preset(options).limits.local_only
+    def reach_of(self, options: RequestOptions) -> Reach:
+        """Return how far a request with these options may travel: the narrowest of what options and preset allow."""
+        if options.local_only or self._preset(options).limits.local_only:
+            return "device"
+        return options.reach or "any"
+
+    def may_ask(self, server: Endpoint, options: RequestOptions) -> bool:
+        """Return whether a request with these options may travel to this server."""
+        return is_within(server.reach, self.reach_of(options))
 
     def is_direct(self, server: OpenAIEndpoint, model: str, options: RequestOptions) -> bool:
         """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
@@ -157,12 +150,11 @@ class Router:
         deadline, and the server is not known to continue an answer that breaks off.
         """
         return (
-            self.local is None
-            and not self._standby
+            not self.endpoints.has_others
             and options.pace_tps in (None, "off")
             and options.deadline_s is None
             and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
-            and not self.is_local_only(options)
+            and self.may_ask(server, options)
             and not server.is_known_to_continue(model)
         )
 
@@ -171,7 +163,8 @@ class Router:
         preset = self._preset(options)
         able = server.capabilities(model)
         with self._many_threads:
-            return self.catalog.candidate(0, CatalogEntry(server), model, preset, able), preset.name
+            entry = self.endpoints.server_entry(server)
+            return self.catalog.candidate(entry, model, preset, able), preset.name
 
     @property
     def is_heard(self) -> bool:
@@ -220,15 +213,20 @@ class Router:
         preset = self._preset(options)
         if options.deadline_s is not None:
             request = request.due_in(options.deadline_s)
-        local_only = self.is_local_only(options) or model == self.local_model  # requested by name
-        features = features_of(request, stream=stream, local_only=local_only)
-        members = self.members(server)
+        local_only = model == self.local_model  # requested by name
+        if options.classes:
+            request = replace(request, classes=options.classes)
+        features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
+        members = self.endpoints.members(server)
+        if preset.cascade.aim == "money":
+            self.catalog.check_prices(
+                [m for m in members if is_within(m.endpoint.reach, features.reach)], model
+            )
         endpoints = {m.name: m.endpoint for m in members}
         known = {m.name: self.catalog.known(m, model) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
         candidates = [
-            self.catalog.candidate(rank, m, model, preset, can)
-            for rank, (m, can) in enumerate(zip(members, able, strict=True))
+            self.catalog.candidate(m, model, preset, can) for m, can in zip(members, able, strict=True)
         ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
         reservation = self._reservation(preset, request, features, members, candidates, created_s - now)
@@ -237,10 +235,12 @@ class Router:
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
             known=[name for name, statistics in known.items() if self.catalog.knows(statistics)],
             offline=[m.name for m in members if not m.endpoint.has_route],
-            dispatcher=self._dispatcher(preset, members, known, model),
+            dispatcher=self._dispatcher(preset, members, known, candidates, model),
             watch=watch,
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
+            judging=self.judging,
+            models={m.name: m.model or _model_of(m.endpoint, model) for m in members},
             now=now,
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
@@ -253,10 +253,12 @@ class Router:
             statistics=self.statistics,
             endpoints=known,
             refused=self._refused,
-            preset=preset.name,
+            preset=preset,
+            judging=self.judging,
             created_s=created_s,
             on_refit=self._refit,
-            probes=None if local_only else self._probes,
+            on_end=self._save_histories,
+            probes=None if features.local_only else self._probes,
             members=endpoints,
             model=model,
         )
@@ -265,36 +267,18 @@ class Router:
             await self._host.start(live.run)
         return live
 
-    async def warm_up(self, server: OpenAIEndpoint | None, model: str | None = None) -> None:
-        """Warm up every endpoint, all at once; `model` names the server's model to probe."""
-
-        async def warm_up_server() -> None:
-            if server is not None:
-                await server.warm_up()
-                if model is not None and server.probes:
-                    await server.probe(model)
-                log_probe(model, server.continuation(model).method)
-                for backup in self._backups:
-                    group.start_soon(backup.warm_up)
-
-        error: Exception | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(warm_up_server)
-            if self.local is not None:
-                try:
-                    await self.local.warm_up()
-                except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
-                    error = raised
-        if error is not None:
-            raise error
+    async def warm_up(
+        self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
+    ) -> None:
+        """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
+        await self.endpoints.warm_up(server, model, self.reach_of(options))
 
     async def aclose(self) -> None:
-        """End all sessions and free the local model, unless the caller owns it. Idempotent."""
+        """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""
         await self._host.aclose()
-        for backup in self._backups:
-            await backup.aclose()
-        if self.local is not None and self._owns_local:
-            await self.local.aclose()
+        if changed := self.judging.unsaved():
+            await self._save(changed)
+        await self.endpoints.aclose()
 
     # ------------------------------------------------------------------ budgets, presets and plans
 
@@ -318,8 +302,9 @@ class Router:
         limits = tuple(dict.fromkeys((*self.preset.limits.budgets, *preset.limits.budgets)))
         if not limits:
             return None
-        if not features.local_only and any(limit.unit == "usd" for limit in limits):
-            for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in members):
+        within = [m for m in members if is_within(m.endpoint.reach, features.reach)]
+        if any(limit.unit == "usd" for limit in limits):
+            for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in within):
                 raise ConfigurationError(
                     f"server_usd needs the price of the server's model {model!r}, which is in no price table. Pass "
                     "price=(usd_per_million_in, usd_per_million_out), or give the budget as server_tokens."
@@ -350,10 +335,16 @@ class Router:
         preset: Preset,
         members: Sequence[CatalogEntry],
         known: Mapping[str, EndpointStatistics],
+        candidates: Sequence[Candidate],
         model: str,
     ) -> Dispatcher:
-        """Return the dispatcher that plans under this preset, with the TTFT of the first endpoint that has one."""
-        timed = next((m for m in members if known[m.name].ttft is not None), None)
+        """Return the dispatcher that plans under this preset, with the TTFT of the cheapest endpoint that has one."""
+        rates = {c.name: (c.rates.cost_out, c.rates.cost_in) for c in candidates}
+        timed = min(
+            (m for m in members if known[m.name].ttft is not None and not m.standby),
+            key=lambda m: rates[m.name],
+            default=None,
+        )
         where = None if timed is None else (timed.name, timed.address)
         key = (id(preset), where, model)  # by id: presets are kept here, and two may have the same name
         found = self._dispatchers.get(key)
@@ -366,31 +357,25 @@ class Router:
             found = self._dispatchers[key] = dispatcher, statistics
         return found[0]
 
+    def _save_histories(self) -> None:
+        """Save the histories from time to time, in a thread: the file is written as a whole."""
+        changed = self.judging.unsaved(often=True)
+        if changed and self._host.is_open:
+            self._host.start_soon(self._save, changed)
+
+    async def _save(self, changed: Mapping[HistoryKey, StoredHistory]) -> None:
+        assert self._store is not None
+        try:
+            await anyio.to_thread.run_sync(self._store.save, changed)
+        except Exception as error:  # noqa: BLE001 - a store of the application's must not end the client's answers
+            LOG.error("The histories of scores could not be saved: %s.", type(error).__name__)
+
     def _refit(self) -> None:
         for dispatcher, statistics in self._dispatchers.values():
             if statistics is not None and statistics.ttft is not None:
                 dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
 
 
-def _local_endpoint(
-    local: str | Path | Endpoint | LocalServer, isolation: Literal["thread", "process"]
-) -> Endpoint:
-    if isinstance(local, Endpoint):
-        if isolation != "thread":
-            raise ConfigurationError(
-                f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
-                "object already. Give isolation to that object: LlamaCppEndpoint(isolation=...)."
-            )
-        return local
-    if isinstance(local, str) and is_address(local):
-        local = LocalServer.at(local)
-    if isinstance(local, LocalServer):
-        if isolation != "thread":
-            raise ConfigurationError(
-                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
-                "isolation out."
-            )
-        return local.endpoint()
-    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
-
-    return LlamaCppEndpoint(model=local, name="device", isolation=isolation)
+def _model_of(endpoint: Endpoint, requested: str) -> str:
+    """Return the name of the model that answers on an endpoint: its own where it has one, else the requested one."""
+    return str(getattr(endpoint, "profile_name", requested))

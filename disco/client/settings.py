@@ -13,11 +13,13 @@ from disco.request import Timeouts
 if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.tiers import Tier
     from disco.client.router import Router
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
+    from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
 
@@ -36,8 +38,10 @@ class ClientSettings:
     device_profile: str | os.PathLike[str] | DeviceProfile | None = None
     server_profile: str | os.PathLike[str] | ServerProfile | None = None
     price: tuple[float, float] | None = None
+    tiers: Sequence[Tier | Endpoint] = ()
     backups: Sequence[Backup] = ()
     budget: Mapping[str, Any] | None = None
+    histories: str | os.PathLike[str] | HistoryStore | None = None
     timeouts: Timeouts | None = None
     default_options: Mapping[str, Any] | None = None
     on_route: OnRoute | None = None

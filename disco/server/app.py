@@ -149,7 +149,7 @@ class _Models:
 
     def _asks_server(self) -> bool:
         client = self._client
-        return client.server is not None and not client.router.is_local_only(client.default_options)
+        return client.server is not None and client.router.may_ask(client.server, client.default_options)
 
 
 class _MetricsPage:

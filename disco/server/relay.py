@@ -12,6 +12,9 @@ from starlette.types import Receive, Scope, Send
 from disco.client import AsyncDisco
 from disco.client.chat.http_encoding import EventStream
 from disco.client.direct.direct_answer import reports_put_off
+from disco.client.endpoint_catalog.local_servers import REACHES
+from disco.dispatch.eligibility import is_within
+from disco.plan import Reach
 from disco.server.admission import AnswerLimiter, closing
 from disco.server.api_errors import Refusal, refusal_of
 from disco.server.http_reply import EVENTS, Reply
@@ -81,9 +84,10 @@ class Relay:
                 code="no_eligible_endpoint",
             )
         disco = asked.disco
-        if self._client.router.is_local_only(self._client.default_options) and isinstance(disco, Mapping):
-            # If the owner keeps all requests on this machine, a caller's choice of preset must not change that.
-            disco = {**disco, "local_only": True}
+        if isinstance(disco, Mapping):
+            disco = _bounded(disco, self._client.router.reach_of(self._client.default_options))
+        if self._owner_revises and (disco is None or isinstance(disco, Mapping)):
+            disco = _unrevised(disco or {})
         options: Any = {} if disco is None else {"extra_json": {"disco": disco}}
         response: httpx2.Response = await self._client.post(
             self._path, cast_to=httpx2.Response, body=asked.body, options=options, stream=asked.stream
@@ -110,10 +114,29 @@ class Relay:
             raise
         await reply.end()
 
+    @property
+    def _owner_revises(self) -> bool:
+        """Whether answers would be revised where the caller says nothing about it."""
+        client = self._client
+        return (client.default_options.judge or client.router.preset.cascade.stream) == "revise"
+
     def _secrets(self) -> list[bytes]:
         """Return the owner's secrets, which callers must not see."""
         own = self._client.api_key, self._client.base_url.password
         return [secret.encode() for secret in own if len(secret) >= _SHORTEST_SECRET]
+
+
+def _bounded(options: Mapping[str, Any], bound: Reach) -> Mapping[str, Any]:
+    """Return a caller's options, which then take no prompt farther than `bound`, the reach that the owner allows."""
+    asked = options.get("reach")
+    is_wider = asked is None or (asked in REACHES and not is_within(asked, bound))
+    return {**options, "reach": bound} if is_wider and bound != "any" else options
+
+
+def _unrevised(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a caller's options, by which no text is taken back unless the caller asks: most clients would keep it."""
+    is_callers_choice = options.get("judge") is not None or "preset" in options or "policy" in options
+    return options if is_callers_choice else {**options, "judge": "guard"}
 
 
 def _without(secrets: Iterable[bytes], data: bytes) -> bytes:

@@ -219,16 +219,20 @@ def _refuse_itself(client: AsyncDisco, host: str, port: int) -> None:
     """Refuse to be its own server: each request would be sent to itself without end.
 
     Raises:
-        ConfigurationError: the server behind disco is this server.
+        ConfigurationError: the server behind disco, or a tier, is this server.
     """
+    unset = "Set OPENAI_BASE_URL to the API to use, or unset it."
     behind = client.base_url
-    if client.server is None or behind.port != port:
-        return
-    if behind.host == host or (is_loopback(behind.host) and is_loopback(host)):
-        raise ConfigurationError(
-            f"The server behind disco, {behind.host}:{behind.port}, is this server itself. Set OPENAI_BASE_URL to the "
-            "API to use, or unset it."
-        )
+    others = [] if client.server is None else [("The server behind disco", (behind.host, behind.port), unset)]
+    others += [
+        (f"The tier {tier.name!r}", tier.address, "Give the tier another address.")
+        for tier in client.router.endpoints.tiers
+        if isinstance(tier.address, tuple)
+    ]
+    for what, (their_host, their_port), remedy in others:
+        same_host = their_host == host or (is_loopback(their_host) and is_loopback(host))
+        if same_host and their_port == port:
+            raise ConfigurationError(f"{what}, {their_host}:{their_port}, is this server itself. {remedy}")
 
 
 def _shown(host: str) -> str:

@@ -12,7 +12,12 @@ from collections.abc import Mapping
 
 from disco.errors import FailureKind
 from disco.plan import Plan
-from disco.session.records.route_record import AttemptRecord, MigrationRecord, RouteRecord
+from disco.session.records.route_record import (
+    AttemptRecord,
+    JudgementRecord,
+    MigrationRecord,
+    RouteRecord,
+)
 from disco.telemetry.record_facts import Fact
 
 __all__ = ["LOG", "is_logged", "log_answer", "log_callback", "log_failure", "log_plan", "log_probe"]
@@ -65,7 +70,7 @@ def log_plan(plan: Plan, *, preset: str, model: str, prompt_tokens: int) -> None
 
 
 def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
-    """INFO: the answer. DEBUG, before it: its attempts and its migrations.
+    """INFO: the answer. DEBUG, before it: its attempts, its migrations and the verdicts on it.
 
     Args:
         route: the route record of the answer.
@@ -76,8 +81,10 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
             _log_attempt(attempt)
         for transfer in route.migrations:
             _log_move(transfer)
+        for judgement in route.judgements:
+            _log_judgement(judgement)
     _ROUTE.info(
-        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d; %.3g USD",
+        "answer %s: %s, %d tokens, first after %s, %.3f s in all; attempts %d, migrations %d%s; %.3g USD",
         row["outcome"],
         row.get("winner", "no endpoint"),
         row["output_tokens"],
@@ -85,6 +92,7 @@ def log_answer(route: RouteRecord, row: Mapping[str, Fact]) -> None:
         row["duration_s"],
         row["attempts"],
         row["migrations"],
+        f", judged {row['judged']}, handed up {row['handed_up']}" if "judged" in row else "",
         row["cost_usd"],
         extra=_fields(row),
     )
@@ -164,9 +172,38 @@ def _log_move(transfer: MigrationRecord) -> None:
     )
 
 
+def _log_judgement(judgement: JudgementRecord) -> None:
+    row: dict[str, Fact | None] = {
+        "endpoint": judgement.endpoint,
+        "task": judgement.task,
+        "outcome": judgement.outcome,
+        "why": judgement.why,
+        "score": judgement.score,
+        "threshold": judgement.threshold,
+        "history": judgement.history,
+    }
+    _ROUTE.debug(
+        "judged %s by %s on task %s: %s%s, score %s, threshold %s of %d scores, after %d tokens",
+        judgement.endpoint,
+        judgement.kind,
+        judgement.task,
+        judgement.outcome,
+        f" ({judgement.why})" if judgement.why else "",
+        _number(judgement.score),
+        _number(judgement.threshold),
+        judgement.history,
+        judgement.tokens,
+        extra=_fields({name: value for name, value in row.items() if value is not None}),
+    )
+
+
 def _fields(row: Mapping[str, Fact]) -> dict[str, Fact]:
     """Prefix the fields: a log record has fields of its own ("name", "module", ...) that must not be overwritten."""
     return {f"disco_{name}": value for name, value in row.items()}
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
 
 
 def _s(seconds: float | None) -> str:

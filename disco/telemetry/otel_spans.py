@@ -138,6 +138,17 @@ def _events(route: RouteRecord) -> Iterator[Event]:
             took = 0.0 if move.took_s is None else move.took_s
             late: dict[str, Fact] = {"disco.took_s": took, "disco.late_tokens": move.late_tokens}
             yield move.switched_s, "disco.migration.switched", {**way, **late}
+    for judgement in route.judgements:
+        said: dict[str, Fact | None] = {
+            "disco.endpoint": judgement.endpoint,
+            "disco.task": judgement.task,
+            "disco.confidence": judgement.kind,
+            "disco.outcome": judgement.outcome,
+            "disco.score": judgement.score,
+            "disco.threshold": judgement.threshold,
+        }
+        known = {name: value for name, value in said.items() if value is not None}
+        yield judgement.at_s, "disco.judged", known
     for dead, by in route.failovers:
         at_s = max(by.started_s, dead.ended_s or 0.0)
         failed: dict[str, Fact] = {"disco.source": dead.endpoint, "disco.target": by.endpoint}

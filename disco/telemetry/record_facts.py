@@ -56,6 +56,7 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
         "attempts": len(route.attempts),
         "migrations": sum(transfer.outcome == "switched" for transfer in route.migrations),
         "failovers": len(route.failovers),
+        **_judged(route),
         "input_tokens": usage[0],
         "output_tokens": usage[1],
         "ttft_generated_s": route.pace.ttft_raw_s,
@@ -68,6 +69,18 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
         name: round(value, 6) if isinstance(value, float) and name.endswith("_s") else value
         for name, value in row.items()
         if value is not None
+    }
+
+
+def _judged(route: RouteRecord) -> dict[str, int]:
+    """Return how many attempts were judged, and how many of them were handed up or stood; empty without a cascade."""
+    if not route.judgements:
+        return {}
+    outcomes = [judgement.outcome for judgement in route.judgements]
+    return {
+        "judged": len(outcomes) - outcomes.count("not_judged"),
+        "handed_up": outcomes.count("handed_up"),
+        "stood": outcomes.count("stood"),
     }
 
 

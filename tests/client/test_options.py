@@ -55,6 +55,14 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(typo, meant):
         ("deadline_s", ["10", True], "number"),
         ("deadline_s", [math.inf], "finite"),
         ("budget_class", ["fast"], "'background', 'standard' or 'urgent'"),
+        ("reach", ["far", True], "'device', 'own' or 'any'"),
+        ("task", ["", "a b", "spam?", "x" * 65], '1 to 64 letters, digits, "."'),
+        ("task", [3], "string"),
+        ("classes", ["spam", ["spam", 1], {"spam": 1}], "must be a list of texts"),
+        ("classes", [[], ["spam"], [str(i) for i in range(257)]], "2 to 256 texts"),
+        ("classes", [["spam", " "]], "empty text"),
+        ("classes", [["spam", "ham", "spam"]], "same text twice"),
+        ("judge", ["always", False], "'whole', 'guard', 'revise' or 'off'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name, values, says):
@@ -77,6 +85,7 @@ def test_defaults_that_no_request_could_keep_to_are_refused(kind, options, says)
 
 
 VALID = {"preset": "fast", "local_only": True, "pace_tps": 5, "migrate": False, "deadline_s": 9.0}
+VALID |= {"reach": "own", "task": "triage-2.b_c", "classes": ("spam", "ham"), "judge": "whole"}
 given_options = st.dictionaries(st.sampled_from(sorted(VALID)), st.booleans()).map(
     lambda given: {name: VALID[name] if has_value else None for name, has_value in given.items()}
 )
@@ -98,6 +107,7 @@ def test_options_are_a_dict_and_what_is_not_discos_is_left_alone():
     assert take_options(given) == (RequestOptions(migrate=False), {"top_k": 5})
     assert given == {"disco": {"migrate": False}, "top_k": 5}
     assert take_options({"top_k": 5}) == (NO_OPTIONS, {"top_k": 5})
+    assert take_options({"disco": {"classes": ["spam", "ham"]}})[0].classes == ("spam", "ham")
     assert take_options(None) == take_options({"disco": {}}) == (NO_OPTIONS, None)
 
 

@@ -170,6 +170,7 @@ def test_connections_that_say_nothing_do_not_hold_up_the_end_and_a_backup_answer
 SELF = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://localhost:8699/v1"}
 KEYED = {"DISCO_SERVER_KEY": KEY}
 BACKUP = "--backup http://127.0.0.1:1/v1 its-model"
+TIER = "--tier http://127.0.0.1:8699/v1 its-model"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,14 @@ BACKUP = "--backup http://127.0.0.1:1/v1 its-model"
         ("--policy privat", {}, "private"),
         ("--local none", {}, "api_key|OPENAI_API_KEY"),
         (BACKUP, {"OPENAI_API_KEY": "k"}, "DISCO_BACKUP_KEY_1"),
-        ("--port 8699 --policy {preset}", SELF, "is this server itself"),
+        ("--port 8699 --policy {preset}", SELF, "The server behind disco.*is this server itself"),
+        (f"{TIER} reach=own --port 8699", {}, "The tier 'tier-1'.*is this server itself"),
+        (f"{TIER} reach=far", {}, "reach must be"),
+        (f"{TIER} speed=1", {}, "no option 'speed'.*reach"),
+        (f"{TIER} price=dear", {}, "such as price=0.1,0.4"),
+        (TIER, {}, "has no api_key"),
+        ("--tier http://127.0.0.1:1/v1", {}, "and the model"),
+        ("--policy private --histories {preset}/x", {}, "there is no folder"),
         ("", {"without": "uvicorn"}, r"(?s)(?=.*'uvicorn').*\[server\]"),
     ],
     ids=lambda value: str(value)[:40],
@@ -205,6 +213,18 @@ def test_what_cannot_be_is_refused_with_the_remedy(arguments, variables, says, t
     said = capsys.readouterr().err
     assert said.startswith("disco: ")
     assert re.search(says.replace("{taken}", taken), said), said
+
+
+def test_tiers_are_read_from_the_arguments_and_their_keys_from_the_environment(monkeypatch):
+    monkeypatch.setenv("DISCO_TIER_KEY_2", "key-of-the-second")
+    given = [
+        ["http://attic:8642/v1", "small", "reach=own", "price=0,0.5", "name=attic"],
+        ["http://b/v1", "m"],
+    ]
+    first, second = command._tiers(given)
+    assert (first.base_url, first.model, first.reach, first.name) == (*given[0][:2], "own", "attic")
+    assert (first.price, first.api_key) == ((0.0, 0.5), None)
+    assert (second.reach, second.price, second.api_key) == ("any", None, "key-of-the-second")
 
 
 def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import anyio
 import pytest
 from asgi import ask, asking, part, pieces, simulated
+from faults.rising import DOUBTED, TEXT, Kept, local, preset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import HELLO
 from watched import virtually
 
+from disco import AsyncDisco
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.server import make_app
 from disco.server.api_errors import Refusal
 from disco.server.request_body import Gone, read_body
@@ -232,3 +236,22 @@ def test_unfinished_bodies_take_no_place_and_are_broken_off_at_the_end():
             assert (await ask(app, CHATS, CHAT)).status == 503
 
     virtually(main)
+
+
+def test_text_is_taken_back_only_from_callers_who_ask_for_it():
+    """The owner's preset revises answers; a caller who knows nothing of that would read both answers as one."""
+    quick = {"decode_tps": 1e5}
+    higher = SimulatedEndpoint("higher", SimulatedProfile(answer=TEXT["higher"], **quick))
+    kept = Kept({"device/m": DOUBTED})
+    made = AsyncDisco(local=local(**quick), tiers=[higher], policy=preset("revise"), histories=kept)
+    with asking(made) as asked:
+        for options, is_revised in (
+            (None, False),
+            ({"judge": None}, False),
+            ({"task": "default"}, False),
+            ({"judge": "revise"}, True),
+        ):
+            body = {"model": "m", "messages": HELLO, "stream": True}
+            answer = asked(CHATS, body if options is None else {**body, "disco": options})
+            assert answer.status == 200
+            assert (b"retract_to" in answer.body) is is_revised

@@ -14,6 +14,7 @@ from scripted_server import chunk, scripted_server, sse, stream
 from watched import CANARY, answer, ask, endpoint, preset
 
 from disco import AsyncDisco
+from disco.dispatch.presets import CascadeSection
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import FailureKind
 
@@ -234,3 +235,29 @@ async def test_spans_name_the_servers_address_and_a_probe_is_a_line(caplog, otel
     assert attempt.attributes["server.port"] == httpx2.URL(server.base_url).port
     (probed,) = lines(caplog, "disco.probe", logging.DEBUG)
     assert fields(probed)["model"] == "gpt-4o-mini"
+
+
+def test_a_judged_answer_says_what_was_judged_and_what_followed(caplog, otel):
+    surely_up = preset("cascade").model_copy(update={"cascade": CascadeSection(beta=0.99)})
+    with caplog.at_level(logging.DEBUG, logger="disco"):
+        device, server = endpoint("device", mean_logp=-1.0), endpoint("server")
+        (judgement,) = answer(device, server, surely_up, stream=False).record.judgements
+    *_, detail = lines(caplog, "disco.route", logging.DEBUG)
+    (line,) = lines(caplog, "disco.route", logging.INFO)
+    assert "judged device by " in detail.getMessage()
+    assert "handed_up, score " in detail.getMessage()
+    assert fields(detail)["score"] == judgement.score
+    assert "migrations 0, judged 1, handed up 1; " in line.getMessage()
+    counts = {"judged": 1, "handed_up": 1, "stood": 0}
+    assert {name: fields(line)[name] for name in counts} == counts
+    whole = otel.answer()
+    assert {name: whole.attributes[f"disco.{name}"] for name in counts} == counts
+    (event,) = (event for event in whole.events if event.name == "disco.judged")
+    assert dict(event.attributes) == {
+        "disco.endpoint": "device",
+        "disco.task": "default",
+        "disco.confidence": judgement.kind,
+        "disco.outcome": "handed_up",
+        "disco.score": judgement.score,
+    }
+    assert CANARY not in caplog.text

@@ -39,6 +39,11 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
         AsyncDisco(
             timeouts=Timeouts(connect_s=1.0, first_content_s=None, gap_s=5.0, total_s=60.0), timeout=20.0
         ),
+        AsyncDisco(
+            tiers=[disco.Tier(base_url="http://b/v1", model="m", reach="own", price=(0, 0)), endpoint],
+            histories=Path("histories.json"),
+            default_options={"reach": "own", "task": "triage", "classes": ["spam", "ham"], "judge": "whole"},
+        ),
         AsyncDisco(local="smollm2-135m", price=(0.15, 0.6), on_route=seen, max_retries=0),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
@@ -66,6 +66,8 @@ class ChatChunks:
             self._role_sent = self._role_sent or bool(raw.choices)
             return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
         self._first = False
+        if delta.kind is DeltaKind.RETRACT:
+            return self._retraction()
         role = None if self._role_sent else "assistant"
         if delta.reasoning or delta.tool_calls:
             made = _typed(delta, role)
@@ -74,6 +76,12 @@ class ChatChunks:
         self._role_sent = True
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
+
+    def _retraction(self) -> ChatCompletionChunk:
+        """Return the chunk, without choices, that takes all text back; only callers who asked for revisions get it."""
+        chunk: Any = self._envelope([])
+        chunk.disco = {"retract_to": 0}
+        return cast("ChatCompletionChunk", chunk)
 
     def _identify(self, raw: ChatCompletionChunk) -> None:
         """Take over a vendor's identity of the answer."""

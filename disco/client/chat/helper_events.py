@@ -20,6 +20,7 @@ from openai.lib.streaming.chat import (
 )
 from openai.types.chat import ChatCompletionChunk
 
+from disco.client.chat.revised_text import retracts_to
 from disco.endpoints.openai_api.chunk_template import remade
 
 __all__ = ["StreamManager", "StreamState", "SyncStreamManager"]
@@ -39,6 +40,10 @@ class StreamState(ChatCompletionStreamState[Any]):
 
     def handle_chunk(self, chunk: ChatCompletionChunk) -> Any:
         """As the SDK's: take in a chunk and return its events."""
+        left = retracts_to(chunk)
+        if left is not None:
+            message = self.current_completion_snapshot.choices[0].message
+            message.content = (message.content or "")[:left]
         like = self._like
         if like is not None and _is_plain(chunk, like[0].snapshot.choices[0].message):
             return self._longer(chunk, *like)

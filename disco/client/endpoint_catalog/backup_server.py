@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from disco.client.endpoint_catalog.backups import Backup
+from disco.client.endpoint_catalog.tiers import Tier
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
@@ -17,9 +18,9 @@ __all__ = ["BackupServer", "backup_servers"]
 
 
 class BackupServer(OpenAIEndpoint):
-    """The endpoint of a `Backup`. The first server's headers and query parameters are not sent to it."""
+    """The endpoint of a `Backup`, or of a `Tier`. The first server's headers and query are not sent to it."""
 
-    def __init__(self, backup: Backup, name: str) -> None:
+    def __init__(self, backup: Backup | Tier, name: str, *, logp: bool | None = None) -> None:
         continuation = backup.continuation
         if isinstance(continuation, str):
             continuation = Continuation(method=continuation)  # type: ignore[arg-type] # checked by Continuation
@@ -28,7 +29,7 @@ class BackupServer(OpenAIEndpoint):
         self._own = PlainClient(
             api_key=backup.api_key, base_url=backup.base_url, max_retries=0, http_client=backup.http_client
         )
-        super().__init__(client=self._own, name=name, continuation=continuation)
+        super().__init__(client=self._own, name=name, continuation=continuation, logp=logp)
 
     def own_model(self, model: str | None) -> str:
         del model  # the request names a model of the first server

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.dispatch import Preset
 from disco.endpoints.contract import Capabilities, Endpoint
+from disco.errors import ConfigurationError
 from disco.plan import Candidate
 from disco.profiles import (
     DeviceProfile,
@@ -59,9 +60,10 @@ class CatalogEntry:
     Attributes:
         endpoint: the endpoint.
         model: the model to request from it instead of the request's model; None: the request's model.
-        price: the price of its model; None: the client's price, else the price table's.
+        price: the price of its model; None: the price table's, or the energy of a model on the user's own machines.
         standby: it serves only if no other endpoint of its place may.
         profile: a device's own profile; None: the client's.
+        rank: its place in the user's order, from the smallest model (0) to the best.
     """
 
     endpoint: Endpoint
@@ -69,6 +71,7 @@ class CatalogEntry:
     price: Price | None = None
     standby: bool = False
     profile: DeviceProfile | None = None
+    rank: int = 0
 
     @property
     def name(self) -> str:
@@ -81,9 +84,9 @@ class CatalogEntry:
         return self.endpoint.place == "device"
 
     @property
-    def is_owned(self) -> bool:
-        """Whether the endpoint runs on the user's own machine: its work costs energy, not money."""
-        return self.endpoint.reach != "any"
+    def costs_energy(self) -> bool:
+        """Whether the endpoint's work costs energy, not money: it runs on the user's own machine and has no price."""
+        return self.endpoint.reach != "any" and self.price is None
 
     @property
     def address(self) -> Hashable:
@@ -112,7 +115,6 @@ class EndpointCatalog:
         local: Endpoint | None,
         device_profile: str | os.PathLike[str] | DeviceProfile | None,
         server_profile: str | os.PathLike[str] | ServerProfile | None,
-        price: tuple[float, float] | None,
     ) -> None:
         """See `AsyncDisco` for the arguments."""
         self.server: ServerProfile = (
@@ -122,7 +124,6 @@ class EndpointCatalog:
         )
         self._knows_server = server_profile is not None  # the user has given its TTFT
         self._device = _device_profile(device_profile, local)
-        self._price = price_of(price)
         self._prices: PriceTable = load_prices()
         self.unpriced: set[str] = set()
         self._rates: dict[Hashable, Rates] = {}
@@ -153,12 +154,12 @@ class EndpointCatalog:
 
     def rates(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
         """Return the cost of a token at an endpoint, at the preset's exchange rate. One object for all requests."""
-        exchange_rate = preset.cost.exchange_rate if member.is_owned else None
+        exchange_rate = preset.cost.exchange_rate if member.costs_energy else None
         key = (
             member.name,
             member.address,
             exchange_rate,
-            _reported_flops(member.endpoint) if member.is_owned else member.asked_for(model),
+            _reported_flops(member.endpoint) if member.costs_energy else member.asked_for(model),
         )
         rates = self._rates.get(key)
         if rates is None:
@@ -167,11 +168,11 @@ class EndpointCatalog:
         return rates
 
     def _priced(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:
-        if member.is_owned:
+        if member.costs_energy:
             profile = self._with_flops(member)
             return device_rates(profile, ExchangeRate(usd_per_mflop=preset.cost.exchange_rate))
         asked = member.asked_for(model)
-        price = member.price or (None if member.standby else self._price) or self._prices.models.get(asked)
+        price = member.price or self._prices.models.get(asked)
         if price is None:
             self.unpriced.add(asked)
             price = self._prices.models[UNPRICED]
@@ -197,9 +198,25 @@ class EndpointCatalog:
         flops = UNMEASURED.flops if reported is None else _same_for_all(reported)
         return profile.model_copy(update={"flops": flops})
 
-    def candidate(
-        self, rank: int, member: CatalogEntry, model: str, preset: Preset, able: Capabilities
-    ) -> Candidate:
+    def check_prices(self, members: Iterable[CatalogEntry], model: str) -> None:
+        """Check that the price of each member is known for a request that names `model`.
+
+        A model that the client runs by itself has no price: it costs energy at the preset's exchange rate.
+
+        Raises:
+            ConfigurationError: a price is not known; the message names the endpoint.
+        """
+        for member in members:
+            asked = member.asked_for(model)
+            # A `Tier` names its model. What it costs on another machine of the user's, only the user can say.
+            is_known = member.model is None if member.costs_energy else asked in self._prices.models
+            if member.price is None and not is_known:
+                raise ConfigurationError(
+                    f'The aim "money" needs the price of every tier, and that of {member.name!r} is not known. Pass '
+                    "price=(usd_per_million_in, usd_per_million_out) for it; (0, 0) if it costs nothing."
+                )
+
+    def candidate(self, member: CatalogEntry, model: str, preset: Preset, able: Capabilities) -> Candidate:
         """Return the endpoint as dispatch and session see it for one request; `able` is what it can do now."""
         return self.known(member, model).candidate(
             member.name,
@@ -207,7 +224,7 @@ class EndpointCatalog:
             self.rates(member, model, preset),
             able,
             standby=member.standby,
-            rank=rank,
+            rank=member.rank,
         )
 
     def knows(self, statistics: EndpointStatistics) -> bool:

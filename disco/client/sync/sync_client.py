@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from disco.client.chat.stream_types import DiscoSyncStream
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.endpoint_catalog.local_servers import LocalServer
+    from disco.client.endpoint_catalog.tiers import Tier
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
+    from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
 
@@ -64,8 +66,7 @@ class SyncRouting(RoutedClient):
 
     def warm_up(self, model: str | None = None) -> None:
         """As `AsyncDisco.warm_up`."""
-        stays = self.router.is_local_only(self.default_options)
-        self._portal.run(self.router.warm_up, None if stays else self.server, model)
+        self._portal.run(self.router.warm_up, self.server, model, self.default_options)
 
     @has_signature_of(OpenAI.copy, "default_options")
     def copy(self, **changes: Any) -> Self:
@@ -178,8 +179,8 @@ class Disco(SyncRouting, OpenAI):
     inside notebooks. Close the client (or use `with`) to stop its answers and free the local model.
 
     Args:
-        local, isolation, preset, policy, continuation, device_profile, server_profile, price, backups, budget,
-            timeouts, default_options: as for `AsyncDisco`.
+        local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
+            histories, timeouts, default_options: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -201,8 +202,10 @@ class Disco(SyncRouting, OpenAI):
         device_profile: str | os.PathLike[str] | DeviceProfile | None = None,
         server_profile: str | os.PathLike[str] | ServerProfile | None = None,
         price: tuple[float, float] | None = None,
+        tiers: Sequence[Tier | Endpoint] = (),
         backups: Sequence[Backup] = (),
         budget: Mapping[str, Any] | None = None,
+        histories: str | os.PathLike[str] | HistoryStore | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         on_route: OnRoute | None = None,
@@ -227,8 +230,10 @@ class Disco(SyncRouting, OpenAI):
             device_profile=device_profile,
             server_profile=server_profile,
             price=price,
+            tiers=tiers,
             backups=backups,
             budget=budget,
+            histories=histories,
             timeouts=timeouts,
             default_options=default_options,
             on_route=on_route,

@@ -1,0 +1,170 @@
+"""Which answers of a client are judged, and by what: from a preset and a request's options to an answer's judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from disco.client.request_options import RequestOptions
+from disco.cost import Ledger
+from disco.dispatch.presets import CascadeSection, Preset
+from disco.errors import ConfigurationError
+from disco.judging import (
+    DEFAULT_SEQUENCE_CONFIDENCE,
+    ClassJudge,
+    HistoryKey,
+    HistoryStore,
+    JudgeBook,
+    SequenceConfidence,
+    SequenceJudge,
+    ShareControl,
+    Standard,
+    StoredHistory,
+)
+from disco.plan import Cascade, Display, Plan
+from disco.request import Request
+from disco.session.machine import Session
+
+__all__ = ["DEFAULT_TASK", "Judging"]
+
+DEFAULT_TASK: Final = "default"
+"""The task of requests that name none."""
+
+
+class RequestJudge:
+    """Judges the attempts at one answer; see `session.session_config.AnswerJudge`."""
+
+    def __init__(
+        self,
+        book: JudgeBook,
+        settings: CascadeSection,
+        task: str,
+        beta: float,
+        classes: tuple[str, ...],
+        models: Mapping[str, str],
+        *,
+        leaves_early: bool,
+    ) -> None:
+        self._book, self._settings, self._models = book, settings, models
+        self._leaves_early = leaves_early
+        self._standard = Standard(task, beta, settings.rule)
+        self._classes = classes
+
+    def of(self, endpoint: str) -> ClassJudge | SequenceJudge:
+        """Return the judge of an attempt on that endpoint."""
+        settings = self._settings
+        # With the endpoint's name: two tiers may run the same model, and each sees other requests.
+        model = f"{endpoint}/{self._models.get(endpoint, '')}"
+        standard = replace(self._standard, model=model)
+        if self._classes:
+            key = HistoryKey(standard.task, model, "class")
+            history = self._book.history(key, settings.window)
+            prior = self._book.prior(key, self._classes, settings.window)
+            return ClassJudge(standard, self._classes, history, prior)
+        kind: SequenceConfidence = (
+            DEFAULT_SEQUENCE_CONFIDENCE if settings.confidence == "auto" else settings.confidence
+        )
+        exits = self._book.exits(HistoryKey(standard.task, model, kind), kind, settings.window)
+        return SequenceJudge(
+            standard, exits, trusts_from=settings.guard_tokens, leaves_early=self._leaves_early
+        )
+
+
+class Judging:
+    """The judge of a client's answers: the histories, and the shares that follow a budget. Both outlive requests.
+
+    Mutable: `book`, `_controls`. Not safe for threads: one event loop uses it.
+
+    Attributes:
+        book: the histories.
+    """
+
+    def __init__(self, store: HistoryStore | None = None) -> None:
+        self.book = JudgeBook(store)
+        self._controls: dict[str, ShareControl] = {}  # by name of the preset
+
+    def judged(
+        self,
+        plan: Plan,
+        request: Request,
+        preset: Preset,
+        options: RequestOptions,
+        models: Mapping[str, str],
+        *,
+        is_text: bool,
+        streams: bool,
+    ) -> tuple[Plan, RequestJudge | None]:
+        """Return the plan of an answer as it is judged, and its judge; without a cascade if it is not judged.
+
+        Args:
+            plan: with the tiers that the answer may rise through, if there are several.
+            request: the request.
+            preset: how answers are judged.
+            options: the request's options.
+            models: by endpoint name, the model that its history belongs to.
+            is_text: whether the answer is plain text, whose log probabilities say something about it; a tool call or
+                a document bound by a grammar is not.
+            streams: whether a reader gets the answer while it is written.
+
+        Raises:
+            ConfigurationError: one task too many.
+        """
+        classes = request.classes
+        cascade = plan.cascade
+        if cascade is None:
+            return plan, None
+        if options.judge == "off" or not (is_text or classes):
+            return replace(plan, cascade=None), None
+        settings, task = preset.cascade, options.task or DEFAULT_TASK
+        try:
+            self.book.check_task(task)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        display: Display = options.judge or settings.stream
+        if classes:
+            display = "whole"  # one word, which is wrong or right as a whole
+        elif display == "revise" and request.responses is not None:
+            display = "guard"  # the events of a response cannot take text back
+        if not streams:
+            display = "whole"  # nothing is shown early, so a lower answer can be kept until a higher one is complete
+        leaves_early = settings.early_exit or display == "guard"
+        if settings.rule == "paper":  # its threshold says nothing about an answer that is being written
+            display, leaves_early = ("whole" if display == "guard" else display), False
+        wants = frozenset({"label_scores" if classes else "logp"})
+        plan = replace(plan, wants=wants, cascade=Cascade(cascade.tiers, display))
+        judge = RequestJudge(
+            self.book, settings, task, self._beta(preset), classes, models, leaves_early=leaves_early
+        )
+        return plan, judge
+
+    def _beta(self, preset: Preset) -> float:
+        control = self._control(preset)
+        return preset.cascade.beta if control is None else control.beta
+
+    def _control(self, preset: Preset) -> ShareControl | None:
+        """Return what makes the preset's share follow its budget; None where the share itself is the aim."""
+        settings = preset.cascade
+        target = settings.bytes_per_answer if settings.aim == "bytes" else settings.usd_per_answer
+        if settings.aim == "share" or target is None:
+            return None
+        control = self._controls.get(preset.name)
+        if control is None:
+            control = self._controls[preset.name] = ShareControl(
+                target, beta=settings.beta, rule=settings.rule
+            )
+        return control
+
+    def answered(self, session: Session, ledger: Ledger, preset: Preset) -> None:
+        """Learn from a closed session what a judged answer has cost."""
+        if session.rise is None:
+            return
+        control = self._control(preset)
+        if control is not None:
+            traffic = (a.traffic for a in session.attempts)
+            in_bytes = preset.cascade.aim == "bytes"
+            control.spent(sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else ledger.total_cost)
+
+    def unsaved(self, *, often: bool = False) -> dict[HistoryKey, StoredHistory]:
+        """See `JudgeBook.unsaved`."""
+        return self.book.unsaved(often=often)

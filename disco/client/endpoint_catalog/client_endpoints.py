@@ -1,0 +1,238 @@
+"""The endpoints that a client was given, in the user's order: the local one, the tiers, the server, its backups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+
+from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
+from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
+from disco.client.endpoint_catalog.tiers import Tier
+from disco.dispatch import Preset
+from disco.dispatch.eligibility import is_within
+from disco.endpoints.contract import Endpoint
+from disco.errors import ConfigurationError, DiscoError
+from disco.plan import Reach
+from disco.telemetry.log_lines import LOG, log_probe
+
+if TYPE_CHECKING:
+    from disco.client.endpoint_catalog.backup_server import BackupServer
+    from disco.endpoints.openai_api import OpenAIEndpoint
+
+__all__ = ["ClientEndpoints", "tier_entries"]
+
+# Answers that a tier on another machine is assumed to write at the same time, where its server does not report it.
+_AT_ONCE_ELSEWHERE = 16
+
+
+class ClientEndpoints:
+    """The local endpoint, the tiers and the backups of a client and of its copies.
+
+    A copy may have another server. So the server is an argument of every method that needs it.
+
+    Attributes:
+        local: the local endpoint; None if there is none.
+        tiers: the tiers, from the smallest model to the best.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: str | Path | Endpoint | LocalServer | None,
+        isolation: Literal["thread", "process"],
+        tiers: Sequence[Tier | Endpoint],
+        backups: Sequence[BackupServer],
+        price: tuple[float, float] | None,
+    ) -> None:
+        """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""
+        self._owns_local = not isinstance(local, Endpoint)
+        self.local = None if local is None else _local_endpoint(local, isolation)
+        first_tier = 0 if self.local is None else 1
+        self.tiers = tier_entries(tiers, first_rank=first_tier)
+        self._own_tiers = [
+            e.endpoint for e, given in zip(self.tiers, tiers, strict=True) if isinstance(given, Tier)
+        ]
+        self._server_rank = first_tier + len(self.tiers)
+        self._price = price_of(price)
+        self._backups = tuple(backups)
+        self._standby = tuple(
+            CatalogEntry(b, b.model, price_of(b.price), standby=True, rank=self._server_rank) for b in backups
+        )
+
+    @property
+    def has_others(self) -> bool:
+        """Whether an endpoint besides the server may take part."""
+        return self.local is not None or bool(self.tiers or self._standby)
+
+    def server_entry(self, server: Endpoint) -> CatalogEntry:
+        """Return the client's own server as an entry of the catalog."""
+        return CatalogEntry(server, price=self._price, rank=self._server_rank)
+
+    def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
+        """Return the endpoints of the client with this server of its own, in the user's order.
+
+        Raises:
+            ConfigurationError: two endpoints have the same name.
+        """
+        members: list[CatalogEntry] = []
+        if self.local is not None:
+            members.append(CatalogEntry(self.local, price=None if self.local.reach != "any" else self._price))
+        members.extend(self.tiers)
+        if server is not None:  # backups need a first server
+            members.append(self.server_entry(server))
+            members.extend(self._standby)
+        names = [member.name for member in members]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"Two endpoints are called {name!r}. Give one of them another name: name=... of the tier, the "
+                    "backup or the local endpoint."
+                )
+        return tuple(members)
+
+    def check(self, server: Endpoint | None, reach: Reach, *, chosen: str, preset: Preset) -> None:
+        """Refuse a configuration under which no request could ever be served.
+
+        Args:
+            server: the client's server, if it has one.
+            reach: how far requests may travel at most.
+            chosen: the application's choice that decides the reach, for the message.
+            preset: the preset of the client's requests.
+
+        Raises:
+            ConfigurationError: no endpoint could serve any request.
+        """
+        policy = preset.dispatch.policy
+        members = self.members(server)
+        if not members:
+            raise ConfigurationError(
+                "Neither a local model nor a server is configured: pass local=..., or api_key=..."
+            )
+        here = any(m.endpoint.reach == "device" for m in members)
+        if not here and (reach == "device" or policy == "device_only"):
+            if self.local is not None:
+                raise ConfigurationError(
+                    f"{chosen} keeps answers on this machine, but the local model is on another one "
+                    f"(reach={self.local.reach!r})."
+                )
+            raise ConfigurationError(
+                f"{chosen} keeps answers on this machine, but no local model is "
+                'configured: pass local="smollm2-135m", or the path of a GGUF file.'
+            )
+        if not any(is_within(m.endpoint.reach, reach) for m in members):
+            raise ConfigurationError(
+                f"{chosen} keeps answers on your own machines, but no endpoint there is configured: pass local=..., "
+                'or tiers=[Tier(base_url=..., model=..., reach="own")].'
+            )
+        away = any(m.endpoint.reach != "device" for m in members)
+        if not away and policy in ("server_only", "race"):
+            raise ConfigurationError(
+                f"The preset {preset.name!r} needs a server, but none is configured: pass api_key=... "
+                "(and base_url=...), or choose another preset."
+            )
+
+    async def warm_up(self, server: OpenAIEndpoint | None, model: str | None, reach: Reach) -> None:
+        """Warm up every endpoint within `reach`, all at once; `model` names the server's model to probe.
+
+        Raises:
+            DiscoError: the local model cannot be loaded. A fault of a tier is logged: its first request reports it.
+        """
+
+        async def warm_up_server(server: OpenAIEndpoint) -> None:
+            await server.warm_up()
+            if model is not None and server.probes:
+                await server.probe(model)
+            log_probe(model, server.continuation(model).method)
+            for backup in self._backups:
+                if is_within(backup.reach, reach):
+                    group.start_soon(backup.warm_up)
+
+        async def warm_up_tier(tier: Endpoint) -> None:
+            try:
+                await tier.warm_up()
+            except DiscoError as error:
+                LOG.warning("The tier %r could not be warmed up: %s.", tier.name, type(error).__name__)
+
+        error: Exception | None = None
+        async with anyio.create_task_group() as group:
+            if server is not None and is_within(server.reach, reach):
+                group.start_soon(warm_up_server, server)
+            for tier in self.tiers:
+                if is_within(tier.endpoint.reach, reach):
+                    group.start_soon(warm_up_tier, tier.endpoint)
+            if self.local is not None and is_within(self.local.reach, reach):
+                try:
+                    await self.local.warm_up()
+                except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
+                    error = raised
+        if error is not None:
+            raise error
+
+    async def aclose(self) -> None:
+        """Close every endpoint but the server and those that were given as objects, which the caller closes."""
+        for endpoint in (*self._own_tiers, *self._backups):
+            await endpoint.aclose()
+        if self.local is not None and self._owns_local:
+            await self.local.aclose()
+
+
+def tier_entries(tiers: Sequence[Tier | Endpoint], *, first_rank: int) -> tuple[CatalogEntry, ...]:
+    """Return the tiers as entries of the catalog, their endpoints made where they are described by a `Tier`.
+
+    Args:
+        tiers: from the smallest model to the best.
+        first_rank: rank of the first tier.
+
+    Raises:
+        ConfigurationError: an item is neither a tier nor an endpoint.
+    """
+    from disco.client.endpoint_catalog.backup_server import BackupServer  # noqa: PLC0415 - the HTTP endpoint loads with it
+
+    entries = []
+    for number, tier in enumerate(tiers, 1):
+        rank = first_rank + number - 1
+        if isinstance(tier, Endpoint):
+            # The client's own device profile describes the local model, not this one.
+            entries.append(CatalogEntry(tier, profile=UNMEASURED, rank=rank))
+            continue
+        if not isinstance(tier, Tier):
+            raise ConfigurationError(
+                f"tiers contains a {type(tier).__name__}. Write disco.Tier(base_url=..., model=..., api_key=...) for "
+                "each server, or give an endpoint object."
+            )
+        name = f"tier-{number}" if tier.name is None else tier.name
+        made: Endpoint
+        if tier.reach == "any":
+            made = BackupServer(tier, name, logp=tier.logp)
+        else:
+            at_once = 1 if tier.reach == "device" else _AT_ONCE_ELSEWHERE
+            made = tier.local_server(name).endpoint(assumed_at_once=at_once)
+        entries.append(CatalogEntry(made, tier.model, price_of(tier.price), profile=UNMEASURED, rank=rank))
+    return tuple(entries)
+
+
+def _local_endpoint(
+    local: str | Path | Endpoint | LocalServer, isolation: Literal["thread", "process"]
+) -> Endpoint:
+    if isinstance(local, Endpoint):
+        if isolation != "thread":
+            raise ConfigurationError(
+                f"isolation={isolation!r} is for a model that local=... names. This local model is an endpoint "
+                "object already. Give isolation to that object: LlamaCppEndpoint(isolation=...)."
+            )
+        return local
+    if isinstance(local, str) and is_address(local):
+        local = LocalServer.at(local)
+    if isinstance(local, LocalServer):
+        if isolation != "thread":
+            raise ConfigurationError(
+                f"isolation={isolation!r} is for a model that runs in this program. This one runs in a server: leave "
+                "isolation out."
+            )
+        return local.endpoint()
+    from disco.endpoints.llamacpp import LlamaCppEndpoint  # noqa: PLC0415 - only if it is used
+
+    return LlamaCppEndpoint(model=local, name="device", isolation=isolation)

@@ -1,0 +1,74 @@
+"""What a client learns of its models' confidence is kept on the way and at its end, and no store costs an answer."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from defects.asking import client, create, device
+
+from disco import AsyncDisco, ConfigurationError, Disco
+from disco.judging import FileStore, HistoryKey
+
+pytestmark = pytest.mark.anyio
+
+KEY = HistoryKey("triage", "device/m", "weakest")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The file is written in a thread, and a clock that jumps would not wait for it."""
+    return "asyncio"
+
+
+def here():
+    return device(answer_tokens=1)
+
+
+async def test_a_file_has_them_after_a_hundred_scores_and_after_the_end(tmp_path):
+    path = tmp_path / "histories.json"
+    async with client(local=here(), histories=path) as one:
+        history = one.with_options(timeout=3.0).router.judging.book.history(KEY, 1_000)
+        await create(one)
+        assert not path.exists()
+        for _ in range(100):
+            history.push(0.5)
+        await create(one)
+        history.push(0.25)
+    assert FileStore(path).load()[KEY].scores == (*[0.5] * 100, 0.25)
+    with Disco(local=here(), histories=str(path)) as again:
+        assert again.router.judging.book.history(KEY, 1_000).seen == 101
+        again.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+        again.router.judging.book.history(KEY, 1_000).push(0.75)
+    assert FileStore(path).load()[KEY].seen == 102
+
+
+class Broken:
+    """A store of an application, which is out of order."""
+
+    def load(self):
+        return {}
+
+    def save(self, histories):
+        raise RuntimeError(f"cannot save {len(histories)}")
+
+
+async def test_a_store_that_raises_ends_nothing(caplog):
+    with caplog.at_level(logging.ERROR, "disco"):
+        async with client(local=here(), histories=Broken()) as one:
+            for _ in range(3):
+                for _ in range(100):
+                    one.router.judging.book.history(KEY, 1_000).push(0.5)
+                assert (await create(one)).choices
+    assert "histories of scores could not be saved: RuntimeError" in caplog.text
+
+
+def test_what_is_no_store_is_refused(tmp_path):
+    for wrong, message in (
+        (3, "histories is a int"),
+        (tmp_path, "not the path of a file"),
+        ("", "not the path"),
+    ):
+        for kind in (AsyncDisco, Disco):
+            with pytest.raises(ConfigurationError, match=message):
+                kind(api_key="k", histories=wrong)
