@@ -12,6 +12,7 @@ import anyio
 from openai import OpenAIError
 
 from disco.cli.console import Screen
+from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serve import add_serve
@@ -57,10 +58,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Starts a real OpenAI-compatible server, or uses your server if OPENAI_API_KEY "
         "(and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
     )
-    demo.add_argument(
+    instead = demo.add_mutually_exclusive_group()
+    instead.add_argument(
         "--chaos",
         action="store_true",
         help="instead, kill the server's and the model's process in mid-answer",
+    )
+    instead.add_argument(
+        "--cascade",
+        action="store_true",
+        help="instead, show three tiers: what a tier is unsure of goes up to the next",
     )
     demo.set_defaults(run=_demo)
 
@@ -93,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--no-save", action="store_true", help="show the figures, but do not save them")
     profile.set_defaults(run=_profile)
 
+    add_measure(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
@@ -104,6 +112,10 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.demonstration.chaos import run_chaos  # noqa: PLC0415 - `disco --help` needs no model
 
         return await run_chaos(screen)
+    if arguments.cascade:
+        from disco.cli.demonstration.cascade import run_cascade  # noqa: PLC0415 - as above
+
+        return await run_cascade(screen)
     from disco.cli.demonstration.demo import run_demo  # noqa: PLC0415 - as above
 
     return await run_demo(screen)

@@ -14,7 +14,10 @@ __all__ = ["check_output", "write"]
 
 STANDARD_OUTPUT = "-"
 # Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
-INPUTS = ("trace", "lengths", "device", "server", "local", "preset", "key_file")
+INPUTS = (
+    *("trace", "lengths", "device", "server", "local", "preset", "key_file", "train", "test", "exclude"),
+    "histories",
+)
 
 
 def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) -> None:

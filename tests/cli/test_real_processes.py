@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def test_no_child_outlives_its_parent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["--chaos"], []], ids=["chaos", "scenes"])
+@pytest.mark.parametrize("arguments", [["--chaos"], ["--cascade"], []], ids=["chaos", "cascade", "scenes"])
 def test_the_demo_shows_every_scene(arguments):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     command = [sys.executable, "-c", "import sys; from disco.cli import main; sys.exit(main())", "demo"]
@@ -107,9 +108,12 @@ def test_the_demo_shows_every_scene(arguments):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "SEAM BROKEN" not in ran.stdout
-    if arguments:
+    if arguments == ["--chaos"]:
         assert "server failed (connection)" in ran.stdout
         assert "device failed (crashed)" in ran.stdout
+    if arguments == ["--cascade"]:
+        assert len(re.findall(r"^    device: score \d\.\d{3} ", ran.stdout, re.MULTILINE)) >= 20
+        assert "goes on behind character" in ran.stdout
 
 
 def test_a_chat_is_recorded_without_its_words(tmp_path, monkeypatch, capsys):

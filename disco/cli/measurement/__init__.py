@@ -1,0 +1,1 @@
+"""Measuring what a ladder of models answers to texts with known answers."""

@@ -1,0 +1,192 @@
+"""`disco measure answers`: a local model answers questions; kept are numbers that say how good and how sure it was."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+from disco.cli.console import Screen
+from disco.cli.measurement.squad_questions import (
+    Question,
+    exact_match,
+    read_questions,
+    token_f1,
+    token_recall,
+)
+from disco.cli.output_files import check_output
+from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.errors import ConfigurationError
+from disco.events import Ended, Usage
+from disco.replay.ladder.answer_trace import AnswerRow, AnswerTrace, save_answer_trace
+from disco.request import Request
+
+__all__ = ["identity_of", "run_answers"]
+
+_INSTRUCTION = "You answer questions about a text with a few words copied from the text."
+# Invented for this purpose. Without examples the model answers in whole sentences, which F1 marks down.
+_TEXT = (
+    "The bakery on Mill Road was opened in 1921 by Ada Finch, a miller's daughter from Orrin. It sold rye bread at "
+    "four pence a loaf, and closed when the bridge was washed away."
+)
+_EXAMPLES = (
+    ("Who opened the bakery?", "Ada Finch"),
+    ("When was it opened?", "1921"),
+    ("What did a loaf cost?", "four pence"),
+    ("What was sold there?", "rye bread"),
+    ("Why did it close?", "the bridge was washed away"),
+)
+_PARAMS: Mapping[str, Any] = {"temperature": 0, "stop": ["\n"]}
+_REPORT_EVERY_S = 10.0
+
+
+async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Let the model answer the questions and write the trace; return the exit status."""
+    check_output(arguments, out=arguments.out)
+    if arguments.tokens < 1:
+        raise ConfigurationError(f"--tokens must be at least 1, not {arguments.tokens}")
+    if arguments.questions is not None and arguments.questions < 1:
+        raise ConfigurationError(f"--questions must be at least 1, not {arguments.questions}")
+    questions = read_questions(arguments.texts)[: arguments.questions]
+    out = Path(arguments.out)
+    with _Partial(
+        out.with_name(out.name + ".part"), identity_of(arguments.texts, arguments.model, arguments.tokens)
+    ) as partial:
+        rows = partial.rows
+        if len(rows) < len(questions):
+            await _answer(questions, rows, partial, arguments)
+        trace = AnswerTrace(
+            name=arguments.name or Path(arguments.texts).name,
+            source=arguments.source,
+            licence=arguments.licence,
+            model=arguments.model,
+            rows=tuple(rows[: len(questions)]),
+            notes={
+                "prompt": f"instruction, {len(_EXAMPLES)} invented examples, then paragraph and question",
+                "sampling": f"greedy, at most {arguments.tokens} tokens, one line",
+            },
+        )
+        save_answer_trace(trace, out)
+    partial.path.unlink()
+    judged = [row for row in trace.rows if row.logp]
+    screen.line(
+        f"{len(trace)} answers, {len(trace) - len(judged)} of them empty; F1 {trace.f1.mean():.3f}, "
+        f"exact match {trace.exact.mean():.3f}, F1 > 0.3 in {(trace.f1 > 0.3).mean():.3f}, "
+        f"{trace.tokens.mean():.1f} tokens on average."
+    )
+    screen.line(f"Trace: {out}")
+    return 0
+
+
+async def _answer(
+    questions: Sequence[Question], rows: list[AnswerRow], partial: _Partial, arguments: argparse.Namespace
+) -> None:
+    """Answer the questions that have no row yet."""
+    endpoint = LlamaCppEndpoint(model=arguments.model, threads=arguments.threads)
+    try:
+        await endpoint.warm_up()
+        began_at = shown_at = time.monotonic()
+        already = len(rows)
+        for number in range(already, len(questions)):
+            row = await _row(endpoint, questions[number], arguments.tokens)
+            partial.add(row)
+            now = time.monotonic()
+            if now - shown_at >= _REPORT_EVERY_S:
+                shown_at = now
+                each_s = (now - began_at) / (number + 1 - already)
+                left_s = each_s * (len(questions) - number - 1)
+                print(
+                    f"answers: {number + 1} of {len(questions)}, {each_s:.2f} s each, {left_s / 60:.0f} min left",
+                    file=sys.stderr,
+                )
+    finally:
+        await endpoint.aclose()
+
+
+async def _row(endpoint: LlamaCppEndpoint, question: Question, tokens: int) -> AnswerRow:
+    asked = f"Text: {question.paragraph}\n\nQuestion: {question.question}"
+    request = Request(_messages(asked), "local", {**_PARAMS, "max_tokens": tokens})
+    answer, logp, finish, usage = "", list[float](), "", Usage()
+    async with endpoint.open(request, wants=frozenset({"logp"})) as attempt:
+        async for event in attempt:
+            if isinstance(event, list):
+                for delta in event:
+                    answer += delta.text
+                    logp += delta.logp or ()
+            elif isinstance(event, Ended):
+                finish, usage = event.finish_reason, event.usage or attempt.usage
+    return AnswerRow(
+        paragraph=question.paragraph_number,
+        text_bytes=len(asked.encode()),
+        prompt_tokens=usage.prompt_tokens,
+        gold_bytes=len(question.answers[0].encode()),
+        answer_bytes=len(answer.encode()),
+        f1=token_f1(answer, question.answers),
+        recall=token_recall(answer, question.answers),
+        exact=exact_match(answer, question.answers),
+        finish=finish,
+        logp=tuple(logp),
+    )
+
+
+def _messages(asked: str) -> list[dict[str, str]]:
+    # The examples come first, so that the prompt cache holds them; then the paragraph, which several questions share.
+    messages = [{"role": "system", "content": _INSTRUCTION}]
+    for number, (question, answer) in enumerate(_EXAMPLES):
+        text = f"Text: {_TEXT}\n\n" if number == 0 else ""
+        messages.append({"role": "user", "content": f"{text}Question: {question}"})
+        messages.append({"role": "assistant", "content": answer})
+    return [*messages, {"role": "user", "content": asked}]
+
+
+def identity_of(texts: str | Path, model: str, tokens: int) -> str:
+    """Return a fingerprint of everything that an answer depends on: only rows with the same one are resumed."""
+    digest = hashlib.sha256(Path(texts).read_bytes()).hexdigest()
+    facts = [digest, model, tokens, _messages(""), dict(_PARAMS)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+class _Partial:
+    """The rows of a run that may be interrupted, in a file beside the trace. Mutable: `rows` and the file."""
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path = path
+        self.rows: list[AnswerRow] = []
+        self._identity = identity
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        whole = 0
+        if self.path.exists():
+            # The last line may be cut off: what counts are the lines with an end.
+            *complete, _ = self.path.read_text(encoding="utf-8").split("\n")
+            if complete:
+                if complete[0] != self._identity:
+                    raise ConfigurationError(
+                        f"{self.path} belongs to a run with other texts or options. Finish that run, delete the file, "
+                        "or name another --out."
+                    )
+                self.rows = [AnswerRow.of_cells(cells) for cells in csv.reader(complete[1:])]
+                whole = sum(len(line) + 1 for line in complete)
+        self._file = self.path.open("a", encoding="utf-8", newline="")
+        self._file.truncate(whole)
+        if not whole:
+            self._file.write(f"{self._identity}\n")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+
+    def add(self, row: AnswerRow) -> None:
+        """Keep a row, in the file as well."""
+        assert self._file is not None
+        self.rows.append(row)
+        csv.writer(self._file, lineterminator="\n").writerow(row.cells())
+        self._file.flush()

@@ -1,0 +1,35 @@
+"""`disco measure`: make traces for `disco replay` from texts with known answers."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from disco.cli.console import Screen
+from disco.cli.measurement.answer_options import add_answers
+from disco.cli.measurement.ladder_options import add_ladder
+
+__all__ = ["add_measure"]
+
+
+def add_measure(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `disco measure` to the commands; return it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "measure", help="let models answer texts with known answers; keep numbers for `disco replay`"
+    )
+    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    add_answers(subcommands).set_defaults(run=_answers)
+    add_ladder(subcommands).set_defaults(run=_ladder)
+    return parser
+
+
+async def _answers(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.measurement.answers import run_answers  # noqa: PLC0415 - `disco --help` needs no model
+
+    return await run_answers(screen, arguments)
+
+
+async def _ladder(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.measurement.ladder import run_ladder  # noqa: PLC0415 - as above
+
+    return await run_ladder(screen, arguments)

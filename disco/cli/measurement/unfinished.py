@@ -1,0 +1,66 @@
+"""The scores of an unfinished measurement, so that Ctrl-C loses nothing: JSON lines beside the output file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from disco.cli.measurement.few_shot import ModelScore
+from disco.errors import ConfigurationError
+
+__all__ = ["Unfinished"]
+
+
+class Unfinished:
+    """A file of scores that grows by one line for each text; a context manager. Mutable: `scores`, `_file`.
+
+    Args:
+        path: the file; an existing one is continued.
+        settings: what the scores depend on.
+
+    Attributes:
+        scores: those in the file, in the order of the texts.
+
+    Raises:
+        ConfigurationError: the file belongs to a measurement with other settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self._path = path
+        self.scores: list[ModelScore] = []
+        head = json.dumps(settings, sort_keys=True) + "\n"
+        kept = head
+        if path.exists():
+            first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+            if first + "\n" != head:
+                raise ConfigurationError(
+                    f"{path} belongs to a measurement with other settings or texts. Finish that one, delete the file, "
+                    "or name another output."
+                )
+            whole = rest[: rest.rfind("\n") + 1]  # the last line may have been cut off
+            self.scores = [_score(line) for line in whole.splitlines()]
+            kept += whole
+        path.write_text(kept, encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, score: ModelScore) -> None:
+        """Add the next text's score; it is on disk when this returns."""
+        self.scores.append(score)
+        self._file.write(json.dumps([list(score.scores), score.cpu_s, score.tokens]) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _score(line: str) -> ModelScore:
+    scores, cpu_s, tokens = json.loads(line)
+    return ModelScore(tuple(scores), cpu_s, tokens)

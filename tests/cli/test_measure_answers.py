@@ -1,0 +1,115 @@
+"""`disco measure answers`: what it asks, what it keeps, and that it goes on where it was interrupted."""
+
+import json
+
+import pytest
+
+from disco.cli import main
+from disco.cli.measurement.squad_questions import exact_match, read_questions, token_f1, token_recall
+from disco.replay.ladder.answer_trace import load_answer_trace
+
+PARAGRAPHS = [
+    (
+        "The mill at Orrin ground rye. It burned down in 1802.",
+        ["What did the mill grind?", "When did it burn?"],
+    ),
+    ("The ferry crosses the lake twice a day.", ["How often does the ferry cross the lake?"]),
+]
+ANSWERS = ["rye", "1802", "twice a day"]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    answers = iter(ANSWERS)
+    paragraphs = [
+        {"context": text, "qas": [{"question": q, "answers": [{"text": next(answers)}]} for q in questions]}
+        for text, questions in PARAGRAPHS
+    ]
+    path = tmp_path / "questions.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return path
+
+
+def test_questions_keep_their_order_and_paragraph(texts):
+    questions = read_questions(texts)
+    assert [(one.answers, one.paragraph_number) for one in questions] == [
+        (("rye",), 0),
+        (("1802",), 0),
+        (("twice a day",), 1),
+    ]
+    assert "mill" not in repr(questions)  # a text never appears in a message
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1", "recall", "exact"),
+    [
+        ("The Rye!", ["rye"], 1.0, 1.0, True),
+        ("rye and oats", ["rye"], 0.5, 1.0, False),
+        ("oats", ["rye", "an oats"], 1.0, 1.0, True),
+        ("oats", ["rye and oats"], 0.5, 1 / 3, False),
+        ("rye rye", ["rye"], 2 / 3, 1.0, False),
+        ("", ["rye"], 0.0, 0.0, False),
+    ],
+)
+def test_answers_are_compared_as_squad_does(answer, gold, f1, recall, exact):
+    assert token_f1(answer, gold) == pytest.approx(f1)
+    assert token_recall(answer, gold) == pytest.approx(recall)
+    assert exact_match(answer, gold) is exact
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("{", "is not JSON"), ('{"data": [{}]}', "format of SQuAD"), ('{"data": []}', "no question")],
+)
+def test_other_files_are_refused(tmp_path, capsys, content, says):
+    path = tmp_path / "q.json"
+    path.write_text(content)
+    assert main(["measure", "answers", "--texts", str(path), "--out", str(tmp_path / "t.csv")]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert str(path) in error
+
+
+@pytest.mark.real
+def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, capsys):
+    pytest.importorskip("llama_cpp")
+    out, part = tmp_path / "t.csv.gz", tmp_path / "t.csv.gz.part"
+    command = [
+        "measure",
+        "answers",
+        "--texts",
+        str(texts),
+        "--out",
+        str(out),
+        "--tokens",
+        "6",
+        "--threads",
+        "1",
+    ]
+    assert main([*command, "--questions", "1"]) == 0
+    first = load_answer_trace(out).rows
+    assert not part.exists()
+    assert main(command) == 0
+    trace = load_answer_trace(out)
+    assert trace.rows[:1] == first
+    assert [row.paragraph for row in trace.rows] == [0, 0, 1]
+    for row, answer in zip(trace.rows, ANSWERS, strict=True):
+        assert row.gold_bytes == len(answer)
+        assert 1 <= len(row.logp) <= 6
+        assert row.finish in ("stop", "length")
+    # An interrupted run: one whole row, which no model would give, and half of another.
+    from disco.cli.measurement.answers import identity_of
+
+    invented = "0,1,2,3,4,0.5000,0.5000,0,stop,-1.0000"
+    identity = identity_of(texts, "smollm2-135m", 6)
+    part.write_text(f"{identity}\n{invented}\n0,1,2")
+    assert main(command) == 0
+    resumed = load_answer_trace(out)
+    assert resumed.rows[0].text_bytes == 1
+    assert resumed.rows[1:] == trace.rows[1:]
+    part.write_text(f"another run\n{invented}\n")
+    assert main(command) == 2
+    assert part.exists()
+    said = capsys.readouterr()
+    assert "other texts or options" in said.err
+    assert "rye" not in said.out + said.err
