@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from disco.dispatch.regime import Regime
 from disco.replay.metrics.over_seeds import Figure
@@ -15,29 +14,12 @@ from disco.replay.papers.disco.printed_figures import (
     MIGRATION,
     PLANNING_MS,
 )
+from disco.replay.papers.paper_table import UNKNOWN, PaperTable
 
-__all__ = ["PaperTable", "paper_tables"]
-
-UNKNOWN = "–"
+__all__ = ["paper_tables"]
 
 _LETTER: dict[Regime, str] = {"server-constrained": "S", "device-constrained": "D"}
 _ORDER: dict[Order, str] = {"make_before_break": "make first", "break_before_make": "break first"}
-
-
-class PaperTable(NamedTuple):
-    """A table of strings.
-
-    Attributes:
-        title: the paper's table or figure that it compares with.
-        header: one name per column.
-        rows: cells in the order of the header.
-        notes: sentences below the table.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
 
 
 def paper_tables(result: PaperResult) -> list[PaperTable]:
