@@ -9,11 +9,12 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo chaos chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
+.PHONY: help demo chaos cascade chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
 
 help:
 	@echo "make demo       show two real models writing one answer together"
 	@echo "make chaos      show answers that survive kill -9 of the server and of the model"
+	@echo "make cascade    show three tiers: what one is unsure of goes up to the next"
 	@echo "make chat       chat with the models in the terminal"
 	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
@@ -29,6 +30,9 @@ demo: $(VENV)/.demo
 
 chaos: $(VENV)/.demo
 	$(BIN)/disco demo --chaos
+
+cascade: $(VENV)/.demo
+	$(BIN)/disco demo --cascade
 
 chat: $(VENV)/.demo
 	$(BIN)/disco chat
@@ -78,7 +82,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_judging.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 build: $(VENV)/.dev
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .

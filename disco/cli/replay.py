@@ -37,24 +37,30 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
-DISCO, SYNTHETIC, FILE, CHUNKS = "disco", "synthetic", "file", "chunks"
+DISCO, RECSERVE, SYNTHETIC, FILE, CHUNKS = "disco", "recserve", "synthetic", "file", "chunks"
+VERDICTS = "verdicts"
+PAPERS = (DISCO, RECSERVE)
 OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
     FILE: "a trace file",
     CHUNKS: "a trace file in chunks (--chunk-rows)",
     SYNTHETIC: "`synthetic` requests",
     DISCO: "the DiSCo paper's evaluation (`disco`), which sets it",
+    RECSERVE: "the RecServe paper's evaluation (`recserve`), which sets it",
+    VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
-    **dict.fromkeys(("runs", "quick"), (DISCO,)),
+    **dict.fromkeys(("runs", "quick"), (DISCO, RECSERVE)),
     "lengths": (SYNTHETIC, DISCO),
     **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("policy", "budget", "tail", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
     "chunk_rows": (FILE, CHUNKS),
+    **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, DISCO, RECSERVE)),
+    **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
 ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
 # The policies that an option has no effect on. For third-party policies this is not known.
@@ -74,10 +80,14 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     fill_defaults(arguments)
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is for the JSON only
-    if arguments.trace == DISCO:
-        from disco.cli.replay_paper import replay_paper  # noqa: PLC0415 - large, and no other replay needs it
+    if arguments.trace in PAPERS:
+        from disco.cli.replay_paper import replay_paper, replay_recserve  # noqa: PLC0415 - large, rarely needed
 
-        return replay_paper(screen, arguments)
+        return (replay_paper if arguments.trace == DISCO else replay_recserve)(screen, arguments)
+    if arguments.verdicts:
+        from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
+
+        return replay_recorded_verdicts(screen, arguments)
     run = _replay if arguments.chunk_rows is None else _replay_in_chunks
     report = run(screen, arguments)
     for note in report.notes:
@@ -237,8 +247,10 @@ def _pace(pace_tps: float) -> float | None:
 
 def _kind(arguments: argparse.Namespace) -> str:
     """Return the kind of replay: one of the kinds in `APPLIES`."""
-    if arguments.trace in (DISCO, SYNTHETIC):
+    if arguments.trace in (*PAPERS, SYNTHETIC):
         return str(arguments.trace)
+    if arguments.verdicts:
+        return VERDICTS
     return FILE if arguments.chunk_rows is None else CHUNKS
 
 

@@ -49,8 +49,8 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "trace",
         metavar="TRACE",
-        help="a file; `synthetic` for generated requests; `disco` for the DiSCo paper's evaluation beside its printed "
-        "figures",
+        help="a file; `synthetic` for generated requests; `disco` or `recserve` for that paper's evaluation beside its "
+        "printed figures",
     )
     _add_situation(parser)
     what = parser.add_argument_group("what is compared")
@@ -116,9 +116,28 @@ def add_replay(commands: Commands) -> argparse.ArgumentParser:
         help="prompt lengths to use instead of the shipped ones; also for `disco`",
     )
     paper = parser.add_argument_group("the evaluation of a paper")
-    paper.add_argument("--runs", type=int, metavar="N", help="runs per cell (default: 10, as in the paper)")
+    paper.add_argument(
+        "--runs", type=int, metavar="N", help="runs per cell, or passes through each trace (default: 10)"
+    )
     paper.add_argument(
         "--quick", action="store_true", default=None, help="fewer runs and budgets: a preview, not a result"
+    )
+    verdicts = parser.add_argument_group("recorded verdicts of a cascade")
+    verdicts.add_argument(
+        "--verdicts",
+        action="store_true",
+        default=None,
+        help="give the verdicts of recorded routes again, and compare them with the recorded ones",
+    )
+    verdicts.add_argument(
+        "--beta",
+        metavar="B",
+        help="shares to hand up that the recorded scores are judged by as well, as --budget (default: 0.1:0.6:0.1)",
+    )
+    verdicts.add_argument(
+        "--histories",
+        metavar="FILE",
+        help="the histories of scores as they were before the recording (default: empty ones)",
     )
     output = parser.add_argument_group("output")
     output.add_argument(

@@ -1,37 +1,60 @@
-"""`disco replay disco`: the DiSCo paper's evaluation, our figures beside the printed ones."""
+"""`disco replay disco` and `disco replay recserve`: a paper's evaluation, our figures beside the printed ones."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.output_files import write
 from disco.replay.papers.disco import paper_tables, run_paper
+from disco.replay.papers.paper_table import PaperTable
+from disco.replay.papers.recserve import recserve_page, recserve_tables, run_recserve
 from disco.replay.report import to_html
 from disco.replay.sweeps.executors import open_executor
 
-__all__ = ["replay_paper"]
+__all__ = ["replay_paper", "replay_recserve"]
 
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
+QUICK_PASSES = 2
 
 
 def replay_paper(screen: Screen, arguments: argparse.Namespace) -> int:
-    """Run the evaluation and print its tables; return the exit status."""
+    """Run the DiSCo paper's evaluation and print its tables; return the exit status."""
     amount: dict[str, Any] = dict(QUICK) if arguments.quick else {"runs": RUNS}
     if arguments.runs is not None:
         amount["runs"] = arguments.runs
     with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
         result = run_paper(executor=executor, progress=tell, lengths=arguments.lengths, **amount)
-    for table in paper_tables(result):
-        screen.table(table.title, table.header, table.rows)
-        for note in table.notes:
-            screen.line(note, style="dim")
-        screen.line()
+    _print(screen, paper_tables(result))
     if arguments.json is not None:
         write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
     if arguments.html is not None:
         write(screen, arguments.html, to_html(result.report()), "Page with the plots")
     return 0
+
+
+def replay_recserve(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Run the RecServe paper's evaluation and print its tables; return the exit status."""
+    runs = QUICK_PASSES if arguments.quick else RUNS
+    if arguments.runs is not None:
+        runs = arguments.runs
+    with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
+        result = run_recserve(executor=executor, progress=tell, runs=runs)
+    _print(screen, recserve_tables(result))
+    if arguments.json is not None:
+        write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
+    if arguments.html is not None:
+        write(screen, arguments.html, recserve_page(result), "Page with the plots")
+    return 0
+
+
+def _print(screen: Screen, tables: Iterable[PaperTable]) -> None:
+    for table in tables:
+        screen.table(table.title, table.header, table.rows)
+        for note in table.notes:
+            screen.line(note, style="dim")
+        screen.line()

@@ -1,1 +1,1 @@
-"""`disco demo`: real endpoints that fail while the user watches."""
+"""`disco demo`: real endpoints that race, fail, or judge their answers while the user watches."""

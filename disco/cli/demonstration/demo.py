@@ -110,6 +110,9 @@ async def run_demo(screen: Screen) -> int:
         await revive(remote, screen)
         rows += await _baselines(screen, device, profile, remote)
     _table(screen, rows)
+    screen.line(
+        "More: disco demo --chaos (killed processes), disco demo --cascade (three tiers, judged answers)."
+    )
     if not shown:
         screen.line("Not every scene went as planned on this machine; see the notes above.", style="bold red")
     return 0 if shown else 1
