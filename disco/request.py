@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from disco.errors import NoEndpointError
-
 __all__ = ["MOST_CLASSES", "Prefix", "Request", "Timeouts", "check_classes"]
 
 MOST_CLASSES = 256
@@ -83,18 +81,15 @@ def check_classes(classes: Sequence[str]) -> None:
     """Check the answers that a request lets an endpoint choose between.
 
     Raises:
-        NoEndpointError: there are fewer than 2 or more than 256, one is blank, or two are equal. It is an
-            `openai.BadRequestError`.
+        ValueError: there are fewer than 2 or more than 256, one is blank, or two are equal. The message quotes none of
+            them: they may be the application's data.
     """
     if not 2 <= len(classes) <= MOST_CLASSES:
-        problem = f"{len(classes)} classes were given; name at least 2 and at most {MOST_CLASSES}."
-    elif not all(text.strip() for text in classes):
-        problem = "A class is empty. Write out the complete answer that each class stands for."
-    elif len(set(classes)) < len(classes):
-        problem = "Two classes are equal. Name each answer once."
-    else:
-        return
-    raise NoEndpointError(problem, code="invalid_value", param="classes")
+        raise ValueError(f"{len(classes)} classes were given; name at least 2 and at most {MOST_CLASSES}")
+    if not all(text.strip() for text in classes):
+        raise ValueError("a class is empty; write out the complete answer that each class stands for")
+    if len(set(classes)) < len(classes):
+        raise ValueError("two classes are equal; name each answer once")
 
 
 @dataclass(frozen=True, slots=True)

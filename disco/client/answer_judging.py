@@ -20,7 +20,6 @@ from disco.judging import (
     SequenceJudge,
     ShareControl,
     Standard,
-    StoredHistory,
 )
 from disco.plan import Cascade, Display, Plan
 from disco.request import Request
@@ -164,7 +163,3 @@ class Judging:
             traffic = (a.traffic for a in session.attempts)
             in_bytes = preset.cascade.aim == "bytes"
             control.spent(sum(t.bytes_up + t.bytes_down for t in traffic) if in_bytes else ledger.total_cost)
-
-    def unsaved(self, *, often: bool = False) -> dict[HistoryKey, StoredHistory]:
-        """See `JudgeBook.unsaved`."""
-        return self.book.unsaved(often=often)

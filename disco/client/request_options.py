@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from disco.errors import ConfigurationError, nearest
 from disco.plan import Reach
+from disco.request import check_classes
 
-__all__ = ["MOST_CLASSES", "NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
+__all__ = ["NO_OPTIONS", "RequestOptions", "chosen_preset", "merge_options", "take_options"]
 
-MOST_CLASSES = 256
 _TASK = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -65,17 +65,12 @@ class RequestOptions(BaseModel):
     @field_validator("classes", mode="before")
     @classmethod
     def _are_classes(cls, value: object) -> object:
-        """Return a tuple of the classes. The messages do not quote them: they may be the application's data."""
+        """Return a tuple of the classes."""
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
             raise ValueError('must be a list of texts, such as ["spam", "ham"]')
-        if not 2 <= len(value) <= MOST_CLASSES:
-            raise ValueError(f"must have 2 to {MOST_CLASSES} texts, not {len(value)}")
-        if not all(one.strip() for one in value):
-            raise ValueError("has an empty text; every class must have a text that can be an answer")
-        if len(set(value)) < len(value):
-            raise ValueError("has the same text twice; remove one of them")
+        check_classes(value)
         return tuple(value)
 
     @field_validator("pace_tps", mode="before")

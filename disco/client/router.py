@@ -276,7 +276,7 @@ class Router:
     async def aclose(self) -> None:
         """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""
         await self._host.aclose()
-        if changed := self.judging.unsaved():
+        if changed := self.judging.book.unsaved():
             await self._save(changed)
         await self.endpoints.aclose()
 
@@ -359,7 +359,7 @@ class Router:
 
     def _save_histories(self) -> None:
         """Save the histories from time to time, in a thread: the file is written as a whole."""
-        changed = self.judging.unsaved(often=True)
+        changed = self.judging.book.unsaved(often=True)
         if changed and self._host.is_open:
             self._host.start_soon(self._save, changed)
 

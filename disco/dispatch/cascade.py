@@ -16,7 +16,7 @@ from disco.plan import Candidate, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
-__all__ = ["Cascade", "in_time", "tiers"]
+__all__ = ["CascadePolicy", "in_time", "tiers"]
 
 
 def in_time(candidate: Candidate, features: Features) -> bool:
@@ -44,7 +44,7 @@ def tiers(able: Sequence[Candidate], features: Features, start: Candidate) -> tu
     return tuple(tuple(names) for names in found.values())
 
 
-class Cascade:
+class CascadePolicy:
     """Starts the lowest tier alone; no answer moves only to save money."""
 
     __slots__ = ()

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from disco.dispatch.arranging import Arranging, BudgetClass
-from disco.dispatch.cascade import Cascade
+from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.eligibility import eligible
 from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
-from disco.plan import Candidate, CoolDown, Migration, Plan, Start
-from disco.plan import Cascade as AnswerTiers
+from disco.plan import Candidate, Cascade, CoolDown, Migration, Plan, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -53,7 +52,7 @@ class Dispatcher:
         """
         self._preset = preset
         if arranging is None and preset.dispatch.policy == CASCADE:
-            arranging = Cascade()
+            arranging = CascadePolicy()
         self._arranging = arranging or TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng)
 
     @property
@@ -104,7 +103,7 @@ class Dispatcher:
         if len(able) > 1:
             answer_tokens = TYPICAL_ANSWER_TOKENS if features.max_tokens is None else features.max_tokens
             able.sort(key=lambda c: _preference(c, features.prompt_tokens, answer_tokens))
-            if isinstance(self._arranging, Cascade):
+            if isinstance(self._arranging, CascadePolicy):
                 able.sort(key=lambda c: c.rank)  # stable: endpoints of one tier stay in order of cost
         # Where every able endpoint cools down, the request is still tried, on all of them.
         deprioritised = [c for c in able if c.name in resting] if resting else []
@@ -138,7 +137,7 @@ class Dispatcher:
             migrations=migrations,
             order=migration.order,
             deprioritised=tuple([resting[c.name] for c in deprioritised]),
-            cascade=AnswerTiers(arranged.tiers) if len(arranged.tiers) > 1 else None,
+            cascade=Cascade(arranged.tiers) if len(arranged.tiers) > 1 else None,
         )
 
 

@@ -188,7 +188,8 @@ class CascadeSection(_Section):
         stream: what a reader of a stream sees before the verdict. "whole": nothing. "guard": text that is judged as it
             is written. "revise": all of it, and a correction where the answer is replaced.
         guard_tokens: how many tokens wait for the first verdict under "guard", at least 1.
-        early_exit: whether an answer may be handed up before it is complete.
+        early_exit: whether an answer that is shown as a whole, or revised, may be handed up before it is complete.
+            Under "guard" it always may, under the rule "paper" never.
         aim: what is held: "share" (of answers, by `beta`), "bytes" or "money" (a mean of all answers; `beta` follows).
         bytes_per_answer: what an answer may cost on average under the aim "bytes", bytes, above 0.
         usd_per_answer: what an answer may cost on average under the aim "money", USD, above 0.

@@ -79,6 +79,10 @@ class FileStore:
 
     def load(self) -> Mapping[HistoryKey, StoredHistory]:
         """Read the file. A file that is missing is empty; one that cannot be read costs a warning and is left alone."""
+        return self._read() or {}
+
+    def _read(self) -> Mapping[HistoryKey, StoredHistory] | None:
+        """Return what the file holds; None, with a warning, where it cannot be read."""
         try:
             if self.path.stat().st_size > _MOST_BYTES:
                 raise ValueError("too large")
@@ -87,16 +91,18 @@ class FileStore:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             _log.warning(
-                "The histories of scores in %s cannot be read; judging begins without them. Delete the file, or give "
-                "another path.",
+                "%s cannot be read as histories of scores. Judging begins without them, and saves none. Delete the "
+                "file, or give another path.",
                 self.path,
             )
-            return {}
+            return None
 
     def save(self, histories: Mapping[HistoryKey, StoredHistory]) -> None:
-        """Write the file anew; a failure costs a warning."""
+        """Write the file anew; a failure costs a warning. A file that cannot be read is not overwritten."""
         with self._writing:
-            self._write({**self.load(), **histories})
+            kept = self._read()
+            if kept is not None:
+                self._write({**kept, **histories})
 
     def _write(self, kept: Mapping[HistoryKey, StoredHistory]) -> None:
         content = {"version": _VERSION, "histories": [_written(key, kept[key]) for key in sorted(kept)]}
@@ -104,9 +110,8 @@ class FileStore:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name, suffix=".new")
             try:
-                with os.fdopen(
-                    number, "w", encoding="utf-8"
-                ) as file:  # mkstemp makes it readable by the user alone
+                # `mkstemp` makes a file that only the user can read.
+                with os.fdopen(number, "w", encoding="utf-8") as file:
                     json.dump(content, file, allow_nan=False, separators=(",", ":"))
                 os.replace(name, self.path)  # noqa: PTH105 - the same on both kinds of path
             except BaseException:

@@ -15,6 +15,7 @@ __all__ = ["MOST_TASKS", "JudgeBook"]
 
 MOST_TASKS = 256
 _SAVED_EVERY = 100  # scores
+_NOTHING = StoredHistory((), 0)
 
 
 class JudgeBook:
@@ -43,7 +44,7 @@ class JudgeBook:
         if history is None:
             self.check_task(key.task)
             self._tasks.add(key.task)
-            kept = self._stored.get(key, StoredHistory((), 0))
+            kept = self._stored.get(key, _NOTHING)
             history = ScoreHistory(capacity, kept.scores, seen=kept.seen)
             self._histories[key] = history
             self._saved[key] = history.seen
@@ -54,7 +55,7 @@ class JudgeBook:
         exits = self._exits.get(key)
         if exits is None:
             scores = self.history(key, capacity)
-            kept = self._stored.get(key, StoredHistory((), 0)).exits
+            kept = self._stored.get(key, _NOTHING).exits
             exits = ExitHistory(kind, scores=scores, exits=kept)
             self._exits[key] = exits
         return exits
@@ -72,24 +73,17 @@ class JudgeBook:
         checksum = zlib.crc32("\0".join(classes).encode("utf-8", "surrogatepass"))
         prior = self._priors.get(key)
         if prior is None or self._classes[key] != checksum:
-            kept = self._stored.get(key)
-            same = kept is not None and kept.classes == checksum and prior is None
-            rows = (
-                [row for row in kept.labels if len(row) == len(classes)] if kept is not None and same else []
-            )
+            kept = self._stored.get(key, _NOTHING)
+            is_same = prior is None and kept.classes == checksum
+            rows = [row for row in kept.labels if len(row) == len(classes)] if is_same else []
             prior = LabelPrior(len(classes), capacity, rows)
             self._priors[key], self._classes[key] = prior, checksum
         return prior
 
-    def save(self, *, often: bool = False) -> None:
-        """Give the store what has changed; with `often`, only after every hundredth score."""
-        if self._store is not None and (changed := self.unsaved(often=often)):
-            self._store.save(changed)
-
     def unsaved(self, *, often: bool = False) -> dict[HistoryKey, StoredHistory]:
-        """Return what has changed since the last save, for the store, and count it as saved; empty without a store.
+        """Return what has changed since the last call, for the store; empty without a store.
 
-        For a caller that saves in a thread; `often` is as for `save`.
+        The caller saves it, in a thread where that must not block. `often`: only after every hundredth score.
         """
         if self._store is None:
             return {}

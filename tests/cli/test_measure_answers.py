@@ -98,11 +98,11 @@ def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, caps
         assert 1 <= len(row.logp) <= 6
         assert row.finish in ("stop", "length")
     # An interrupted run: one whole row, which no model would give, and half of another.
-    from disco.cli.measurement.answers import identity_of
+    from disco.cli.measurement.answers import settings_of
 
-    invented = "0,1,2,3,4,0.5000,0.5000,0,stop,-1.0000"
-    identity = identity_of(texts, "smollm2-135m", 6)
-    part.write_text(f"{identity}\n{invented}\n0,1,2")
+    invented = json.dumps(["0", "1", "2", "3", "4", "0.5000", "0.5000", "0", "stop", "-1.0000"])
+    settings = json.dumps(settings_of(texts, "smollm2-135m", 6), sort_keys=True)
+    part.write_text(f'{settings}\n{invented}\n["0", "1')
     assert main(command) == 0
     resumed = load_answer_trace(out)
     assert resumed.rows[0].text_bytes == 1
@@ -111,5 +111,5 @@ def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, caps
     assert main(command) == 2
     assert part.exists()
     said = capsys.readouterr()
-    assert "other texts or options" in said.err
+    assert "other settings or texts" in said.err
     assert "rye" not in said.out + said.err

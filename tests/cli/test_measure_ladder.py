@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from disco.cli import main
-from disco.cli.measurement.few_shot import FewShotPrompt, ModelScore, choose_examples
+from disco.cli.measurement.few_shot import FewShotPrompt, choose_examples
 from disco.cli.measurement.labelled_texts import LabelledText, read_texts, without
 from disco.cli.measurement.logistic_regression import LogisticRegression
 from disco.cli.measurement.unfinished import Unfinished
@@ -109,16 +109,16 @@ def test_the_prompt_has_examples_of_every_label_and_the_ends_of_a_long_text():
 
 def test_an_unfinished_measurement_goes_on_and_is_not_mixed_with_another(tmp_path):
     path = tmp_path / "t.csv.part"
-    scores = [ModelScore((-0.5, -1.5), 0.25, 30), ModelScore((-2.0, -0.125), 0.5, 20)]
+    scores = [[[-0.5, -1.5], 0.25, 30], [[-2.0, -0.125], 0.5, 20]]
     with Unfinished(path, {"model": "a"}) as first:
         for score in scores:
             first.add(score)
     path.write_text(path.read_text() + "[[-0.5, -1")  # the line that was being written
     with Unfinished(path, {"model": "a"}) as second:
-        assert second.scores == scores
+        assert second.rows == scores
         second.add(scores[0])
     with Unfinished(path, {"model": "a"}) as third:
-        assert third.scores == [*scores, scores[0]]
+        assert third.rows == [*scores, scores[0]]
     with pytest.raises(ConfigurationError, match="other settings"):
         Unfinished(path, {"model": "b"})
 

@@ -59,9 +59,9 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(typo, meant):
         ("task", ["", "a b", "spam?", "x" * 65], '1 to 64 letters, digits, "."'),
         ("task", [3], "string"),
         ("classes", ["spam", ["spam", 1], {"spam": 1}], "must be a list of texts"),
-        ("classes", [[], ["spam"], [str(i) for i in range(257)]], "2 to 256 texts"),
-        ("classes", [["spam", " "]], "empty text"),
-        ("classes", [["spam", "ham", "spam"]], "same text twice"),
+        ("classes", [[], ["spam"], [str(i) for i in range(257)]], "at least 2 and at most 256"),
+        ("classes", [["spam", " "]], "a class is empty"),
+        ("classes", [["spam", "ham", "spam"]], "two classes are equal"),
         ("judge", ["always", False], "'whole', 'guard', 'revise' or 'off'"),
     ],
 )

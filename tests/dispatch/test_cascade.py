@@ -7,7 +7,7 @@ import pytest
 
 from disco.dispatch import Candidate, Dispatcher, Features, Start, features_of, load_preset
 from disco.dispatch.arranging import Arrangement
-from disco.dispatch.cascade import Cascade
+from disco.dispatch.cascade import CascadePolicy
 from disco.plan import CoolDown
 from disco.profiles import Empirical, Lengths
 from disco.rates import Rates
@@ -29,7 +29,7 @@ def planner() -> Dispatcher:
 
 
 def arranged(features: Features, *able: Candidate, budget_class: str = "standard") -> Arrangement:
-    return Cascade().arrange(features, able, budget_class)
+    return CascadePolicy().arrange(features, able, budget_class)
 
 
 @pytest.mark.parametrize(

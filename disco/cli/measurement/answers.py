@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 from disco.cli.console import Screen
 from disco.cli.measurement.squad_questions import (
@@ -20,6 +18,7 @@ from disco.cli.measurement.squad_questions import (
     token_f1,
     token_recall,
 )
+from disco.cli.measurement.unfinished import Unfinished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError
@@ -27,7 +26,7 @@ from disco.events import Ended, Usage
 from disco.replay.ladder.answer_trace import AnswerRow, AnswerTrace, save_answer_trace
 from disco.request import Request
 
-__all__ = ["identity_of", "run_answers"]
+__all__ = ["run_answers", "settings_of"]
 
 _INSTRUCTION = "You answer questions about a text with a few words copied from the text."
 # Invented for this purpose. Without examples the model answers in whole sentences, which F1 marks down.
@@ -55,25 +54,23 @@ async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"--questions must be at least 1, not {arguments.questions}")
     questions = read_questions(arguments.texts)[: arguments.questions]
     out = Path(arguments.out)
-    with _Partial(
-        out.with_name(out.name + ".part"), identity_of(arguments.texts, arguments.model, arguments.tokens)
-    ) as partial:
-        rows = partial.rows
-        if len(rows) < len(questions):
-            await _answer(questions, rows, partial, arguments)
+    part = out.with_name(f"{out.name}.part")
+    with Unfinished(part, settings_of(arguments.texts, arguments.model, arguments.tokens)) as so_far:
+        if len(so_far.rows) < len(questions):
+            await _answer(questions, so_far, arguments)
         trace = AnswerTrace(
             name=arguments.name or Path(arguments.texts).name,
             source=arguments.source,
             licence=arguments.licence,
             model=arguments.model,
-            rows=tuple(rows[: len(questions)]),
+            rows=tuple(AnswerRow.of_cells(cells) for cells in so_far.rows[: len(questions)]),
             notes={
                 "prompt": f"instruction, {len(_EXAMPLES)} invented examples, then paragraph and question",
                 "sampling": f"greedy, at most {arguments.tokens} tokens, one line",
             },
         )
         save_answer_trace(trace, out)
-    partial.path.unlink()
+    part.unlink()
     judged = [row for row in trace.rows if row.logp]
     screen.line(
         f"{len(trace)} answers, {len(trace) - len(judged)} of them empty; F1 {trace.f1.mean():.3f}, "
@@ -84,18 +81,16 @@ async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _answer(
-    questions: Sequence[Question], rows: list[AnswerRow], partial: _Partial, arguments: argparse.Namespace
-) -> None:
+async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: argparse.Namespace) -> None:
     """Answer the questions that have no row yet."""
     endpoint = LlamaCppEndpoint(model=arguments.model, threads=arguments.threads)
     try:
         await endpoint.warm_up()
         began_at = shown_at = time.monotonic()
-        already = len(rows)
+        already = len(so_far.rows)
         for number in range(already, len(questions)):
             row = await _row(endpoint, questions[number], arguments.tokens)
-            partial.add(row)
+            so_far.add(row.cells())
             now = time.monotonic()
             if now - shown_at >= _REPORT_EVERY_S:
                 shown_at = now
@@ -145,48 +140,12 @@ def _messages(asked: str) -> list[dict[str, str]]:
     return [*messages, {"role": "user", "content": asked}]
 
 
-def identity_of(texts: str | Path, model: str, tokens: int) -> str:
-    """Return a fingerprint of everything that an answer depends on: only rows with the same one are resumed."""
-    digest = hashlib.sha256(Path(texts).read_bytes()).hexdigest()
-    facts = [digest, model, tokens, _messages(""), dict(_PARAMS)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-class _Partial:
-    """The rows of a run that may be interrupted, in a file beside the trace. Mutable: `rows` and the file."""
-
-    def __init__(self, path: Path, identity: str) -> None:
-        self.path = path
-        self.rows: list[AnswerRow] = []
-        self._identity = identity
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        whole = 0
-        if self.path.exists():
-            # The last line may be cut off: what counts are the lines with an end.
-            *complete, _ = self.path.read_text(encoding="utf-8").split("\n")
-            if complete:
-                if complete[0] != self._identity:
-                    raise ConfigurationError(
-                        f"{self.path} belongs to a run with other texts or options. Finish that run, delete the file, "
-                        "or name another --out."
-                    )
-                self.rows = [AnswerRow.of_cells(cells) for cells in csv.reader(complete[1:])]
-                whole = sum(len(line) + 1 for line in complete)
-        self._file = self.path.open("a", encoding="utf-8", newline="")
-        self._file.truncate(whole)
-        if not whole:
-            self._file.write(f"{self._identity}\n")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        self._file.close()
-
-    def add(self, row: AnswerRow) -> None:
-        """Keep a row, in the file as well."""
-        assert self._file is not None
-        self.rows.append(row)
-        csv.writer(self._file, lineterminator="\n").writerow(row.cells())
-        self._file.flush()
+def settings_of(texts: str | Path, model: str, tokens: int) -> dict[str, object]:
+    """Return everything that an answer depends on: only rows with the same settings are resumed."""
+    return {
+        "texts": hashlib.sha256(Path(texts).read_bytes()).hexdigest(),
+        "model": model,
+        "tokens": tokens,
+        "prompt": _messages(""),
+        "params": dict(_PARAMS),
+    }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.cli.measurement.few_shot import PLAIN_TEMPLATE, FewShotPrompt, score_text
+from disco.cli.measurement.few_shot import PLAIN_TEMPLATE, FewShotPrompt, ModelScore, score_text
 from disco.cli.measurement.labelled_texts import LabelledText
 from disco.cli.measurement.logistic_regression import LogisticRegression
 from disco.cli.measurement.unfinished import Unfinished
@@ -103,11 +103,11 @@ async def model_tier(
     """
     await device.warm_up()
     with Unfinished(unfinished, _settings(device, prompt, texts)) as so_far:
-        for place in range(len(so_far.scores), limit):
+        for place in range(len(so_far.rows), limit):
             progress(place, limit)
-            so_far.add(await score_text(device, prompt, texts[place].text))
+            so_far.add(astuple(await score_text(device, prompt, texts[place].text)))
         progress(limit, limit)
-        scores = so_far.scores[:limit]
+        scores = [ModelScore(*row) for row in so_far.rows[:limit]]
     tokens = float(np.mean([one.tokens for one in scores]))
     tier = TraceTier(
         name=device.profile_name,

@@ -1,4 +1,4 @@
-"""The scores of an unfinished measurement, so that Ctrl-C loses nothing: JSON lines beside the output file."""
+"""What an unfinished measurement has found so far, so that Ctrl-C loses nothing: JSON lines beside the output file."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from disco.cli.measurement.few_shot import ModelScore
 from disco.errors import ConfigurationError
 
 __all__ = ["Unfinished"]
 
 
 class Unfinished:
-    """A file of scores that grows by one line for each text; a context manager. Mutable: `scores`, `_file`.
+    """A file that grows by one row for each text; a context manager. Mutable: `rows`, `_file`.
 
     Args:
         path: the file; an existing one is continued.
-        settings: what the scores depend on.
+        settings: what the rows depend on; of texts only a hash.
 
     Attributes:
-        scores: those in the file, in the order of the texts.
+        rows: those in the file, as JSON gives them, in the order of the texts.
 
     Raises:
         ConfigurationError: the file belongs to a measurement with other settings.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self._path = path
-        self.scores: list[ModelScore] = []
+        self.rows: list[Any] = []
         head = json.dumps(settings, sort_keys=True) + "\n"
         kept = head
         if path.exists():
@@ -41,15 +39,15 @@ class Unfinished:
                     "or name another output."
                 )
             whole = rest[: rest.rfind("\n") + 1]  # the last line may have been cut off
-            self.scores = [_score(line) for line in whole.splitlines()]
+            self.rows = [json.loads(line) for line in whole.splitlines()]
             kept += whole
         path.write_text(kept, encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
-    def add(self, score: ModelScore) -> None:
-        """Add the next text's score; it is on disk when this returns."""
-        self.scores.append(score)
-        self._file.write(json.dumps([list(score.scores), score.cpu_s, score.tokens]) + "\n")
+    def add(self, row: Any) -> None:
+        """Add the next text's row, as JSON has it; the row is on disk when this returns."""
+        self.rows.append(row)
+        self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -59,8 +57,3 @@ class Unfinished:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._file.close()
-
-
-def _score(line: str) -> ModelScore:
-    scores, cpu_s, tokens = json.loads(line)
-    return ModelScore(tuple(scores), cpu_s, tokens)

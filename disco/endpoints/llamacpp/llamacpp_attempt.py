@@ -169,8 +169,10 @@ class LlamaCppAttempt(Attempt):
         """Refuse classes that cannot be scored, and classes beside what is not part of a class."""
         try:
             check_classes(self._request.classes)
-        except NoEndpointError as error:
-            raise EndpointFailure(FailureKind.BAD_REQUEST, error) from error
+        except ValueError as error:
+            message = f"Endpoint {self._name!r}: {error}."
+            refused = NoEndpointError(message, code="invalid_value", param="classes")
+            raise EndpointFailure(FailureKind.BAD_REQUEST, refused) from error
         beside = {
             "an answer to continue": bool(self._prefix),
             "tools": sampling.tools is not None,

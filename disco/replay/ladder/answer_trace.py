@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.errors import ConfigurationError
-from disco.replay.formats.sources.text_files import existing_file, lines, open_text, readable
+from disco.replay.ladder.trace_file import check_columns, read_trace, write_trace
 
 __all__ = ["ANSWER_COLUMNS", "AnswerRow", "AnswerTrace", "load_answer_trace", "save_answer_trace"]
 
@@ -155,8 +150,6 @@ def save_answer_trace(trace: AnswerTrace, path: str | Path) -> None:
         trace: its shares and log probabilities are rounded to 4 decimals.
         path: an existing file is replaced; compressed where the name ends in .gz.
     """
-    file = Path(path)
-    text = io.StringIO(newline="")
     header = {
         "format": _FORMAT,
         "name": trace.name,
@@ -165,13 +158,7 @@ def save_answer_trace(trace: AnswerTrace, path: str | Path) -> None:
         "model": trace.model,
         "notes": dict(trace.notes),
     }
-    text.write(json.dumps(header) + "\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ANSWER_COLUMNS)
-    writer.writerows(row.cells() for row in trace.rows)
-    data = text.getvalue().encode()
-    # Without the time of writing, equal traces are equal files.
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    write_trace(path, header, ANSWER_COLUMNS, (row.cells() for row in trace.rows))
 
 
 def load_answer_trace(path: str | Path) -> AnswerTrace:
@@ -180,34 +167,11 @@ def load_answer_trace(path: str | Path) -> AnswerTrace:
     Raises:
         ConfigurationError: there is no such file, or it is not such a trace; the message names the line.
     """
-    file = existing_file(path)
-    at = [0]
-
-    def counted(source: IO[str]) -> Iterator[str]:
-        for line in lines(source, file):
-            at[0] += 1
-            yield line
-
-    with readable(file, lambda: at[0]), open_text(file) as source:
-        try:
-            return _read(counted(source))
-        except (KeyError, TypeError, ValueError, csv.Error) as broken:
-            if isinstance(broken, (ConfigurationError, UnicodeDecodeError)):
-                raise
-            reason = f"{broken} is missing" if isinstance(broken, KeyError) else str(broken).rstrip(".")
-            raise ConfigurationError(
-                f"{file}, line {at[0]}: this is no trace of answers ({reason}). "
-                "Make one with `disco measure answers`."
-            ) from broken
+    return read_trace(path, _FORMAT, _read, what="answers", command="disco measure answers")
 
 
-def _read(source: Iterator[str]) -> AnswerTrace:
-    header = json.loads(next(source, "null"))
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise ValueError("the first line is not its header")
-    table = csv.reader(source)
-    if next(table, None) != list(ANSWER_COLUMNS):
-        raise ValueError(f"the second line does not name these columns: {', '.join(ANSWER_COLUMNS)}")
+def _read(header: Mapping[str, Any], table: Iterator[list[str]]) -> AnswerTrace:
+    check_columns(table, ANSWER_COLUMNS)
     rows = tuple(AnswerRow.of_cells(cells) for cells in table)
     return AnswerTrace(
         name=str(header["name"]),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco.errors import ConfigurationError
-from disco.replay.formats.sources.text_files import existing_file, lines, open_text, readable
+from disco.replay.ladder.trace_file import check_columns, read_trace, write_trace
 
 __all__ = ["LabelTrace", "TraceTier", "load_label_trace", "save_label_trace"]
 
@@ -104,16 +99,6 @@ def save_label_trace(trace: LabelTrace, path: str | Path) -> None:
         trace: its scores are rounded to 4 decimals.
         path: an existing file is replaced; compressed where the name ends in .gz.
     """
-    file = Path(path)
-    packed = file.suffix == ".gz"
-    text = io.StringIO(newline="")
-    _write(trace, text)
-    data = text.getvalue().encode()
-    # Without the time of writing, equal traces are equal files.
-    file.write_bytes(gzip.compress(data, mtime=0) if packed else data)
-
-
-def _write(trace: LabelTrace, out: IO[str]) -> None:
     header = {
         "format": _FORMAT,
         "name": trace.name,
@@ -123,12 +108,10 @@ def _write(trace: LabelTrace, out: IO[str]) -> None:
         "tiers": [asdict(tier) for tier in trace.tiers],
         "notes": dict(trace.notes),
     }
-    out.write(json.dumps(header, ensure_ascii=True) + "\n")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_columns(trace.tiers, trace.labels))
     scores = trace.scores.reshape(len(trace), len(trace.tiers) * len(trace.labels))
-    for gold, size, row in zip(trace.gold.tolist(), trace.text_bytes.tolist(), scores.tolist(), strict=True):
-        writer.writerow([gold, size, *(f"{score:.{_DECIMALS}f}" for score in row)])
+    columns = zip(trace.gold.tolist(), trace.text_bytes.tolist(), scores.tolist(), strict=True)
+    rows = ([gold, size, *(f"{score:.{_DECIMALS}f}" for score in row)] for gold, size, row in columns)
+    write_trace(path, header, _columns(trace.tiers, trace.labels), rows)
 
 
 def _columns(tiers: tuple[TraceTier, ...], labels: tuple[str, ...]) -> list[str]:
@@ -141,42 +124,14 @@ def load_label_trace(path: str | Path) -> LabelTrace:
     Raises:
         ConfigurationError: there is no such file, or it is not such a trace; the message names the line.
     """
-    file = existing_file(path)
-    at = [0]
-
-    def counted(source: IO[str]) -> Iterator[str]:
-        for line in lines(source, file):
-            at[0] += 1
-            yield line
-
-    with readable(file, lambda: at[0]), open_text(file) as source:
-        try:
-            return _read(counted(source))
-        except (KeyError, TypeError, ValueError, csv.Error) as broken:
-            if isinstance(broken, (ConfigurationError, UnicodeDecodeError)):
-                raise
-            raise ConfigurationError(
-                f"{file}, line {at[0]}: this is no trace of label scores ({_reason(broken)}). "
-                "Make one with `disco measure ladder`."
-            ) from broken
+    return read_trace(path, _FORMAT, _read, what="label scores", command="disco measure ladder")
 
 
-def _reason(broken: Exception) -> str:
-    if isinstance(broken, KeyError):
-        return f"{broken.args[0]!r} is missing in the header"
-    return "the header is not as expected" if isinstance(broken, TypeError) else str(broken).rstrip(".")
-
-
-def _read(source: Iterator[str]) -> LabelTrace:
-    header = json.loads(next(source, "null"))
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise ValueError("the first line is not its header")
+def _read(header: Mapping[str, Any], rows: Iterator[list[str]]) -> LabelTrace:
     labels = tuple(str(label) for label in header["labels"])
     tiers = tuple(TraceTier(**tier) for tier in header["tiers"])
     columns = _columns(tiers, labels)
-    rows = csv.reader(source)
-    if next(rows, None) != columns:
-        raise ValueError(f"the second line does not name these columns: {', '.join(columns)}")
+    check_columns(rows, columns)
     numbers: list[list[float]] = []
     for row in rows:
         if len(row) != len(columns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disco.judging import expected_cost
+from disco.judging import beta_for, expected_cost
 
 __all__ = ["break_even", "bytes_ratio", "end_shares"]
 
@@ -33,13 +33,4 @@ def break_even(costs: Sequence[float]) -> float | None:
     top = costs[-1]
     if expected_cost(0.0, costs) >= top:
         return None
-    low, high = 0.0, 1.0
-    if expected_cost(high, costs) <= top:
-        return 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        if expected_cost(middle, costs) < top:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    return 1.0 if expected_cost(1.0, costs) <= top else beta_for(top, costs)
