@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from session.plays import FAST, REQUEST, Run, check, record_of, run_session, session_of
 from situations import profiles_of_one
 
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.judging import Verdict
@@ -161,6 +161,13 @@ def test_a_tier_that_cannot_be_in_time_is_not_asked():
     assert (run.text, outcomes(run), len(run.session.attempts)) == (written(LOW), ["stood"], 1)
 
 
+def test_no_tier_is_expected_to_write_more_than_the_request_allows():
+    """At the mean length of 150 tokens it would need 3 s; it may write 20."""
+    profiles = {"device": replace(LOW, answer_tokens=9), "cloud": replace(HIGH, decode_tps=50.0)}
+    run = ladder(profiles, {"device": Doubting(UP)}, timeouts=Timeouts(total_s=3.0), max_tokens=20)
+    assert outcomes(run) == ["handed_up"]
+
+
 @STREAMS
 def test_at_the_deadline_the_answer_that_stands_is_delivered(streams):
     silent = replace(HIGH, ttft_s=50.0)  # and believed to be quick
@@ -207,6 +214,21 @@ def test_an_answer_that_the_reader_has_whole_stands():
     run = ladder({"device": lower, "cloud": HIGH}, {"device": Doubting(UP)}, "guard")
     check(run)
     assert (run.text, outcomes(run), len(run.session.attempts)) == (lower.answer, ["stood"], 1)
+
+
+def test_a_tier_that_begins_anew_is_shown_by_its_own_sentences():
+    """What the failed tier had written, which no reader has seen, does not count."""
+    profiles = {name: replace(FAST, continues=False) for name in NAMES[:3]}
+    cascade = Cascade(tuple((name,) for name in profiles), "guard")
+    judges = Judges({name: Doubting(KEEP, trusts_from=3) for name in NAMES[:2]})
+    plan = Plan((Start("device"),), NAMES[1:3], cascade=cascade)
+    session = session_of(profiles, plan, judge=judges, pace=Pace(tps=20.0))
+    session.start(0.0)
+    session.deltas(0, [Delta("It"), Delta(" is")], 0.1)
+    session.failed(0, simulated_failure(FailureKind.SERVER), 0.2)
+    session.deltas(1, [Delta(word) for word in ("One", " is", " sure.", " Two", " is", " not")], 0.3)
+    playback = session.transcript.playback
+    assert (session.transcript.written[: playback.gate], playback.banking) == ("One is sure.", True)
 
 
 def test_a_doubt_before_anything_is_shown_begins_the_answer_again():

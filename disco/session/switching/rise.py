@@ -71,9 +71,6 @@ class RiseControl:
         self._cuts: list[int] = []  # ends of sentences before it, where a higher tier may go on
         self._behind_gate = ""  # the text behind it
         self._holds = parts.config.streams and cascade.display != "revise"  # text until it is judged
-        if self._holds:
-            # Text leaves no faster than it is read, so that as much of it as possible can still be replaced.
-            self._transcript.playback.gate, self._transcript.playback.banking = 0, True
 
     # ------------------------------------------------------------------ judging
 
@@ -86,6 +83,8 @@ class RiseControl:
             self._judges[number] = self._judge.of(state.candidate.name) if judged else None
             if self._judges[number] is None:
                 self._lift()
+            else:
+                self._withhold()
         judge = self._judges[number]
         return deltas if judge is None else judge.read(deltas)
 
@@ -103,7 +102,7 @@ class RiseControl:
         verdict = judge.check()
         if verdict is not None:
             self._decide(state, judge, verdict, None, now, out)
-        elif self._cascade.display == "guard" and self._config.streams:
+        elif self._holds and self._cascade.display == "guard":
             self._behind_gate += "".join([d.text for d in deltas])
             if judge.trusts:
                 self._show_sentences()
@@ -154,6 +153,13 @@ class RiseControl:
 
     # ------------------------------------------------------------------ what the reader sees
 
+    def _withhold(self) -> None:
+        """Show nothing of an answer that a judged attempt begins, until its judge lets it."""
+        self._gate, self._behind_gate, self._cuts = 0, "", []
+        if self._holds:
+            # Text leaves no faster than it is read, so that as much of it as possible can still be replaced.
+            self._transcript.playback.gate, self._transcript.playback.banking = 0, True
+
     def _show_sentences(self) -> None:
         """Let the reader have the complete sentences before the gate."""
         text = self._behind_gate
@@ -168,7 +174,6 @@ class RiseControl:
 
     def _lift(self) -> None:
         """Let the reader have everything from now on."""
-        self._behind_gate = ""
         if self._holds:
             self._holds = False
             self._transcript.playback.gate, self._transcript.playback.banking = None, False
@@ -190,10 +195,7 @@ class RiseControl:
         self._overruled.add(state.candidate.name)
         if ended is not None:
             self._attempts.leave(state, AttemptOutcome.FINISHED, now)
-        self._gate, self._behind_gate, self._cuts = cut, "", [cut]
         aside = Aside([], ()) if revises else transcript.set_aside(cut)
-        if self._holds:
-            transcript.playback.gate = cut
         self.standing = Standing(state, cut, aside, judgement, ended, revises)
         self._open(target, now, out)
         return True
@@ -220,7 +222,8 @@ class RiseControl:
         until = self._attempts.deadlines.total_at
         if until == inf:
             return True
-        rest_s = self._lengths.expected_remaining(0) / candidate.decode_tps
+        lengths = self._lengths.capped(self._config.max_tokens)
+        rest_s = lengths.expected_remaining(0) / candidate.decode_tps
         return now + candidate.time_to_first_token_s(self._config.prompt_tokens) + rest_s <= until
 
     def _open(self, target: Candidate, now: float, out: list[Effect], prefix: Prefix | None = None) -> None:
