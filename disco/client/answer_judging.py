@@ -47,26 +47,29 @@ class RequestJudge:
     ) -> None:
         self._book, self._settings, self._models = book, settings, models
         self._leaves_early = leaves_early
-        self._standard = Standard(task, beta, settings.rule)
-        self._classes = classes
+        self._task, self._beta, self._classes = task, beta, classes
 
     def of(self, endpoint: str) -> ClassJudge | SequenceJudge:
         """Return the judge of an attempt on that endpoint."""
         settings = self._settings
         # With the endpoint's name: two tiers may run the same model, and each sees other requests.
         model = f"{endpoint}/{self._models.get(endpoint, '')}"
-        standard = replace(self._standard, model=model)
         if self._classes:
-            key = HistoryKey(standard.task, model, "class")
+            key = HistoryKey(self._task, model, "class")
             history = self._book.history(key, settings.window)
             prior = self._book.prior(key, self._classes, settings.window)
-            return ClassJudge(standard, self._classes, history, prior)
+            return ClassJudge(Standard(key, self._beta, settings.rule), self._classes, history, prior)
         kind: SequenceConfidence = (
             DEFAULT_SEQUENCE_CONFIDENCE if settings.confidence == "auto" else settings.confidence
         )
-        exits = self._book.exits(HistoryKey(standard.task, model, kind), kind, settings.window)
+        is_lowest = kind == "mean" and settings.rule == "exact"
+        key = HistoryKey(self._task, model, "lowest_mean" if is_lowest else kind)
+        exits = self._book.exits(key, kind, settings.window)
         return SequenceJudge(
-            standard, exits, trusts_from=settings.guard_tokens, leaves_early=self._leaves_early
+            Standard(key, self._beta, settings.rule),
+            exits,
+            trusts_from=settings.guard_tokens,
+            leaves_early=self._leaves_early,
         )
 
 

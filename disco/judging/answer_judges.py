@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from disco.events import Delta, DeltaKind
 from disco.judging.confidence import RunningConfidence, best_label, class_confidence
 from disco.judging.early_exit import ExitHistory
+from disco.judging.history_store import HistoryKey
 from disco.judging.label_prior import LabelPrior
 from disco.judging.score_history import ScoreHistory
 from disco.judging.threshold_rules import Rule, Verdict, judge
@@ -23,22 +24,18 @@ class Standard:
     """By what an answer is judged.
 
     Attributes:
-        task: the task whose answers are compared; any short name.
+        key: with whose scores the answer's is compared.
         beta: the share of answers to hand up.
         rule: see `threshold_rules.Rule`.
-        seed: of the exact rule's tie breaker.
-        model: whose answers are compared; see `HistoryKey`.
     """
 
-    task: str
+    key: HistoryKey
     beta: float
     rule: Rule = "exact"
-    seed: int = 0
-    model: str = ""
 
     def verdict(self, score: float, history: ScoreHistory) -> Verdict:
         """Judge a score and add it to its history."""
-        return judge(score, history, self.beta, rule=self.rule, seed=self.seed)
+        return judge(score, history, self.beta, rule=self.rule, seed=self.key.seed)
 
 
 class SequenceJudge:
@@ -47,8 +44,7 @@ class SequenceJudge:
     Under the rule "paper" the answer is judged once, when it is complete; else as its `ExitHistory` says. Mutable.
 
     Attributes:
-        task, model: see `Standard`.
-        kind: how the log probabilities become a score, as in the `HistoryKey`.
+        task, model, kind: see `HistoryKey`.
         confidence: of the text so far.
     """
 
@@ -63,12 +59,12 @@ class SequenceJudge:
             trusts_from: how many tokens are judged before any of them may be shown.
             leaves_early: whether the answer may be handed up before it is complete.
         """
-        self.task, self.model, self.kind = standard.task, standard.model, history.kind
+        self.task, self.model, self.kind = standard.key
         self._standard, self._history, self._trusts_from = standard, history, trusts_from
         self._watch = None
         self.confidence = RunningConfidence()
         if standard.rule == "exact":
-            self._watch = history.watch(standard.beta, seed=standard.seed, leaves_early=leaves_early)
+            self._watch = history.watch(standard.beta, seed=standard.key.seed, leaves_early=leaves_early)
             self.confidence = self._watch.confidence
         self._verdict: Verdict | None = None  # before the end
         self._is_known = True
@@ -117,18 +113,17 @@ class ClassJudge:
     another one than the model's most probable text. An answer without label scores is not judged and not changed.
 
     Attributes:
-        task, model: see `Standard`.
-        kind: "class".
+        task, model, kind: see `HistoryKey`.
         trusts: always False: nothing of a class is shown before it is judged.
         is_blind: always False: only the end shows that no scores came.
     """
 
-    kind, trusts, is_blind = "class", False, False
+    trusts, is_blind = False, False
 
     def __init__(
         self, standard: Standard, classes: Sequence[str], history: ScoreHistory, prior: LabelPrior
     ) -> None:
-        self.task, self.model = standard.task, standard.model
+        self.task, self.model, self.kind = standard.key
         self._standard, self._classes = standard, classes
         self._history, self._prior = history, prior
         self._score: float | None = None

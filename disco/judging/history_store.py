@@ -8,6 +8,7 @@ import math
 import os
 import tempfile
 import threading
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,21 @@ class HistoryKey(NamedTuple):
     Attributes:
         task: name of the task, as the application gave it.
         model: name of the endpoint and of its model.
-        kind: how the scores were made: "class" or a `SequenceConfidence`.
+        kind: how the scores were made: "class" or a `SequenceConfidence`; "lowest_mean" for the lowest "mean" at any
+            checkpoint, which the rule "exact" compares (`early_exit`).
     """
 
     task: str
     model: str
     kind: str
+
+    @property
+    def seed(self) -> int:
+        """Seed of the exact rule's tie breaker.
+
+        Histories differ in it, so that over many histories a share beta of the first answers goes up, too.
+        """
+        return zlib.crc32("\0".join(self).encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class AttemptJudge(Protocol):
     Attributes:
         task: the task whose answers it compares.
         model: the model whose answers it compares; see `disco.judging.HistoryKey`.
-        kind: how it scores: "class", or a `disco.judging.SequenceConfidence`.
+        kind: how it scores; see `disco.judging.HistoryKey`.
         trusts: whether the text so far may be shown.
         is_blind: the answer cannot be judged any more, because a part of it came without a score.
     """

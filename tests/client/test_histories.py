@@ -8,7 +8,9 @@ import pytest
 from defects.asking import client, create, device
 
 from disco import AsyncDisco, ConfigurationError, Disco
-from disco.judging import FileStore, HistoryKey
+from disco.client.answer_judging import RequestJudge
+from disco.dispatch.presets import CascadeSection
+from disco.judging import FileStore, HistoryKey, JudgeBook
 
 pytestmark = pytest.mark.anyio
 
@@ -72,3 +74,15 @@ def test_what_is_no_store_is_refused(tmp_path):
         for kind in (AsyncDisco, Disco):
             with pytest.raises(ConfigurationError, match=message):
                 kind(api_key="k", histories=wrong)
+
+
+def test_rules_that_score_an_answer_differently_have_a_history_each():
+    """Under "exact" the score by "mean" is the lowest so far at a checkpoint; the paper's is that of the whole."""
+    book, kinds = JudgeBook(), []
+    for confidence in ("mean", "sum"):
+        for rule in ("exact", "paper"):
+            settings = CascadeSection(rule=rule, confidence=confidence)
+            judge = RequestJudge(book, settings, "triage", 0.3, (), {}, leaves_early=False).of("device")
+            kinds.append(judge.kind)
+    assert kinds == ["lowest_mean", "mean", "sum", "sum"]
+    assert {key.kind for key in book._histories} == set(kinds)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
 from disco.events import Delta, DeltaKind
-from disco.judging import ClassJudge, ExitHistory, LabelPrior, ScoreHistory, SequenceJudge, Standard
+from disco.judging import (
+    ClassJudge,
+    ExitHistory,
+    HistoryKey,
+    LabelPrior,
+    ScoreHistory,
+    SequenceJudge,
+    Standard,
+)
 
-HALF = Standard("triage", 0.5, "paper")
+KEY = HistoryKey("triage", "device/small", "weakest")
+HALF = Standard(KEY, 0.5, "paper")
 
 
 def text(*logp: float) -> Delta:
@@ -66,7 +76,7 @@ def test_a_class_without_scores_is_not_judged():
 @pytest.mark.parametrize("leaves_early", [True, False])
 def test_an_answer_in_doubt_is_handed_up_where_the_doubt_comes(leaves_early):
     history = ExitHistory("weakest", scores=ScoreHistory(100, [n / 100 for n in range(100)]))
-    judge = SequenceJudge(Standard("triage", 0.5), history, trusts_from=3, leaves_early=leaves_early)
+    judge = SequenceJudge(Standard(KEY, 0.5), history, trusts_from=3, leaves_early=leaves_early)
     judge.read([text(-0.1), text(-0.1)])
     assert (judge.trusts, judge.check()) == (False, None)
     judge.read([text(-9.0), text(-0.1)])
@@ -76,3 +86,16 @@ def test_an_answer_in_doubt_is_handed_up_where_the_doubt_comes(leaves_early):
     assert verdict.rises
     assert verdict.score == pytest.approx(math.exp(-9.0))
     assert len(history.scores) == 100
+
+
+def test_the_first_answers_of_many_histories_go_up_in_the_share_asked_for():
+    """Ties are broken by the history's own numbers. By the same ones, second answers would rise in every other task."""
+    tasks, answers, beta = 600, 4, 0.3
+    draw, rises = random.Random(11), [0] * answers
+    for number in range(tasks):
+        history = ScoreHistory(10)
+        standard = Standard(HistoryKey(f"task{number}", "device/small", "weakest"), beta)
+        for place in range(answers):
+            rises[place] += standard.verdict(draw.random(), history).rises
+    sigma = math.sqrt(beta * (1 - beta) / tasks)
+    assert max(abs(count / tasks - beta) for count in rises) < 4 * sigma, rises

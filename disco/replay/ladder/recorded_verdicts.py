@@ -163,7 +163,7 @@ def _replayed(key: HistoryKey, ours: list[RecordedVerdict], kept: StoredHistory 
         elif position == 0 or verdict.number != history.seen:
             history = ScoreHistory(verdict.window, seen=verdict.number)
         is_known = len(history) == verdict.history
-        again = judge(verdict.score, history, verdict.beta, rule=verdict.rule)
+        again = judge(verdict.score, history, verdict.beta, rule=verdict.rule, seed=key.seed)
         unknown += not is_known
         identical += is_known and _is_same(again, verdict)
     different = len(in_order) - identical - unknown
@@ -196,7 +196,8 @@ def share_handed_up(verdicts: Sequence[RecordedVerdict], beta: float, rule: Rule
         rule: see `judge`.
     """
     history = ScoreHistory(max(verdict.window for verdict in verdicts))
-    rises = [judge(verdict.score, history, beta, rule=rule).rises for verdict in verdicts]
+    seed = verdicts[0].key.seed
+    rises = [judge(verdict.score, history, beta, rule=rule, seed=seed).rises for verdict in verdicts]
     return sum(rises) / len(rises)
 
 

@@ -20,7 +20,7 @@ from helpers.measuring import Columns, met, options
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.sampler import LogProbabilities
 from disco.events import Delta
-from disco.judging import RULES, ExitHistory, ScoreHistory, SequenceJudge, Standard, judge
+from disco.judging import RULES, ExitHistory, HistoryKey, ScoreHistory, SequenceJudge, Standard, judge
 from disco.request import Request
 
 PER_TOKEN_US, PER_VERDICT_US = 100.0, 20.0
@@ -48,7 +48,7 @@ async def per_token_us(rounds: int, tokens: int = 500) -> tuple[float, float]:
             probability.append((time.perf_counter() - begin) / tokens * 1e6)
             # A threshold that no token falls below: the judge reads to the end.
             history = ExitHistory("sum", scores=ScoreHistory(1_000, [1e-9] * 1_000))
-            judged = SequenceJudge(Standard("bench", 0.3), history)
+            judged = SequenceJudge(Standard(HistoryKey("bench", "m", "sum"), 0.3), history)
             batches = [[Delta("word", logp=(value,))] for value in values]
             begin = time.perf_counter()
             for batch in batches:
