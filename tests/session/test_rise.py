@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from session.plays import FAST, REQUEST, Run, check, record_of, run_session, session_of
 from situations import profiles_of_one
 
-from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile, simulated_failure
+from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.judging import Verdict
@@ -214,21 +214,6 @@ def test_an_answer_that_the_reader_has_whole_stands():
     run = ladder({"device": lower, "cloud": HIGH}, {"device": Doubting(UP)}, "guard")
     check(run)
     assert (run.text, outcomes(run), len(run.session.attempts)) == (lower.answer, ["stood"], 1)
-
-
-def test_a_tier_that_begins_anew_is_shown_by_its_own_sentences():
-    """What the failed tier had written, which no reader has seen, does not count."""
-    profiles = {name: replace(FAST, continues=False) for name in NAMES[:3]}
-    cascade = Cascade(tuple((name,) for name in profiles), "guard")
-    judges = Judges({name: Doubting(KEEP, trusts_from=3) for name in NAMES[:2]})
-    plan = Plan((Start("device"),), NAMES[1:3], cascade=cascade)
-    session = session_of(profiles, plan, judge=judges, pace=Pace(tps=20.0))
-    session.start(0.0)
-    session.deltas(0, [Delta("It"), Delta(" is")], 0.1)
-    session.failed(0, simulated_failure(FailureKind.SERVER), 0.2)
-    session.deltas(1, [Delta(word) for word in ("One", " is", " sure.", " Two", " is", " not")], 0.3)
-    playback = session.transcript.playback
-    assert (session.transcript.written[: playback.gate], playback.banking) == ("One is sure.", True)
 
 
 def test_a_doubt_before_anything_is_shown_begins_the_answer_again():

@@ -12,7 +12,7 @@ from math import inf
 from disco.events import Delta, Ended
 from disco.judging.threshold_rules import Verdict
 from disco.plan import Candidate
-from disco.playback import last_sentence_end
+from disco.playback import last_sentence_end, last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
 from disco.session.effects import Effect, Release
@@ -23,7 +23,7 @@ from disco.session.transcript import Aside
 
 __all__ = ["RiseControl"]
 
-_LONGEST_SENTENCE = 400  # characters; a longer one is shown word by word
+_LONGEST_SENTENCE = 400  # characters; of a longer one, all but the last word is shown
 
 
 @dataclass(slots=True)
@@ -82,7 +82,9 @@ class RiseControl:
             judged = bool(self._cascade.above(state.candidate.name)) and not state.prefix
             self._judges[number] = self._judge.of(state.candidate.name) if judged else None
             if self._judges[number] is None:
-                self._lift()
+                self._lift(
+                    banks=self._transcript.playback.banking
+                )  # as the switch to this attempt has set it
             else:
                 self._withhold()
         judge = self._judges[number]
@@ -165,18 +167,18 @@ class RiseControl:
         text = self._behind_gate
         end = last_sentence_end(text)
         if not end and len(text) > _LONGEST_SENTENCE:
-            end = text.rfind(" ")
+            end = last_word_start(text)
         if end > 0:
             self._gate += end
             self._cuts.append(self._gate)
             self._behind_gate = text[end:]
             self._transcript.playback.gate = self._gate
 
-    def _lift(self) -> None:
-        """Let the reader have everything from now on."""
+    def _lift(self, *, banks: bool = False) -> None:
+        """Let the reader have everything from now on; `banks`: no faster than it is read."""
         if self._holds:
             self._holds = False
-            self._transcript.playback.gate, self._transcript.playback.banking = None, False
+            self._transcript.playback.gate, self._transcript.playback.banking = None, banks
 
     # ------------------------------------------------------------------ handing up
 
@@ -290,7 +292,10 @@ class RiseControl:
             if migration.moving is not None:
                 migration.moving.outcome = "target_failed"
             else:  # the tier that failed had written
-                transcript.take_back(standing.cut)
+                if standing.cut:
+                    transcript.take_back(standing.cut)
+                else:
+                    transcript.begin_anew()
                 transcript.writer = standing.source
             self._open(target, now, out, prefix)
             return True
