@@ -92,7 +92,7 @@ class RunningConfidence:
             raise ValueError("An answer without tokens has no confidence: it is not judged.")
         if kind == "mean":
             # 1 / (1 + perplexity), written so that a huge perplexity does not overflow.
-            mean = math.exp(self.total / self.tokens)
+            mean = math.exp(min(0.0, self.total / self.tokens))  # some servers give values above 0
             return mean / (1.0 + mean)
         if kind == "sum":
             # Not P itself, which is 0 for any answer of more than about a thousand tokens.

@@ -26,7 +26,9 @@ scores. `judge` sees the same rank in both histories.
 An answer ends below the level: both ranks are below beta, as for an answer that leaves early.
 
 The claim does not cover answers that end while no answer may leave early, with a score not above that of an exit. The
-margin of 2 standard deviations in (a) makes them rare. `ExitHistory.unsettled` counts them.
+margin of 2 standard deviations in (a) makes them rare, for one beta or a beta that rises. After beta has fallen, past
+exits may lie above its quantile, so that more than beta go up until these have left the window: 0.33 instead of 0.30,
+where beta falls from 0.5 to 0.1 within 300 answers. `ExitHistory.unsettled` counts all of these answers.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from disco.judging import RunningConfidence, ScoreHistory, class_confidence, judge
+from disco.judging import SEQUENCE_CONFIDENCES, RunningConfidence, ScoreHistory, class_confidence, judge
 
 scores = st.floats(-1e6, 1e6, allow_nan=False)
 shares = st.floats(0.0, 1.0)
@@ -78,6 +78,11 @@ def test_running_confidence_is_that_of_the_whole(logp, cut):
     assert running.score("mean") == pytest.approx(1 / (1 + perplexity))
     assert running.score("sum") == pytest.approx(1 / (1 - sum(logp)))
     assert running.score("weakest") == pytest.approx(math.exp(min(logp)))
+
+
+@pytest.mark.parametrize("kind", SEQUENCE_CONFIDENCES)
+def test_log_probabilities_above_0_count_as_certain(kind):
+    assert RunningConfidence([1e6]).score(kind) == RunningConfidence([0.0]).score(kind)
 
 
 @given(st.lists(st.floats(-500, 500), min_size=2, max_size=8), st.floats(-500, 500))
