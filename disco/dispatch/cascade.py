@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disco.dispatch.arranging import Arrangement, BudgetClass
-from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
+from disco.dispatch.request_features import Features
 from disco.plan import Candidate, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
@@ -22,7 +22,7 @@ __all__ = ["CascadePolicy", "in_time", "tiers"]
 def in_time(candidate: Candidate, features: Features) -> bool:
     """Whether the endpoint is expected to complete an answer within the request's deadline; True without one.
 
-    The expected answer has `TYPICAL_ANSWER_TOKENS` tokens, or as many as the request allows where these are fewer.
+    How long the answer is expected to be: see `Features.expected_tokens`.
     """
     return features.deadline_s is None or _answer_s(candidate, features) <= features.deadline_s
 
@@ -79,6 +79,4 @@ class CascadePolicy:
 
 
 def _answer_s(candidate: Candidate, features: Features) -> float:
-    limit = features.max_tokens
-    tokens = TYPICAL_ANSWER_TOKENS if limit is None else min(limit, TYPICAL_ANSWER_TOKENS)
-    return candidate.answer_s(features.prompt_tokens, tokens)
+    return candidate.answer_s(features.prompt_tokens, features.expected_tokens)

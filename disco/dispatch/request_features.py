@@ -7,6 +7,7 @@ move a prompt across a threshold. The distributions that policies are fitted on 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,7 @@ class Features:
     Attributes:
         prompt_tokens: length of the prompt with its template, tokens; estimated.
         max_tokens: limit of the answer, tokens; None when the caller set none.
+        class_tokens: length of the longest class, tokens, estimated; None where the answer is no class.
         needs: the features that the endpoint must serve: "tools", "json_schema", "images", "audio",
             "logprobs", "n", "logit_bias", "reasoning". A feature that disco does not know (such as a content part of
             a new type) is listed under its own name, so that only an endpoint with unrestricted features gets it.
@@ -82,6 +84,13 @@ class Features:
     stream: bool = True
     may_migrate: bool = True
     deadline_s: float | None = None
+    class_tokens: int | None = None
+
+    @property
+    def expected_tokens(self) -> int:
+        """Expected length of the answer, tokens: that of the longest class, else a typical one; at most the limit."""
+        typical = self.class_tokens or TYPICAL_ANSWER_TOKENS
+        return typical if self.max_tokens is None else min(self.max_tokens, typical)
 
     @property
     def local_only(self) -> bool:
@@ -110,6 +119,7 @@ def features_of(
         stream=stream,
         may_migrate=not needs or needs.isdisjoint(_PINNED),
         deadline_s=request.timeouts.total_s,
+        class_tokens=math.ceil(max(map(estimate_tokens, request.classes))) if request.classes else None,
     )
 
 

@@ -44,6 +44,7 @@ def arranged(features: Features, *able: Candidate, budget_class: str = "standard
         ((), Features(9, deadline_s=4.0), "top", ("spare", "here", "home")),
         ((), Features(9, deadline_s=1.0), "top", ("here", "home", "spare")),  # the first to be done
         ((), Features(9, max_tokens=2, deadline_s=1.0), "here", ("home", "top", "spare")),
+        ((), Features(9, class_tokens=2, deadline_s=1.0), "here", ("home", "top", "spare")),
     ],
     ids=str,
 )
@@ -77,3 +78,9 @@ def test_the_deadline_is_the_requests_limit_on_the_whole_answer():
     request = Request([{"role": "user", "content": "Hello"}], model="m")
     assert features_of(request, stream=True).deadline_s == request.timeouts.total_s
     assert features_of(request.due_in(3.0), stream=True).deadline_s == 3.0
+
+
+def test_an_answer_with_classes_is_expected_to_be_as_long_as_the_longest():
+    request = Request([], "m", classes=("no", "certainly not"))
+    assert features_of(request, stream=True).expected_tokens == 4
+    assert features_of(replace(request, classes=()), stream=True).expected_tokens == 256

@@ -161,11 +161,16 @@ def test_a_tier_that_cannot_be_in_time_is_not_asked():
     assert (run.text, outcomes(run), len(run.session.attempts)) == (written(LOW), ["stood"], 1)
 
 
-def test_no_tier_is_expected_to_write_more_than_the_request_allows():
-    """At the mean length of 150 tokens it would need 3 s; it may write 20."""
+@pytest.mark.parametrize(
+    ("kind", "max_tokens", "outcome"),
+    [("sum", None, "stood"), ("sum", 20, "handed_up"), ("class", None, "handed_up")],
+)
+def test_no_tier_is_expected_to_write_more_than_the_request_allows(kind, max_tokens, outcome):
+    """At the mean length of 150 tokens it would need 3 s; it may write 20, or a class."""
     profiles = {"device": replace(LOW, answer_tokens=9), "cloud": replace(HIGH, decode_tps=50.0)}
-    run = ladder(profiles, {"device": Doubting(UP)}, timeouts=Timeouts(total_s=3.0), max_tokens=20)
-    assert outcomes(run) == ["handed_up"]
+    judge = Doubting(UP, kind=kind)
+    run = ladder(profiles, {"device": judge}, timeouts=Timeouts(total_s=3.0), max_tokens=max_tokens)
+    assert outcomes(run) == [outcome]
 
 
 @STREAMS

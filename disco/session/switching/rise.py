@@ -224,9 +224,10 @@ class RiseControl:
         until = self._attempts.deadlines.total_at
         if until == inf:
             return True
-        lengths = self._lengths.capped(self._config.max_tokens)
-        rest_s = lengths.expected_remaining(0) / candidate.decode_tps
-        return now + candidate.time_to_first_token_s(self._config.prompt_tokens) + rest_s <= until
+        judged, lengths = self.judgements[-1], self._lengths.capped(self._config.max_tokens)
+        tokens = judged.tokens if judged.kind == "class" else lengths.expected_remaining(0)
+        first_s = candidate.time_to_first_token_s(self._config.prompt_tokens)
+        return now + first_s + tokens / candidate.decode_tps <= until
 
     def _open(self, target: Candidate, now: float, out: list[Effect], prefix: Prefix | None = None) -> None:
         """Start an attempt on a higher tier; the text that stands is put aside until that attempt writes."""
