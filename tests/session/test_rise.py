@@ -17,7 +17,7 @@ from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.judging import Verdict
 from disco.plan import Cascade, Plan, Start
-from disco.playback import Pace
+from disco.playback import Pace, last_sentence_end
 from disco.request import Timeouts
 from disco.session.effects import StartAttempt
 
@@ -322,7 +322,15 @@ def test_nothing_is_replaced_where_no_higher_tier_answers(fault):
 
 
 def test_what_a_limit_has_cut_short_is_not_judged():
-    run = ladder({"device": replace(LOW, answer_tokens=40), "cloud": HIGH}, {"device": Doubting(None)})
+    short = replace(LOW, context_tokens=30)  # of which the prompt takes 20
+    run = ladder({"device": short, "cloud": HIGH}, {"device": Doubting(UP)})
+    check(run)
+    assert [(j.outcome, j.why) for j in run.session.rise.judgements] == [("not_judged", "cut_short")]
+    assert (run.text, run.finished) == (written(short), "length")
+
+
+def test_what_the_judge_has_no_score_for_stays():
+    run = ladder({"device": LOW, "cloud": HIGH}, {"device": Doubting(None)})
     check(run)
     assert [(j.outcome, j.why) for j in run.session.rise.judgements] == [("not_judged", "no_score")]
     assert run.text == written(LOW)
@@ -372,6 +380,9 @@ def test_whatever_the_judges_say_every_token_comes_once_and_is_charged(situation
     run = ladder(**situation)
     check(run)
     session = run.session
+    for attempt in session.attempts:
+        if attempt.role == "rise" and attempt.prefix:
+            assert last_sentence_end(attempt.prefix.text + " ") == len(attempt.prefix.text)
     assert session.transcript.playback.gate is None or run.finished == "cancelled"
     if run.finished not in (None, "cancelled"):
         assert session.transcript.text == session.transcript.written
