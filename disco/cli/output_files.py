@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ STANDARD_OUTPUT = "-"
 # Options that name files to read. A value that is not a file (a shipped profile's name, say) is ignored.
 INPUTS = (
     *("trace", "lengths", "device", "server", "local", "preset", "key_file", "train", "test", "exclude"),
-    "histories",
+    *("texts", "model", "histories"),
 )
 
 
@@ -34,6 +35,12 @@ def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) ->
     for option, path in files.items():
         if not path.absolute().parent.is_dir():
             raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
+        if path.is_dir():
+            raise ConfigurationError(f"{option} {path}: this is a folder. Name a file in it.")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise ConfigurationError(
+                f"{option} {path}: there is no permission to write it. Name another file."
+            )
         for read in _inputs(arguments):
             if _same(path, read):
                 raise ConfigurationError(

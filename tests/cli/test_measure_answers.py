@@ -59,7 +59,15 @@ def test_answers_are_compared_as_squad_does(answer, gold, f1, recall, exact):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("{", "is not JSON"), ('{"data": [{}]}', "format of SQuAD"), ('{"data": []}', "no question")],
+    [
+        ("{", "is not JSON"),
+        ('{"data": [{}]}', "format of SQuAD"),
+        ('{"data": []}', "no question"),
+        (
+            '{"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q", "answers": [{"text": null}]}]}]}]}',
+            "format of SQuAD",
+        ),
+    ],
 )
 def test_other_files_are_refused(tmp_path, capsys, content, says):
     path = tmp_path / "q.json"
@@ -68,6 +76,27 @@ def test_other_files_are_refused(tmp_path, capsys, content, says):
     error = capsys.readouterr().err
     assert says in error
     assert str(path) in error
+
+
+def test_the_questions_are_not_overwritten_and_a_wrong_model_leaves_nothing(texts, tmp_path, capsys):
+    before = texts.read_bytes()
+    assert main(["measure", "answers", "--texts", str(texts), "--out", str(texts)]) == 2
+    assert "would overwrite" in capsys.readouterr().err
+    assert main(["measure", "answers", "--texts", str(texts), "--out", str(tmp_path)]) == 2
+    assert "this is a folder" in capsys.readouterr().err
+    out = str(tmp_path / "t.csv")
+    assert main(["measure", "answers", "--texts", str(texts), "--out", out, "--model", "none.gguf"]) == 2
+    assert "no model file none.gguf" in capsys.readouterr().err
+    assert texts.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [texts]
+
+
+@pytest.mark.real
+def test_a_question_that_does_not_fit_the_model_is_an_error_in_words(texts, tmp_path, capsys):
+    pytest.importorskip("llama_cpp")
+    texts.write_text(texts.read_text().replace("The mill", "The mill " * 9_000))
+    assert main(["measure", "answers", "--texts", str(texts), "--out", str(tmp_path / "t.csv")]) == 2
+    assert "context" in capsys.readouterr().err
 
 
 @pytest.mark.real

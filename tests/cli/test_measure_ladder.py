@@ -49,6 +49,12 @@ def test_both_forms_of_texts_are_read(tmp_path):
     assert len(read_texts(packed, labels=2)) == 6
     (tmp_path / "old.txt").write_bytes("1 café\n".encode("cp1252"))
     assert read_texts(tmp_path / "old.txt", labels=2, encoding="cp1252") == [LabelledText(1, "café")]
+    with pytest.raises(ConfigurationError, match="is not UTF-8 text"):
+        read_texts(tmp_path / "old.txt", labels=2)
+    with pytest.raises(ConfigurationError, match="is not utf-16 text"):
+        read_texts(tmp_path / "old.txt", labels=2, encoding="utf-16")
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf1 good\n")  # with the mark that some editors write
+    assert read_texts(tmp_path / "marked.txt", labels=2) == [LabelledText(1, "good")]
     spaced = LabelledText(1, texts[0].text.upper().replace(" ,", ","))
     assert list(without([spaced, LabelledText(0, "new")], texts)) == [LabelledText(0, "new")]
 
@@ -119,8 +125,18 @@ def test_an_unfinished_measurement_goes_on_and_is_not_mixed_with_another(tmp_pat
         second.add(scores[0])
     with Unfinished(path, {"model": "a"}) as third:
         assert third.rows == [*scores, scores[0]]
-    with pytest.raises(ConfigurationError, match="other settings"):
+    for found in (path.read_bytes(), b"\xff\xfe, of another program"):
+        path.write_bytes(found)
+        with pytest.raises(ConfigurationError, match="other settings"):
+            Unfinished(path, {"model": "b"})
+        assert path.read_bytes() == found
+    path.write_text('{"model": "b"}\n[1,\n')
+    with pytest.raises(ConfigurationError, match="damaged"):
         Unfinished(path, {"model": "b"})
+    path.unlink()
+    with Unfinished(path, {"model": "a"}):
+        assert path.exists()
+    assert not path.exists()  # without rows it would only be in the way of another model
 
 
 @pytest.mark.parametrize(
@@ -132,6 +148,7 @@ def test_an_unfinished_measurement_goes_on_and_is_not_mixed_with_another(tmp_pat
         (("--last-words", "-1"), "--last-words"),
         (("--seed", "-1"), "--seed"),
         (("--test-encoding", "utf-99"), "--test-encoding 'utf-99'"),
+        (("--test-encoding", "rot13"), "--test-encoding 'rot13'"),
         (("--train", "none.txt"), "no file none.txt"),
     ],
 )
@@ -156,7 +173,9 @@ def test_an_option_without_a_meaning_is_refused_by_name(tmp_path, capsys, option
 def test_the_command_makes_a_trace_of_numbers_and_resumes(tmp_path, capsys, monkeypatch):
     train, test = (
         written(tmp_path / "train.txt", made_texts(320)),
-        written(tmp_path / "test.txt", made_texts(9, 1)),
+        written(
+            tmp_path / "test.txt", [*made_texts(8, 1), made_texts(1)[0]]
+        ),  # the last one is also in train
     )
     out = tmp_path / "trace.csv"
     command = ["measure", "ladder", "--train", train, "--test", test, "--examples", "2", "--out", str(out)]
@@ -184,6 +203,8 @@ def test_the_command_makes_a_trace_of_numbers_and_resumes(tmp_path, capsys, monk
     assert trace.tiers[2].flops > 1e9 > trace.tiers[1].flops > 0
     assert not any(word in out.read_text() for pair in WORDS for word in pair)
     assert not list(tmp_path.glob("*.part"))
-    assert "9 texts" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "9 texts" in said.out
+    assert "texts to score are also training texts" in said.err
     assert main([*command[:-1], test]) == 2
     assert "would overwrite" in capsys.readouterr().err

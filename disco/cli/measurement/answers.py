@@ -21,7 +21,7 @@ from disco.cli.measurement.squad_questions import (
 from disco.cli.measurement.unfinished import Unfinished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
-from disco.errors import ConfigurationError
+from disco.errors import ConfigurationError, EndpointFailure
 from disco.events import Ended, Usage
 from disco.replay.ladder.answer_trace import AnswerRow, AnswerTrace, save_answer_trace
 from disco.request import Request
@@ -105,17 +105,21 @@ async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: 
 
 
 async def _row(endpoint: LlamaCppEndpoint, question: Question, tokens: int) -> AnswerRow:
+    """Return the row of one question. Raises OpenAIError: the model failed, or the prompt does not fit its context."""
     asked = f"Text: {question.paragraph}\n\nQuestion: {question.question}"
     request = Request(_messages(asked), "local", {**_PARAMS, "max_tokens": tokens})
     answer, logp, finish, usage = "", list[float](), "", Usage()
-    async with endpoint.open(request, wants=frozenset({"logp"})) as attempt:
-        async for event in attempt:
-            if isinstance(event, list):
-                for delta in event:
-                    answer += delta.text
-                    logp += delta.logp or ()
-            elif isinstance(event, Ended):
-                finish, usage = event.finish_reason, event.usage or attempt.usage
+    try:
+        async with endpoint.open(request, wants=frozenset({"logp"})) as attempt:
+            async for event in attempt:
+                if isinstance(event, list):
+                    for delta in event:
+                        answer += delta.text
+                        logp += delta.logp or ()
+                elif isinstance(event, Ended):
+                    finish, usage = event.finish_reason, event.usage or attempt.usage
+    except EndpointFailure as failure:
+        raise failure.error from failure
     return AnswerRow(
         paragraph=question.paragraph_number,
         text_bytes=len(asked.encode()),

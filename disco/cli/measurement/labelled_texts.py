@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -52,8 +53,11 @@ def read_texts(
         )
     texts: list[LabelledText] = []
     number = 0
-    with readable(file, lambda: number), open_text(file) as source:
-        source.reconfigure(encoding="utf-8" if is_json else encoding)  # type: ignore[attr-defined]
+    is_utf8 = is_json or codecs.lookup(encoding).name == "utf-8"
+    named = "UTF-8" if is_utf8 else encoding
+    with readable(file, lambda: number, encoding=named), open_text(file) as source:
+        if not is_utf8:
+            source.reconfigure(encoding=encoding)  # type: ignore[attr-defined]
         for number, line in enumerate(lines(source, file), start=1):
             if not line.strip():
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import datetime
 import shlex
 import sys
@@ -20,14 +19,11 @@ from disco.cli.measurement.ladder_measurement import FEW_TEXTS, model_tier, word
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError
-from disco.replay.ladder.label_ladder import LabelLadder
+from disco.replay.ladder.label_ladder import PRIOR_WINDOW, LabelLadder
 from disco.replay.ladder.label_trace import LabelTrace, save_label_trace
 from disco.replay.ladder.ladder_statistics import wilson
 
 __all__ = ["run_ladder"]
-
-PRIOR_WINDOW = 1_000
-"""Answers that a label prior is the mean of, as in a live run."""
 
 _REPORT_EVERY_S = 10.0
 _FILES = ("train", "test", "exclude", "model")
@@ -39,7 +35,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     check_output(arguments, out=out)
     _check(arguments)
-    labels = tuple(arguments.labels.split(","))
+    labels = _labels(arguments)
     train, every = _texts(arguments, len(labels))
     texts = every[: arguments.limit]
     notes = _notes(arguments, len(train))
@@ -64,6 +60,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
                 every,
                 limit=len(texts),
                 unfinished=out.with_name(f"{out.name}.part"),
+                model=arguments.model,
                 answer_bytes=answer_bytes,
                 progress=_progress(device.profile_name),
             )
@@ -94,8 +91,8 @@ def _check(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: the message names the option.
     """
-    labels = arguments.labels.split(",")
-    if len(labels) < 2 or len(set(labels)) < len(labels) or not all(label.strip() for label in labels):
+    labels = _labels(arguments)
+    if len(labels) < 2 or len(set(labels)) < len(labels) or not all(labels):
         raise ConfigurationError(
             f"--labels names two labels or more, all different, not {arguments.labels!r}"
         )
@@ -113,11 +110,15 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.seed < 0:
         raise ConfigurationError(f"--seed must be 0 or more, not {arguments.seed}")
     try:
-        codecs.lookup(arguments.test_encoding)
-    except LookupError:
+        "".encode(arguments.test_encoding)  # unlike codecs.lookup, this refuses codecs that are not of text
+    except (LookupError, ValueError):
         raise ConfigurationError(
             f"--test-encoding {arguments.test_encoding!r} is not known; write utf-8, latin-1 or cp1252, for instance"
         ) from None
+
+
+def _labels(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(label.strip() for label in arguments.labels.split(","))
 
 
 def _texts(arguments: argparse.Namespace, labels: int) -> tuple[list[LabelledText], list[LabelledText]]:
@@ -139,6 +140,13 @@ def _texts(arguments: argparse.Namespace, labels: int) -> tuple[list[LabelledTex
             raise ConfigurationError(
                 f"{arguments.train} has fewer than {rounds} texts of the label {label}; lower --examples or --labels."
             )
+    known = len(texts) - sum(1 for _ in without(texts, train))
+    if known:
+        print(
+            f"disco: {known:,} of the {len(texts):,} texts to score are also training texts, so that the tiers look "
+            "better than they are; --exclude leaves out the texts of a file",
+            file=sys.stderr,
+        )
     draw = np.random.default_rng(arguments.seed)
     train = [train[place] for place in draw.permutation(len(train))]
     texts = [texts[place] for place in draw.permutation(len(texts))]

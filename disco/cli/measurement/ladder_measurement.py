@@ -83,6 +83,7 @@ async def model_tier(
     *,
     limit: int,
     unfinished: Path,
+    model: str,
     answer_bytes: float,
     progress: Callable[[int, int], None],
 ) -> TierScores:
@@ -94,6 +95,7 @@ async def model_tier(
         texts: all texts.
         limit: how many of them to score, from the first; may be raised to continue a measurement.
         unfinished: the file for the scores so far.
+        model: the name or file that `device` was made from; two files may have one name.
         answer_bytes: mean length of an answer.
         progress: called with the texts done and their total.
 
@@ -102,7 +104,7 @@ async def model_tier(
         OpenAIError: the model failed.
     """
     await device.warm_up()
-    with Unfinished(unfinished, _settings(device, prompt, texts)) as so_far:
+    with Unfinished(unfinished, _settings(model, prompt, texts)) as so_far:
         for place in range(len(so_far.rows), limit):
             progress(place, limit)
             so_far.add(astuple(await score_text(device, prompt, texts[place].text)))
@@ -121,9 +123,7 @@ async def model_tier(
     return TierScores(tier, np.array([one.scores for one in scores]))
 
 
-def _settings(
-    device: LlamaCppEndpoint, prompt: FewShotPrompt, texts: Sequence[LabelledText]
-) -> dict[str, object]:
+def _settings(model: str, prompt: FewShotPrompt, texts: Sequence[LabelledText]) -> dict[str, object]:
     """Return what the scores depend on; of texts only a hash."""
     digest = hashlib.sha256()
     for one in (*prompt.examples, *texts):
@@ -131,4 +131,4 @@ def _settings(
     settings = asdict(prompt)
     settings["labels"] = list(prompt.labels)
     del settings["examples"]
-    return {**settings, "texts": digest.hexdigest(), "template": PLAIN_TEMPLATE, "model": device.profile_name}
+    return {**settings, "texts": digest.hexdigest(), "template": PLAIN_TEMPLATE, "model": model}

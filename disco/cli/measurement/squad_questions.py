@@ -64,9 +64,15 @@ def _questions(content: Any) -> Iterator[Question]:
     paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
     for number, paragraph in enumerate(paragraphs):
         for asked in paragraph["qas"]:
-            answers = tuple(str(answer["text"]) for answer in asked["answers"])
+            answers = tuple(_text(answer["text"]) for answer in asked["answers"])
             if answers:
-                yield Question(str(paragraph["context"]), str(asked["question"]), answers, number)
+                yield Question(_text(paragraph["context"]), _text(asked["question"]), answers, number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("this is no text")
+    return value
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:

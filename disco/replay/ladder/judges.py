@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from disco.judging import SEQUENCE_CONFIDENCES, ExitHistory, RunningConfidence, SequenceConfidence
 from disco.replay.ladder.answer_trace import AnswerRow, AnswerTrace
-from disco.replay.ladder.ladder_statistics import Interval, normal_interval
+from disco.replay.ladder.ladder_statistics import Z_95, Interval, sum_by_group
 
 __all__ = [
     "CONFIDENCES",
@@ -20,6 +20,7 @@ __all__ = [
     "JUDGES",
     "Discrimination",
     "JudgeFigures",
+    "area_where_possible",
     "compare_judges",
     "discriminate",
     "lowest_at_checkpoints",
@@ -85,7 +86,7 @@ class Discrimination(NamedTuple):
 
 
 def discriminate(
-    scores: NDArray[np.float64], good: NDArray[np.bool_], groups: NDArray[np.int64]
+    scores: NDArray[np.float64], good: NDArray[np.bool_], groups: NDArray[np.int64] | None = None
 ) -> Discrimination:
     """Return the area under the ROC curve, with DeLong's estimate of its spread, for answers in groups.
 
@@ -95,7 +96,7 @@ def discriminate(
     Args:
         scores: shape (n,).
         good: shape (n,).
-        groups: shape (n,); answers with one number belong together.
+        groups: shape (n,); answers with one number belong together. None: each answer stands for itself.
 
     Raises:
         ValueError: all answers are good, or none is.
@@ -109,8 +110,7 @@ def discriminate(
     part = np.empty(len(scores))
     part[good] = (area_of_good - area) / len(above)
     part[~good] = (area_of_bad - area) / len(below)
-    _, place = np.unique(groups, return_inverse=True)
-    return Discrimination(area, np.bincount(place, weights=part).astype(np.float64))
+    return Discrimination(area, sum_by_group(part, groups))
 
 
 def _share_below(values: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -121,8 +121,8 @@ def _share_below(values: NDArray[np.float64], others: NDArray[np.float64]) -> ND
 
 
 def _interval(value: float, influence: NDArray[np.float64]) -> Interval:
-    groups = len(influence)
-    return normal_interval(value, math.sqrt(float(np.square(influence).mean())) * groups, groups)
+    half = Z_95 * math.sqrt(float(np.square(influence).sum()))
+    return Interval(value, value - half, value + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ def compare_judges(trace: AnswerTrace, names: Sequence[str] = tuple(JUDGES)) -> 
         scores = np.array([JUDGES[name](row) for row in rows])
         found[name] = (
             discriminate(scores, good, groups),
-            _where_possible(scores, contains, groups),
-            _where_possible(scores, exact, groups),
-            _where_possible(scores[ended], good[ended], groups[ended]),
+            area_where_possible(scores, contains, groups),
+            area_where_possible(scores, exact, groups),
+            area_where_possible(scores[ended], good[ended], groups[ended]),
         )
     best = max(found.values(), key=lambda figures: figures[0].area)[0]
     listed = [
@@ -176,7 +176,8 @@ def compare_judges(trace: AnswerTrace, names: Sequence[str] = tuple(JUDGES)) -> 
     return sorted(listed, key=lambda figures: -figures.good.value)
 
 
-def _where_possible(
-    scores: NDArray[np.float64], good: NDArray[np.bool_], groups: NDArray[np.int64]
+def area_where_possible(
+    scores: NDArray[np.float64], good: NDArray[np.bool_], groups: NDArray[np.int64] | None = None
 ) -> Interval | None:
+    """Return the area of `discriminate` with its interval; None where all answers are good, or none is."""
     return discriminate(scores, good, groups).interval() if 0 < good.sum() < len(good) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,10 @@ from disco.judging import LabelPrior, best_label, class_confidence
 from disco.replay.ladder.label_trace import LabelTrace, TraceTier
 from disco.replay.ladder.ladder_columns import Rows, TierAnswers
 
-__all__ = ["LabelLadder"]
+__all__ = ["PRIOR_WINDOW", "LabelLadder"]
+
+PRIOR_WINDOW: Final = 1_000
+"""Answers that a label prior is the mean of, as in a live run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +40,11 @@ class LabelLadder:
 
     @classmethod
     def of(
-        cls, trace: LabelTrace, chosen: Sequence[int] | None = None, *, prior_window: int | None = 1_000
+        cls,
+        trace: LabelTrace,
+        chosen: Sequence[int] | None = None,
+        *,
+        prior_window: int | None = PRIOR_WINDOW,
     ) -> LabelLadder:
         """Make a ladder of all tiers of a trace, or of those chosen.
 

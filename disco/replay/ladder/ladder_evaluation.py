@@ -22,7 +22,7 @@ from disco.replay.ladder.arms import (
 )
 from disco.replay.ladder.ladder_columns import Ladder, Rows
 from disco.replay.ladder.ladder_oracle import LadderOracle
-from disco.replay.ladder.ladder_statistics import Interval, normal_interval, paired_difference, wilson
+from disco.replay.ladder.ladder_statistics import Interval, mean_interval, paired_difference, wilson
 from disco.replay.ladder.node_bytes import chain_bytes, request_bytes, star_bytes
 from disco.replay.ladder.theory import bytes_ratio
 from disco.replay.ladder.threshold_tuning import tuned_thresholds
@@ -109,6 +109,7 @@ def evaluate_arms(
     orders: Sequence[Rows],
     shares: Sequence[float],
     *,
+    groups: NDArray[np.int64] | None = None,
     capacity: int = MOST_SCORES,
     seed: int = 0,
 ) -> list[ArmFigures]:
@@ -119,15 +120,15 @@ def evaluate_arms(
         tuning: other requests of the same tiers, for the fixed thresholds.
         orders: each is one pass over all requests; the arms have the same ones.
         shares: values of alpha and beta, each in (0, 1).
+        groups: shape (n,); requests with one number are not independent of each other. None: all are.
         capacity: k, scores that a tier's history keeps.
         seed: of random decisions; those of a pass also depend on its number.
     """
     oracles = oracles_of(ladder, orders)
     found = []
     for tier, name in enumerate(single_tiers(ladder.tiers)):
-        found.append(
-            summarise_arm(ladder, name, None, [one_tier(ladder, tier, order) for order in orders], oracles)
-        )
+        runs = [one_tier(ladder, tier, order) for order in orders]
+        found.append(summarise_arm(ladder, name, None, runs, oracles, groups=groups))
     for share in shares:
         thresholds = tuned_thresholds(tuning, bytes_ratio(share, ladder.tiers))
         makers = _makers(ladder, share, thresholds, capacity)
@@ -135,7 +136,7 @@ def evaluate_arms(
         for name in SHARE_ARMS:
             runs = [climb(ladder, makers[name](seed + number), order) for number, order in enumerate(orders)]
             blind = blind or runs
-            found.append(summarise_arm(ladder, name, share, runs, oracles, blind))
+            found.append(summarise_arm(ladder, name, share, runs, oracles, blind, groups=groups))
     return found
 
 
@@ -169,8 +170,20 @@ def summarise_arm(
     runs: Sequence[LadderRun],
     oracles: Sequence[LadderOracle],
     blind: Sequence[LadderRun] = (),
+    *,
+    groups: NDArray[np.int64] | None = None,
 ) -> ArmFigures:
-    """Return the figures of one arm from its passes; `blind`: those of ColServe with the same share."""
+    """Return the figures of one arm from its passes.
+
+    Args:
+        ladder: that was run.
+        arm: see `ArmFigures`.
+        share: see `ArmFigures`.
+        runs: one for each pass.
+        oracles: one for each pass; see `oracles_of`.
+        blind: the passes of ColServe with the same share.
+        groups: as in `evaluate_arms`.
+    """
     top = 2.0 * float((ladder.sent_bytes + ladder.answer_bytes[:, -1]).sum())
     nodes = np.mean([chain_bytes(ladder, run) for run in runs], axis=0)
     star = np.mean([star_bytes(ladder, run) for run in runs], axis=0)
@@ -179,7 +192,7 @@ def summarise_arm(
     return ArmFigures(
         arm=arm,
         share=share,
-        quality=_interval(runs, float(each.mean())),
+        quality=_interval(runs, groups),
         order_sd=float(np.std(means, ddof=1)) if len(means) > 1 else 0.0,
         nodes=tuple(nodes.tolist()),
         star=tuple(star.tolist()),
@@ -187,7 +200,7 @@ def summarise_arm(
         star_ratio=float(star.sum()) / top,
         reached=tuple(np.mean([run.reached(ladder.tiers) for run in runs], axis=0).tolist()),
         oracle=float(np.mean([oracle.quality(float(nodes.sum())) for oracle in oracles])),
-        lead=paired_difference(each, _per_text(blind)) if blind else None,
+        lead=paired_difference(each, _per_text(blind), groups) if blind else None,
     )
 
 
@@ -195,9 +208,9 @@ def _per_text(runs: Sequence[LadderRun]) -> NDArray[np.float64]:
     return np.asarray(np.mean([run.quality for run in runs], axis=0))
 
 
-def _interval(runs: Sequence[LadderRun], mean: float) -> Interval:
-    """Wilson's where an answer is right or wrong; else from the spread over texts."""
-    values = runs[0].quality
-    if np.isin(values, (0.0, 1.0)).all():
-        return wilson(mean, len(values))
-    return normal_interval(mean, float(np.mean([run.quality.std() for run in runs])), len(values))
+def _interval(runs: Sequence[LadderRun], groups: NDArray[np.int64] | None) -> Interval:
+    """Wilson's where an answer is right or wrong and texts are independent; else from the spread over texts."""
+    passes = [run.quality for run in runs]
+    if groups is None and np.isin(passes[0], (0.0, 1.0)).all():
+        return wilson(float(np.mean(passes)), len(passes[0]))
+    return mean_interval(passes, groups)

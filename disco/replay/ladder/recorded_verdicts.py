@@ -6,6 +6,7 @@ And what another beta, or the other rule, would have done with these scores. Rou
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,10 +97,15 @@ def read_verdicts(path: str | Path) -> list[RecordedVerdict]:
 
 
 def read_histories(path: str | Path) -> Mapping[HistoryKey, StoredHistory]:
-    """Read a file of histories as a client keeps it. Raises ConfigurationError where there is none."""
+    """Read a file of histories as a client keeps it. Raises ConfigurationError where it holds none."""
     if not Path(path).is_file():
         raise ConfigurationError(f"{path}: there is no such file of histories.")
-    return FileStore(path).load()
+    found = FileStore(path).load()
+    if not found:
+        raise ConfigurationError(
+            f"{path} holds no histories of scores. Leave --histories out to begin with none."
+        )
+    return found
 
 
 def _of_line(path: str | Path, number: int, line: str) -> Iterator[RecordedVerdict]:
@@ -107,7 +113,7 @@ def _of_line(path: str | Path, number: int, line: str) -> Iterator[RecordedVerdi
         for one in json.loads(line)["judgements"] if line.strip() else ():
             if one["score"] is not None:
                 yield _verdict(one)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ConfigurationError(
             f"{path}, line {number}: this is no route record whose verdicts can be given again "
             f"({type(error).__name__}: {error}). Record a client with disco.RouteLog of this version."
@@ -117,13 +123,25 @@ def _of_line(path: str | Path, number: int, line: str) -> Iterator[RecordedVerdi
 def _verdict(one: Mapping[str, Any]) -> RecordedVerdict:
     if one["rule"] not in RULES:
         raise ValueError(f"the rule is {one['rule']!r}")
+    if one["outcome"] not in ("kept", "handed_up", "stood"):
+        raise ValueError(f"the outcome is {one['outcome']!r}")
+    key = HistoryKey(one["task"], one["model"], one["kind"])
+    if not all(isinstance(part, str) for part in key):
+        raise ValueError("task, model and kind must be text")
+    score, threshold = float(one["score"]), one["threshold"]
+    if not all(map(math.isfinite, (score, threshold or 0.0))):
+        raise ValueError("score and threshold must be finite")
+    history, number, window = int(one["history"]), int(one["number"]), int(one["window"])
+    ScoreHistory(window)  # refuses a window out of range
+    if not 0 <= history <= min(number, window):
+        raise ValueError(f"{history} scores, of {number} before and a window of {window}")
     return RecordedVerdict(
-        key=HistoryKey(one["task"], one["model"], one["kind"]),
-        score=float(one["score"]),
-        threshold=one["threshold"],
-        history=int(one["history"]),
-        number=int(one["number"]),
-        window=int(one["window"]),
+        key=key,
+        score=score,
+        threshold=threshold,
+        history=history,
+        number=number,
+        window=window,
         beta=check_beta(one["beta"]),
         rule=one["rule"],
         rises=one["outcome"] != "kept",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disco.judging import beta_for, expected_cost
+import numpy as np
+
+from disco.judging import expected_cost
 
 __all__ = ["break_even", "bytes_ratio", "end_shares"]
 
@@ -33,4 +35,8 @@ def break_even(costs: Sequence[float]) -> float | None:
     top = costs[-1]
     if expected_cost(0.0, costs) >= top:
         return None
-    return 1.0 if expected_cost(1.0, costs) <= top else beta_for(top, costs)
+    if expected_cost(1.0, costs) <= top:
+        return 1.0
+    # The cost rises with beta, from below the top's to above it, so exactly one root is positive.
+    roots = np.roots([*costs[:0:-1], costs[0] - top])
+    return float(next(root.real for root in roots if root.imag == 0.0 and root.real > 0.0))

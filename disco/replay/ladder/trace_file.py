@@ -21,7 +21,11 @@ Trace = TypeVar("Trace")
 def write_trace(
     path: str | Path, header: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
-    """Write a trace; an existing file is replaced. The file is compressed where its name ends in .gz."""
+    """Write a trace; an existing file is replaced. The file is compressed where its name ends in .gz.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
     file, text = Path(path), io.StringIO(newline="")
     text.write(json.dumps(header) + "\n")
     writer = csv.writer(text, lineterminator="\n")
@@ -29,7 +33,10 @@ def write_trace(
     writer.writerows(rows)
     data = text.getvalue().encode()
     # Without the time of writing, equal traces are equal files.
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    try:
+        file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    except OSError as broken:
+        raise ConfigurationError(f"{file} cannot be written: {broken.strerror or broken}") from broken
 
 
 def read_trace(

@@ -221,5 +221,5 @@ def _table(table: TableData, budgets: Sequence[str]) -> str:
     )
     return (
         f'<h3>{escape(table.title)}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+        f"<tbody>{rows}</tbody></table></div>{_list(table.notes)}"
     )

@@ -28,11 +28,13 @@ class TableData:
         title: scenario and contents.
         header: one name per column.
         rows: cells in the order of the header.
+        notes: sentences below the table.
     """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 Row = tuple[Line, Cell, Cell | None]  # the line, its cell, and server_only's on the same scenario

@@ -25,7 +25,7 @@ from disco.replay.ladder.arms import (
 from disco.replay.ladder.label_ladder import LabelLadder
 from disco.replay.ladder.ladder_columns import LadderColumns
 from disco.replay.ladder.ladder_oracle import LadderOracle
-from disco.replay.ladder.ladder_statistics import paired_difference, spearman, wilson
+from disco.replay.ladder.ladder_statistics import mean_interval, paired_difference, spearman, wilson
 from disco.replay.ladder.node_bytes import chain_bytes, request_bytes, star_bytes
 from disco.replay.ladder.theory import break_even, bytes_ratio, end_shares
 from disco.replay.ladder.threshold_tuning import tuned_thresholds
@@ -172,6 +172,7 @@ def test_break_even_points():
     assert break_even((k1, k2, k3)) == pytest.approx(root)
     assert break_even((5.0, 1.0)) is None
     assert break_even((0.0, 0.1, 9.0)) == pytest.approx(root_of(0.1, 9.0))
+    assert break_even((50.0, 90.0, 7e9)) == pytest.approx(1.0, abs=1e-6)  # above the largest beta of a client
     assert math.fsum(end_shares(0.3, 5)) == pytest.approx(1.0)
 
 
@@ -184,6 +185,10 @@ def test_statistics():
     assert wilson(1.0, 20)[1:] == pytest.approx((0.8389, 1.0), abs=1e-4)
     one, other = np.array([1.0, 1.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0, 0.0])
     assert paired_difference(one, other).value == 0.5
+    # Each text twice, in a group of its own, is no more evidence than once.
+    twice = (np.repeat(one, 2), np.repeat(other, 2), np.repeat(np.arange(4), 2))
+    assert paired_difference(*twice) == pytest.approx(paired_difference(one, other))
+    assert mean_interval([one, other]) == pytest.approx((0.5, 0.5 - 0.42435, 0.5 + 0.42435), abs=1e-4)
     a = np.array([1.0, 2.0, 2.0, 9.0])
     assert spearman(a, a**3) == pytest.approx(1.0)
     assert spearman(a, -a) == pytest.approx(-1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import pytest
@@ -116,17 +117,32 @@ async def test_a_verdict_that_was_changed_is_found(tmp_path, capsys):
     assert "different" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"judgements": [{"score": 1}]}'])
+GOOD = {"task": "t", "model": "m", "kind": "sum", "score": 0.5, "threshold": None, "history": 0, "number": 0}
+GOOD |= {"window": 8, "beta": 0.3, "rule": "exact", "outcome": "kept"}
+BAD = (
+    *({"score": math.nan}, {"window": 0}, {"window": math.inf}, {"number": -1}, {"history": 3}),
+    *({"task": ["t"]}, {"outcome": "lost"}, {"rule": "none"}, {"beta": 2}, {"threshold": "0.1"}),
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", '{"judgements": [{"score": 1}]}', *(json.dumps({"judgements": [GOOD | one]}) for one in BAD)],
+)
 def test_what_is_no_recording_is_refused_with_its_line(line, tmp_path, capsys):
     path = tmp_path / "routes.jsonl"
     path.write_text(f'{{"judgements": []}}\n{line}\n')
     with pytest.raises(ConfigurationError, match="line 2"):
         read_verdicts(path)
+    path.write_text(json.dumps({"judgements": [GOOD]}))
+    (found,) = replay_verdicts(read_verdicts(path))
+    assert (found.identical, found.different, found.unknown) == (1, 0, 0)
     path.write_text('{"judgements": []}\n')
     for more, message in (
         ((), "has no verdicts"),
         (("--beta", "1"), "between 0 and 1"),
         (("--histories", "nowhere"), "no such file"),
+        (("--histories", str(path)), "holds no histories"),
     ):
         assert main(["replay", str(path), "--verdicts", *more]) == 2
         assert message in capsys.readouterr().err

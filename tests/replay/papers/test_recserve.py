@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from html import escape
 
 import pytest
 from made_ladders import label_trace
@@ -77,6 +78,9 @@ def test_a_run_has_every_arm_and_both_scores(small, material):
     assert ladder.arm(RANDOM, 0.3).lead.value == 0
     assert {one.capacity for one in ladder.histories} == {10, 30, 100, 300, 1_000, 3_000, 10_000}
     assert ladder.compute(ladder.arm("CloudServe"), "flops") == 1.0
+    areas = [one.auroc for one in ladder.lengths]
+    assert 0.5 < areas[0].value < areas[1].value < areas[2].value < 1.0
+    assert all(area.low < area.value < area.high for area in areas)
     mine, blind, expected = ladder.arm(EXACT, 0.3), ladder.arm(RANDOM, 0.5), ladder.expected
     assert expected.of_bytes == pytest.approx(mine.ratio / blind.ratio)
     assert expected.lead.value == pytest.approx(mine.quality.value - blind.quality.value)
@@ -114,6 +118,12 @@ def test_the_page_has_both_plots_and_loads_nothing(small):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
     (frame,) = data["plots"][0]["frames"].values()
     assert {trace["legendgroup"] for trace in frame} == {*SHARE_ARMS, "oracle", "one tier"}
+    for plot in data["plots"]:
+        for trace in plot["frames"]["0"]:
+            if "%{text}" in trace.get("hovertemplate", ""):
+                assert len(trace["text"]) == len(trace["x"])
+    for note in (note for table in recserve_tables(small) for note in table.notes):
+        assert escape(note) in own
 
 
 def test_the_command_writes_what_it_printed(small, material, tmp_path, monkeypatch, capsys):
@@ -138,3 +148,7 @@ def test_numbers_out_of_range_are_refused(material):
         run_recserve(runs=0, materials=[material])
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
         run_recserve(shares=(1.0,), materials=[material])
+    trace = material.trace
+    two = replace(trace, tiers=trace.tiers[:2], scores=trace.scores[:, :2])
+    with pytest.raises(ConfigurationError, match="3 tiers"):
+        run_recserve(materials=[replace(material, trace=two)])

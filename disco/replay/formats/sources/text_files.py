@@ -94,15 +94,16 @@ def rest(file: IO[str], path: Path) -> str:
 
 
 @contextmanager
-def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
+def readable(path: Path, line: Callable[[], int], *, encoding: str = "UTF-8") -> Iterator[None]:
     """Convert errors of reading a damaged file to errors that name the file and the line where reading stopped.
 
     Args:
         path: the file.
         line: returns how many lines were read so far.
+        encoding: that the file is read in.
 
     Raises:
-        ConfigurationError: the file cannot be read, is cut off, damaged, or not UTF-8.
+        ConfigurationError: the file cannot be read, is cut off, damaged, or not in this encoding.
     """
     try:
         yield
@@ -114,9 +115,9 @@ def readable(path: Path, line: Callable[[], int]) -> Iterator[None]:
         raise ConfigurationError(
             f"{path}: the compressed data are damaged after line {line()} ({broken}); fetch the file again"
         ) from broken
-    except UnicodeDecodeError as broken:
+    except UnicodeError as broken:
         raise ConfigurationError(
-            f"{path} is not UTF-8 text, somewhere after line {line()}; save it as UTF-8"
+            f"{path} is not {encoding} text, somewhere after line {line()}; save it as UTF-8"
         ) from broken
     except OSError as broken:
         raise ConfigurationError(f"{path} cannot be read: {broken.strerror or broken}") from broken

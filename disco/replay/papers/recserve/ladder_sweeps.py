@@ -10,6 +10,7 @@ import numpy as np
 
 from disco.judging import MOST_SCORES, RULES, Rule, ShareControl, beta_for
 from disco.replay.ladder.arms import aimed, by_confidence, climb, one_tier, random_share
+from disco.replay.ladder.judges import area_where_possible
 from disco.replay.ladder.label_ladder import LabelLadder
 from disco.replay.ladder.label_trace import LabelTrace
 from disco.replay.ladder.ladder_columns import Rows
@@ -21,7 +22,7 @@ from disco.replay.ladder.ladder_evaluation import (
     single_tiers,
     summarise_arm,
 )
-from disco.replay.ladder.ladder_statistics import spearman
+from disco.replay.ladder.ladder_statistics import Interval, spearman
 from disco.replay.ladder.node_bytes import chain_bytes, request_bytes
 from disco.replay.ladder.theory import bytes_ratio
 
@@ -126,12 +127,14 @@ def other_tops(trace: LabelTrace, orders: Sequence[Rows], share: float) -> list[
 
 @dataclass(frozen=True, slots=True)
 class LengthBin:
-    """Figure 6: one tier's confidence by text length, all texts answered by every tier.
+    """Figure 6: one tier's confidence by text length, all texts answered by every tier; means over the orders.
 
     Attributes:
         tier: name.
         limits: least and most bytes in each quarter of the texts.
         confidence, quality: means in each quarter.
+        auroc: probability that a right answer has a higher confidence than a wrong one, with its 95 % interval; None
+            where all answers are right, or none is.
         correlation: Spearman's, of confidence and length over all texts.
     """
 
@@ -139,24 +142,32 @@ class LengthBin:
     limits: tuple[tuple[int, int], ...]
     confidence: tuple[float, ...]
     quality: tuple[float, ...]
+    auroc: Interval | None
     correlation: float
 
 
-def by_text_length(trace: LabelTrace, order: Rows) -> list[LengthBin]:
-    """Return each tier's confidence in the four quarters of the texts by length."""
+def by_text_length(trace: LabelTrace, orders: Sequence[Rows]) -> list[LengthBin]:
+    """Return each tier's confidence in the four quarters of the texts by length: means over the orders."""
     ladder = LabelLadder.of(trace)
-    sizes = trace.text_bytes[order]
+    sizes = trace.text_bytes
     quarters = np.array_split(np.argsort(sizes, kind="stable"), 4)
     found = []
     for tier, about in enumerate(ladder.about):
-        confidence, quality = ladder.answers(tier, order)
+        passes = [ladder.answers(tier, order) for order in orders]
+        # The places of the texts in an order: with them, both columns are in the order of the trace again.
+        places = [np.argsort(order) for order in orders]
+        confidence = np.stack([one.confidence[place] for one, place in zip(passes, places, strict=True)])
+        quality = np.stack([one.quality[place] for one, place in zip(passes, places, strict=True)])
+        areas = [area_where_possible(one.confidence, one.quality == 1.0) for one in passes]
+        known = [area for area in areas if area is not None]
         found.append(
             LengthBin(
                 about.name,
                 tuple((int(sizes[quarter].min()), int(sizes[quarter].max())) for quarter in quarters),
-                tuple(float(confidence[quarter].mean()) for quarter in quarters),
-                tuple(float(quality[quarter].mean()) for quarter in quarters),
-                spearman(confidence, sizes.astype(np.float64)),
+                tuple(float(confidence[:, quarter].mean()) for quarter in quarters),
+                tuple(float(quality[:, quarter].mean()) for quarter in quarters),
+                Interval(*np.mean(known, axis=0).tolist()) if known else None,
+                float(np.mean([spearman(one, sizes.astype(np.float64)) for one in confidence])),
             )
         )
     return found

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from disco.replay.ladder.ladder_evaluation import EXACT, FIXED, LENGTH, PAPER, RANDOM, ArmFigures
 from disco.replay.papers.paper_table import PaperTable
-from disco.replay.papers.recserve.printed_readings import derived
+from disco.replay.papers.recserve.printed_readings import Derived, derived
 from disco.replay.papers.recserve.recserve_run import LadderResult, RecServeResult
 from disco.replay.papers.recserve.recserve_tables import arm_table, shared_tables
 from disco.replay.report.chart_style import Plot, Style, Trace, axis, band, layout, literal, numbers
@@ -60,7 +60,7 @@ def recserve_page(result: RecServeResult) -> str:
 
 
 def _plain(table: PaperTable) -> TableData:
-    return TableData(table.title, table.header, table.rows)
+    return TableData(table.title, table.header, table.rows, table.notes)
 
 
 def _findings(result: RecServeResult) -> list[str]:
@@ -84,10 +84,9 @@ def _ours(ladders: Sequence[LadderResult]) -> Plot:
                 traces.append({**area, "legendgroup": name})
             traces.append(_line(name, arms))
         bound = sorted(ladder.arms, key=lambda arm: arm.ratio)
-        traces.append(_curve(ORACLE, [a.ratio for a in bound], [100 * a.oracle for a in bound], mode="lines"))
-        traces.append(
-            {**_line(SINGLE, single), "mode": "markers", "text": [literal(a.label) for a in single]}
-        )
+        points = [(a.ratio, 100 * a.oracle, ORACLE) for a in bound]
+        traces.append({**_curve(ORACLE, points), "mode": "lines"})
+        traces.append({**_line(SINGLE, single), "mode": "markers"})
         frames[str(number)] = traces
     return Plot(
         "accuracy-bytes",
@@ -107,16 +106,10 @@ def _printed(ladders: Sequence[LadderResult]) -> Plot:
         rows = [one for one in derived() if one.row.dataset == ladder.printed]
         traces = []
         for method, name in _PRINTED.items():
-            mine = sorted((one.ratio or 0.0, one.row.quality) for one in rows if one.row.method == method)
-            traces.append(_curve(name, [x for x, _ in mine], [y for _, y in mine]))
+            mine = sorted((one for one in rows if one.row.method == method), key=lambda one: one.ratio or 0.0)
+            traces.append(_printed_line(name, mine))
         single = [one for one in rows if one.row.parameter is None]
-        traces.append(
-            {
-                **_curve(SINGLE, [one.ratio or 0.0 for one in single], [one.row.quality for one in single]),
-                "mode": "markers",
-                "text": [literal(one.row.label) for one in single],
-            }
-        )
+        traces.append({**_printed_line(SINGLE, single), "mode": "markers"})
         frames[str(number)] = traces
     return Plot(
         "accuracy-bytes-printed",
@@ -134,19 +127,24 @@ def _bytes_axis() -> dict[str, Any]:
 
 
 def _line(name: str, arms: Sequence[ArmFigures]) -> Trace:
-    trace = _curve(name, [arm.ratio for arm in arms], [100 * arm.quality.value for arm in arms])
-    return {**trace, "text": [literal(arm.label) for arm in arms]}
+    return _curve(name, [(arm.ratio, 100 * arm.quality.value, arm.label) for arm in arms])
 
 
-def _curve(name: str, x: Sequence[float], y: Sequence[float], mode: str = "lines+markers") -> Trace:
+def _printed_line(name: str, rows: Sequence[Derived]) -> Trace:
+    return _curve(name, [(one.ratio or 0.0, one.row.quality, one.row.label) for one in rows])
+
+
+def _curve(name: str, points: Sequence[tuple[float, float, str]]) -> Trace:
+    """Return the line through points: bytes relative to the top, accuracy in %, and what the pointer shows."""
     style = _LOOK[name]
     return {
         "type": "scatter",
-        "mode": mode,
+        "mode": "lines+markers",
         "name": literal(name),
         "legendgroup": name,
-        "x": numbers(x),
-        "y": numbers(y),
+        "x": numbers([x for x, _, _ in points]),
+        "y": numbers([y for _, y, _ in points]),
+        "text": [literal(text) for _, _, text in points],
         "line": {"color": style.colour, "dash": style.dash, "width": 2},
         "marker": {"color": style.colour, "symbol": style.symbol, "size": 8},
         "hovertemplate": "%{text} %{x:.3f} · %{y:.1f} %",

@@ -14,7 +14,7 @@ from disco.errors import ConfigurationError
 from disco.judging import MOST_SCORES, expected_cost
 from disco.replay.ladder.answer_trace import AnswerTrace
 from disco.replay.ladder.arms import by_confidence, climb, random_share
-from disco.replay.ladder.label_ladder import LabelLadder
+from disco.replay.ladder.label_ladder import PRIOR_WINDOW, LabelLadder
 from disco.replay.ladder.label_trace import TraceTier
 from disco.replay.ladder.ladder_columns import Rows
 from disco.replay.ladder.ladder_evaluation import ArmFigures, evaluate_arms, orders_of
@@ -186,7 +186,7 @@ def run_recserve(
         seed: of the orders.
 
     Raises:
-        ConfigurationError: a number out of range.
+        ConfigurationError: a number out of range, or a trace that does not have three tiers and some texts.
     """
     began_at = time.monotonic()
     if runs < 1 or seed < 0:
@@ -194,6 +194,12 @@ def run_recserve(
     if not shares or not all(0.0 < share < 1.0 for share in shares):
         raise ConfigurationError(f"shares lie between 0 and 1, at least one, not {list(shares)}")
     given = shipped_materials() if materials is None else list(materials)
+    for trace in (one.trace for one in given):
+        if len(trace.tiers) != _TIERS or len(trace) < _LEAST_ROWS:
+            raise ConfigurationError(
+                f"the paper's tables are of {_TIERS} tiers on {_LEAST_ROWS} texts or more; {trace.name} has "
+                f"{len(trace.tiers)} on {len(trace)}"
+            )
     steps = tuple(sorted(set(shares)))
     # The longest parts first: at the end only short ones are left for the last worker.
     by_length = sorted(given, key=lambda one: -len(one.trace))
@@ -224,6 +230,10 @@ def run_recserve(
     return RecServeResult(runs, steps, ladders, sequences, time.monotonic() - began_at)
 
 
+_TIERS: Final = 3
+_LEAST_ROWS: Final = 4
+"""A quarter of the texts by length needs one."""
+
 _PARTS: Final = ("arms", "raw", "aimed", "histories", "tops", "lengths", "expected")
 """The fields of `LadderResult` that are run, each a task of its own."""
 
@@ -238,7 +248,7 @@ def _run_part(
     trace = source.trace
     orders = orders_of(len(trace), runs, seed)
     if part in ("arms", "raw"):
-        window = None if part == "raw" else 1_000
+        window = None if part == "raw" else PRIOR_WINDOW
         ladder, tuning = (LabelLadder.of(one, prior_window=window) for one in (trace, source.tuning))
         return tuple(evaluate_arms(ladder, tuning, orders, shares, seed=seed))
     if part == "aimed":
@@ -248,7 +258,7 @@ def _run_part(
     if part == "tops":
         return tuple(other_tops(trace, orders, TOP_SHARE))
     if part == "lengths":
-        return tuple(by_text_length(trace, orders[0]))
+        return tuple(by_text_length(trace, orders))
     return _expectation(LabelLadder.of(trace), orders, seed)
 
 

@@ -131,8 +131,8 @@ def _arms(result: SequenceResult) -> PaperTable:
                 "also gets overruled answers."
             ),
             (
-                f"F1: mean over {result.runs} orders with the 95 % interval over questions. Over the orders its "
-                f"standard deviation is at most {100 * spread:.2f} points."
+                f"F1: mean over {result.runs} orders with the 95 % interval, the questions on one paragraph as one "
+                f"group. Over the orders its standard deviation is at most {100 * spread:.2f} points."
             ),
         ),
     )

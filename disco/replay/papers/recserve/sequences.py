@@ -98,7 +98,7 @@ class SequenceResult:
         cut: share of answers that ended at the limit of their length.
         judges: on all questions, the best first.
         judge_leads: F1 of a cascade with each judge at `JUDGE_SHARE`, minus that of blind offloading with as many
-            bytes; with the 95 % interval over questions.
+            bytes; with the 95 % interval over paragraphs.
         arms: with the default judge; quality is F1.
         exits: early exit with the default judge and with "weakest".
         lengths: from the shortest texts to the longest.
@@ -141,6 +141,7 @@ def run_sequences(*, runs: int = 10, trace: AnswerTrace | None = None) -> Sequen
     chosen = ladders[DEFAULT_SEQUENCE_CONFIDENCE]
     ladder, tuning = chosen.take(rows), chosen.take(tuning_rows)
     orders = orders_of(len(rows), runs)
+    groups = trace.paragraph[rows]
     return SequenceResult(
         name=trace.name,
         model=trace.model,
@@ -151,8 +152,8 @@ def run_sequences(*, runs: int = 10, trace: AnswerTrace | None = None) -> Sequen
         exact=float(trace.exact.mean()),
         cut=sum(row.finish == "length" for row in trace.rows) / len(trace),
         judges=tuple(compare_judges(trace)),
-        judge_leads={name: _lead(one.take(rows), orders) for name, one in ladders.items()},
-        arms=tuple(evaluate_arms(ladder, tuning, orders, SHARES)),
+        judge_leads={name: _lead(one.take(rows), orders, groups) for name, one in ladders.items()},
+        arms=tuple(evaluate_arms(ladder, tuning, orders, SHARES, groups=groups)),
         exits=tuple(
             _early_exit([trace.rows[row] for row in rows], orders, kind, beta)
             for kind in dict.fromkeys((DEFAULT_SEQUENCE_CONFIDENCE, EXIT_RIVAL))
@@ -193,7 +194,7 @@ def _cut(trace: AnswerTrace) -> tuple[Rows, Rows]:
     return np.flatnonzero(is_tuning), np.flatnonzero(~is_tuning)
 
 
-def _lead(ladder: LadderColumns, orders: Sequence[Rows]) -> Interval:
+def _lead(ladder: LadderColumns, orders: Sequence[Rows], groups: NDArray[np.int64]) -> Interval:
     """Return the F1 that the judge adds to blind offloading of the same share of bytes."""
     runs = [
         climb(ladder, by_confidence(JUDGE_SHARE, capacity=MOST_SCORES, seed=number), order)
@@ -202,7 +203,9 @@ def _lead(ladder: LadderColumns, orders: Sequence[Rows]) -> Interval:
     sizes = ladder.sent_bytes + ladder.answer_bytes[:, 1]
     share = float(np.mean([sizes[run.ends == 1].sum() for run in runs]) / sizes.sum())
     low, top = ladder.quality.T
-    return paired_difference(np.mean([run.quality for run in runs], axis=0), low + share * (top - low))
+    return paired_difference(
+        np.mean([run.quality for run in runs], axis=0), low + share * (top - low), groups
+    )
 
 
 def _early_exit(

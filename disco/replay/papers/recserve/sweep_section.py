@@ -95,18 +95,23 @@ def _lengths(result: RecServeResult) -> PaperTable:
                 )
             ),
             UNKNOWN if math.isnan(one.correlation) else f"{one.correlation:+.2f}",
+            UNKNOWN if one.auroc is None else "{:.2f} [{:.2f}, {:.2f}]".format(*one.auroc),
         )
         for ladder in result.ladders
         for one in ladder.lengths
     )
     return PaperTable(
         "Figure 6: mean confidence and accuracy in the quarters of the texts by length (bytes)",
-        ("texts", "tier", "shortest", "short", "long", "longest", "rank corr."),
+        ("texts", "tier", "shortest", "short", "long", "longest", "rank corr.", "AUROC"),
         rows,
         (
             (
                 "The paper's formulas assume that confidence does not depend on length; a rank correlation (Spearman) "
                 "far from 0 breaks that, and shares of bytes then differ from beta."
+            ),
+            (
+                "AUROC: the probability that a right answer has a higher confidence than a wrong one, with its 95 % "
+                "interval (DeLong): how well the tier judges itself on all texts; 0.5 is chance."
             ),
             (
                 "Figure 7 (answer length by tier): the answers here are labels of one length; docs/judges.md has "
