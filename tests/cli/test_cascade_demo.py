@@ -70,6 +70,15 @@ async def test_every_answer_is_shown_with_what_its_record_says_of_each_tier(stre
         assert "server: not judged: no tier is above it" in text
 
 
+async def test_an_empty_answer_is_named():
+    screen, out = made()
+    silent = device(answer="", answer_tokens=0, decode_tps=100.0, mean_logp=-1.0)
+    scene = QuestionScene("Numbers", "A story.", "numbers", "Count.", ("What is number 1?",))
+    async with client(local=silent, tiers=[tier("server")], preset=PRESET) as asker:
+        await ask_all(scene, screen, asker, "any", Totals())
+    assert "(an empty answer)" in out.getvalue()
+
+
 async def test_on_a_terminal_each_tier_has_its_colour():
     screen, out = made(terminal=True)
     await shown(screen, streams=False)

@@ -1,6 +1,7 @@
 """`disco measure answers`: what it asks, what it keeps, and that it goes on where it was interrupted."""
 
 import json
+import os
 
 import pytest
 
@@ -89,6 +90,14 @@ def test_the_questions_are_not_overwritten_and_a_wrong_model_leaves_nothing(text
     assert "no model file none.gguf" in capsys.readouterr().err
     assert texts.read_bytes() == before
     assert list(tmp_path.iterdir()) == [texts]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may write everywhere")
+def test_a_file_that_may_not_be_written_is_refused_before_the_work(texts, tmp_path, capsys):
+    out = tmp_path / "t.csv"
+    out.touch(mode=0o400)
+    assert main(["measure", "answers", "--texts", str(texts), "--out", str(out)]) == 2
+    assert "no permission" in capsys.readouterr().err
 
 
 @pytest.mark.real

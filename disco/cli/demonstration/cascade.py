@@ -283,9 +283,13 @@ async def _ask(
     if scene.streams:
         return await _show_sentences(screen, client, asked)
     answer = await client.chat.completions.create(**asked)
-    writer = answer.route.segments[-1].endpoint
-    screen.stream(f"[{writer}] {answer.choices[0].message.content.strip()}", writer)
-    screen.flush_line()
+    text = (answer.choices[0].message.content or "").strip()
+    if text:
+        writer = answer.route.segments[-1].endpoint
+        screen.stream(f"[{writer}] {text}", writer)
+        screen.flush_line()
+    else:
+        screen.line("(an empty answer)", style="dim")
     record: RouteRecord = answer.route
     return record
 

@@ -131,7 +131,7 @@ class JudgeFigures:
 
     Attributes:
         judge: its name in `JUDGES`.
-        good: area for answers with F1 above `GOOD_F1`.
+        good: area for good answers, whose F1 is above a limit.
         contains: area for answers that have all words of the right answer; None where all or none do. Unlike F1, this
             does not favour short answers.
         exact: area for exact matches; None where all or none match.
@@ -147,15 +147,22 @@ class JudgeFigures:
     behind: Interval
 
 
-def compare_judges(trace: AnswerTrace, names: Sequence[str] = tuple(JUDGES)) -> list[JudgeFigures]:
+def compare_judges(
+    trace: AnswerTrace, names: Sequence[str] = tuple(JUDGES), *, good_f1: float = GOOD_F1
+) -> list[JudgeFigures]:
     """Measure judges on the answers of a trace that have at least one token, the best one first.
+
+    Args:
+        trace: the answers.
+        names: of the judges, in `JUDGES`.
+        good_f1: an answer with a higher F1 counts as good.
 
     Raises:
         ValueError: all of these answers are good, or none is.
     """
     rows = [row for row in trace.rows if row.logp]
     groups = np.array([row.paragraph for row in rows])
-    good = np.array([row.f1 > GOOD_F1 for row in rows])
+    good = np.array([row.f1 > good_f1 for row in rows])
     contains = np.array([row.recall == 1.0 for row in rows])
     exact = np.array([row.exact for row in rows])
     ended = np.array([row.finish == "stop" for row in rows])

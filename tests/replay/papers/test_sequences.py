@@ -29,6 +29,10 @@ def test_the_default_judge_is_the_best_on_the_shipped_answers(shipped):
     best, *others = compare_judges(shipped)
     assert best.judge == DEFAULT_SEQUENCE_CONFIDENCE
     assert all(one.behind.low > 0.0 for one in others)
+    rivals = ("sum", "weakest", "mean", "short answer")
+    for limit in (0.2, 0.4, 0.5, 0.7):
+        assert compare_judges(shipped, rivals, good_f1=limit)[0].judge == DEFAULT_SEQUENCE_CONFIDENCE
+    assert compare_judges(shipped, rivals, good_f1=0.0)[0].judge == "mean"  # one right word is enough
 
 
 def test_the_top_tier_is_simulated_from_the_right_answers(shipped):
