@@ -6,6 +6,7 @@ import os
 import pytest
 
 from disco.cli import main
+from disco.cli.measurement.answers import settings_of
 from disco.cli.measurement.squad_questions import exact_match, read_questions, token_f1, token_recall
 from disco.replay.ladder.answer_trace import load_answer_trace
 
@@ -92,6 +93,22 @@ def test_the_questions_are_not_overwritten_and_a_wrong_model_leaves_nothing(text
     assert list(tmp_path.iterdir()) == [texts]
 
 
+def test_a_shorter_measurement_does_not_lose_the_rows_of_a_longer_one(texts, tmp_path):
+    """Three answers are known, from a run that was interrupted; so no model is needed for the first one or two."""
+    out, part = tmp_path / "t.csv", tmp_path / "t.csv.part"
+    row = json.dumps(["0", "1", "2", "3", "4", "0.5000", "0.5000", "0", "stop", "-1.0000"])
+    settings = json.dumps(settings_of(texts, "smollm2-135m", 32), sort_keys=True)
+    part.write_text("\n".join((settings, row, row, row, "")))
+    before = part.read_bytes()
+    command = ["measure", "answers", "--texts", str(texts), "--out", str(out)]
+    for count in (1, 2):
+        assert main([*command, "--questions", str(count)]) == 0
+        assert len(load_answer_trace(out)) == count
+        assert part.read_bytes() == before
+    assert main(command) == 0
+    assert not part.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may write everywhere")
 def test_a_file_that_may_not_be_written_is_refused_before_the_work(texts, tmp_path, capsys):
     out = tmp_path / "t.csv"
@@ -136,8 +153,6 @@ def test_numbers_are_kept_and_a_run_goes_on_where_it_ended(texts, tmp_path, caps
         assert 1 <= len(row.logp) <= 6
         assert row.finish in ("stop", "length")
     # An interrupted run: one whole row, which no model would give, and half of another.
-    from disco.cli.measurement.answers import settings_of
-
     invented = json.dumps(["0", "1", "2", "3", "4", "0.5000", "0.5000", "0", "stop", "-1.0000"])
     settings = json.dumps(settings_of(texts, "smollm2-135m", 6), sort_keys=True)
     part.write_text(f'{settings}\n{invented}\n["0", "1')

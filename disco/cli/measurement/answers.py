@@ -18,7 +18,7 @@ from disco.cli.measurement.squad_questions import (
     token_f1,
     token_recall,
 )
-from disco.cli.measurement.unfinished import Unfinished
+from disco.cli.measurement.unfinished import Unfinished, remove_finished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError, EndpointFailure
@@ -70,7 +70,7 @@ async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
             },
         )
         save_answer_trace(trace, out)
-    part.unlink()
+    remove_finished(part, len(questions))
     judged = [row for row in trace.rows if row.logp]
     screen.line(
         f"{len(trace)} answers, {len(trace) - len(judged)} of them empty; F1 {trace.f1.mean():.3f}, "

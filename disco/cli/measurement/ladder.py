@@ -16,6 +16,7 @@ from disco.cli.console import Screen
 from disco.cli.measurement.few_shot import PLAIN_TEMPLATE, FewShotPrompt, choose_examples
 from disco.cli.measurement.labelled_texts import LabelledText, read_texts, without
 from disco.cli.measurement.ladder_measurement import FEW_TEXTS, model_tier, word_tiers
+from disco.cli.measurement.unfinished import remove_finished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import ConfigurationError
@@ -49,6 +50,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
         item=arguments.item,
         question=arguments.question,
     )
+    unfinished = out.with_name(f"{out.name}.part")
     device = LlamaCppEndpoint(
         model=arguments.model, threads=arguments.threads, context_tokens=2048, chat_template=PLAIN_TEMPLATE
     )
@@ -59,7 +61,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
                 prompt,
                 every,
                 limit=len(texts),
-                unfinished=out.with_name(f"{out.name}.part"),
+                unfinished=unfinished,
                 model=arguments.model,
                 answer_bytes=answer_bytes,
                 progress=_progress(device.profile_name),
@@ -79,7 +81,7 @@ async def run_ladder(screen: Screen, arguments: argparse.Namespace) -> int:
         notes=notes,
     )
     save_label_trace(trace, out)
-    out.with_name(f"{out.name}.part").unlink()
+    remove_finished(unfinished, len(texts))
     _show(screen, trace)
     screen.line(f"Trace: {out}")
     return 0

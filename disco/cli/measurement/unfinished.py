@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from disco.errors import ConfigurationError
 
-__all__ = ["Unfinished"]
+__all__ = ["Unfinished", "remove_finished"]
 
 
 class Unfinished:
@@ -69,3 +69,9 @@ class Unfinished:
         self._file.close()
         if not self.rows:
             self._path.unlink(missing_ok=True)
+
+
+def remove_finished(path: Path, used: int) -> None:
+    """Remove the file once `used` of its rows are in the output; one with more rows stays for a longer measurement."""
+    if path.read_bytes().count(b"\n") - 1 <= used:  # the first line is the settings
+        path.unlink()
