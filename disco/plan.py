@@ -148,7 +148,8 @@ class Cascade:
 
     Attributes:
         tiers: from the lowest to the highest; each is the names of its endpoints, in order of preference. An answer by
-            an endpoint may rise to those of the tiers behind its own.
+            an endpoint may rise to those of the tiers behind its own. Empty: no answer is judged, and the request's
+            classes are chosen all the same.
         display: what the reader sees before the verdict.
     """
 
@@ -213,7 +214,9 @@ class Plan:
             "break_before_make" stops the source at the cut (cheaper, but the reader may notice a pause).
         deprioritised: endpoints that are last among the fallbacks only because they cool down.
         budget_cuts: what a budget removed from the plan.
-        wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use).
+        wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use), or
+            "label_scores" (of the request's classes).
+        scorers: endpoints that are known to give label scores.
         cascade: the tiers that the answer may rise through; None: no answer is judged.
     """
 
@@ -224,12 +227,18 @@ class Plan:
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()
+    scorers: frozenset[str] = frozenset()
     cascade: Cascade | None = None
 
     def wants_of(self, endpoint: str) -> frozenset[str]:
-        """Return what an attempt on that endpoint is asked for; the highest tier of a cascade is not judged."""
-        judged = self.cascade is None or self.cascade.above(endpoint)
-        return self.wants if judged else frozenset()
+        """Return what an attempt on that endpoint is asked for.
+
+        The highest tier of a cascade is not judged. It only chooses its class by label scores, where it is known to
+        give them: a server that is itself a cascade does not judge requests for log probabilities.
+        """
+        if self.cascade is None or self.cascade.above(endpoint):
+            return self.wants
+        return self.wants & {"label_scores"} if endpoint in self.scorers else frozenset()
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from disco.client.request_options import RequestOptions
 from disco.cost import Ledger
+from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import CascadeSection, Preset
 from disco.errors import ConfigurationError
 from disco.judging import (
@@ -16,6 +17,7 @@ from disco.judging import (
     HistoryKey,
     HistoryStore,
     JudgeBook,
+    LabelPrior,
     SequenceConfidence,
     SequenceJudge,
     ShareControl,
@@ -42,23 +44,29 @@ class RequestJudge:
         beta: float,
         classes: tuple[str, ...],
         models: Mapping[str, str],
+        scorers: Collection[str],
         *,
         leaves_early: bool,
     ) -> None:
-        self._book, self._settings, self._models = book, settings, models
+        self._book, self._settings, self._models, self._scorers = book, settings, models, scorers
         self._leaves_early = leaves_early
         self._task, self._beta, self._classes = task, beta, classes
 
-    def of(self, endpoint: str) -> ClassJudge | SequenceJudge:
-        """Return the judge of an attempt on that endpoint."""
+    def of(self, endpoint: str, *, is_highest: bool) -> ClassJudge | SequenceJudge | None:
+        """Return the judge of an attempt on that endpoint; None for a free answer of the highest tier."""
         settings = self._settings
         # With the endpoint's name: two tiers may run the same model, and each sees other requests.
         model = f"{endpoint}/{self._models.get(endpoint, '')}"
         if self._classes:
             key = HistoryKey(self._task, model, "class")
+            standard = Standard(key, self._beta, settings.rule)
+            if is_highest and endpoint not in self._scorers:  # it is not asked for scores
+                return ClassJudge(standard, self._classes, None, LabelPrior(len(self._classes)))
             history = self._book.history(key, settings.window)
             prior = self._book.prior(key, self._classes, settings.window)
-            return ClassJudge(Standard(key, self._beta, settings.rule), self._classes, history, prior)
+            return ClassJudge(standard, self._classes, None if is_highest else history, prior)
+        if is_highest:
+            return None
         kind: SequenceConfidence = (
             DEFAULT_SEQUENCE_CONFIDENCE if settings.confidence == "auto" else settings.confidence
         )
@@ -93,11 +101,14 @@ class Judging:
         preset: Preset,
         options: RequestOptions,
         models: Mapping[str, str],
+        scorers: frozenset[str],
         *,
         is_text: bool,
         streams: bool,
     ) -> tuple[Plan, RequestJudge | None]:
         """Return the plan of an answer as it is judged, and its judge; without a cascade if it is not judged.
+
+        A class is chosen also where the answer is not judged: it may not rise, or there is no other tier.
 
         Args:
             plan: with the tiers that the answer may rise through, if there are several.
@@ -105,6 +116,7 @@ class Judging:
             preset: how answers are judged.
             options: the request's options.
             models: by endpoint name, the model that its history belongs to.
+            scorers: endpoints that are known to give label scores.
             is_text: whether the answer is plain text, whose log probabilities say something about it; a tool call or
                 a document bound by a grammar is not.
             streams: whether a reader gets the answer while it is written.
@@ -112,18 +124,20 @@ class Judging:
         Raises:
             ConfigurationError: one task too many.
         """
-        classes = request.classes
-        cascade = plan.cascade
-        if cascade is None:
+        if preset.dispatch.policy != CASCADE:
             return plan, None
-        if options.judge == "off" or not (is_text or classes):
+        classes = request.classes
+        tiers = () if plan.cascade is None or options.judge == "off" else plan.cascade.tiers
+        if not is_text or not (tiers or classes):
             return replace(plan, cascade=None), None
         settings, task = preset.cascade, options.task or DEFAULT_TASK
         try:
             self.book.check_task(task)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
-        display: Display = options.judge or settings.stream
+        display: Display = settings.stream
+        if options.judge is not None and options.judge != "off":
+            display = options.judge
         if classes:
             display = "whole"  # one word, which is wrong or right as a whole
         elif display == "revise" and request.responses is not None:
@@ -134,9 +148,9 @@ class Judging:
         if settings.rule == "paper":  # its threshold says nothing about an answer that is being written
             display, leaves_early = ("whole" if display == "guard" else display), False
         wants = frozenset({"label_scores" if classes else "logp"})
-        plan = replace(plan, wants=wants, cascade=Cascade(cascade.tiers, display))
+        plan = replace(plan, wants=wants, scorers=scorers, cascade=Cascade(tiers, display))
         judge = RequestJudge(
-            self.book, settings, task, self._beta(preset), classes, models, leaves_early=leaves_early
+            self.book, settings, task, self._beta(preset), classes, models, scorers, leaves_early=leaves_early
         )
         return plan, judge
 
@@ -159,7 +173,7 @@ class Judging:
 
     def answered(self, session: Session, ledger: Ledger, preset: Preset) -> None:
         """Learn from a closed session what a judged answer has cost."""
-        if session.rise is None:
+        if session.plan.cascade is None or not session.plan.cascade.tiers:
             return
         control = self._control(preset)
         if control is not None:

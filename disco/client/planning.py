@@ -37,6 +37,7 @@ class PlanningView:
         lengths: the distribution of answer lengths.
         judging: the judge of the client's answers.
         models: by endpoint name, the model that answers there.
+        scorers: names of the endpoints that are known to give label scores.
         now: on the session's clock.
     """
 
@@ -50,6 +51,7 @@ class PlanningView:
     lengths: AnswerLengths
     judging: Judging
     models: Mapping[str, str]
+    scorers: frozenset[str]
     now: float
 
 
@@ -103,10 +105,14 @@ def prepare(
             prompt_tokens=features.prompt_tokens,
             urgent=options.budget_class == "urgent",
         )
-    is_text = features.may_migrate and "reasoning" not in features.needs
+    # Thoughts have log probabilities of their own; a class is scored without them.
+    is_text = features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
     plan, judge = view.judging.judged(
-        plan, request, preset, options, view.models, is_text=is_text, streams=features.stream
+        plan, request, preset, options, view.models, view.scorers, is_text=is_text, streams=features.stream
     )
+    chooses = judge is not None and bool(request.classes)
+    if chooses:  # events of a server's own, which hold its text, could not show the class instead
+        request = replace(request, responses=None)
     view.watch.claim(plan, view.now)
     request = with_clocks(request, plan, by_name)
     pace = _pace(features, preset, options)
@@ -115,7 +121,7 @@ def prepare(
         max_tokens=features.max_tokens,
         streams=features.stream,
         may_migrate=options.migrate is not False,
-        may_continue=features.may_migrate,
+        may_continue=features.may_migrate and not chooses,  # a class is chosen as a whole
         pace_tps=None if pace is None else pace.tps,
         timeouts=request.timeouts,
         max_retries=max_retries,

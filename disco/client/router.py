@@ -147,10 +147,12 @@ class Router:
         """Return whether nothing is left to decide about a request: the server gives the answer, as it comes.
 
         That is so where no other endpoint may take part, no budget limits the answer, the reader wants no pace and no
-        deadline, and the server is not known to continue an answer that breaks off.
+        deadline, there are no classes to choose between, and the server is not known to continue an answer that breaks
+        off.
         """
         return (
             not self.endpoints.has_others
+            and not options.classes
             and options.pace_tps in (None, "off")
             and options.deadline_s is None
             and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
@@ -240,6 +242,7 @@ class Router:
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
             judging=self.judging,
+            scorers=frozenset([c.name for c, can in zip(candidates, able, strict=True) if can.label_scores]),
             models={m.name: m.model or _model_of(m.endpoint, model) for m in members},
             now=now,
         )
@@ -366,7 +369,9 @@ class Router:
     async def _save(self, changed: Mapping[HistoryKey, StoredHistory]) -> None:
         assert self._store is not None
         try:
-            await anyio.to_thread.run_sync(self._store.save, changed)
+            # Shielded: the book takes these as saved, and a client that is closed ends its background tasks.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._store.save, changed)
         except Exception as error:  # noqa: BLE001 - a store of the application's must not end the client's answers
             LOG.error("The histories of scores could not be saved: %s.", type(error).__name__)
 

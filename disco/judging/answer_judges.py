@@ -5,6 +5,7 @@ A judge lives as long as its attempt. What it compares with, a `ScoreHistory` an
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,9 @@ from disco.judging.label_prior import LabelPrior
 from disco.judging.score_history import ScoreHistory
 from disco.judging.threshold_rules import Rule, Verdict, judge
 
-__all__ = ["ClassJudge", "SequenceJudge", "Standard"]
+__all__ = ["ClassJudge", "SequenceJudge", "Standard", "named_class"]
+
+_AROUND = string.whitespace + "\u00a0\"'`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"  # blanks and quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,10 @@ class SequenceJudge:
         """Return the verdict if it fell before the answer is complete."""
         return self._verdict
 
+    def settled(self, text: str, finish_reason: str) -> str | None:
+        """Return the text of the complete answer as it is; None where a limit or a filter has cut it short."""
+        return text if finish_reason == "stop" else None
+
     def end(self) -> Verdict | None:
         """Judge the complete answer; None where a part of it came without log probabilities, or it is empty."""
         if not self._is_known or not self.confidence.tokens:
@@ -110,7 +117,8 @@ class ClassJudge:
     """Chooses the class of an answer, and judges how clear the choice was.
 
     The model's preference for a label whatever the text is (`LabelPrior`) is taken off first, so that the class may be
-    another one than the model's most probable text. An answer without label scores is not judged and not changed.
+    another one than the model's most probable text. An answer without label scores is not judged; its class is the one
+    that its text names.
 
     Attributes:
         task, model, kind: see `HistoryKey`.
@@ -121,8 +129,9 @@ class ClassJudge:
     trusts, is_blind = False, False
 
     def __init__(
-        self, standard: Standard, classes: Sequence[str], history: ScoreHistory, prior: LabelPrior
+        self, standard: Standard, classes: Sequence[str], history: ScoreHistory | None, prior: LabelPrior
     ) -> None:
+        """Make the judge of one answer; without a history the class is chosen and not judged."""
         self.task, self.model, self.kind = standard.key
         self._standard, self._classes = standard, classes
         self._history, self._prior = history, prior
@@ -150,6 +159,32 @@ class ClassJudge:
         """Return None: the answer is judged at its end."""
         return None
 
+    def settled(self, text: str, finish_reason: str) -> str | None:
+        """Return the class that the answer is; None where its text names none of them.
+
+        A class that a limit has cut nothing off but what came behind it is whole.
+        """
+        return named_class(text, self._classes) if finish_reason in ("stop", "length") else None
+
     def end(self) -> Verdict | None:
-        """Judge the choice; None where the answer came without label scores."""
-        return None if self._score is None else self._standard.verdict(self._score, self._history)
+        """Judge the choice; None where the answer came without label scores, or there is no history."""
+        if self._score is None or self._history is None:
+            return None
+        return self._standard.verdict(self._score, self._history)
+
+
+def named_class(text: str, classes: Sequence[str]) -> str | None:
+    """Return the class that a text is, apart from its case, blanks, quotes and a final full stop.
+
+    Returns:
+        The class as the application wrote it; None where the text is none of them, or could be several.
+    """
+    if text in classes:
+        return text
+    plain = _plain(text)
+    found = [name for name in classes if _plain(name) == plain]
+    return found[0] if len(found) == 1 and plain else None
+
+
+def _plain(text: str) -> str:
+    return text.strip(_AROUND).removesuffix(".").strip(_AROUND).casefold()

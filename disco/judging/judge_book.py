@@ -32,7 +32,7 @@ class JudgeBook:
         self._classes: dict[HistoryKey, int] = {}  # checksum of the classes that the prior is about
         self._exits: dict[HistoryKey, ExitHistory] = {}
         self._tasks: set[str] = set()
-        self._saved: dict[HistoryKey, int] = {}  # by key, how many scores had been seen when it was saved
+        self._saved: dict[HistoryKey, int] = {}  # by key, `_seen` when it was saved
 
     def history(self, key: HistoryKey, capacity: int) -> ScoreHistory:
         """Return the history of a key; `capacity` counts when it is made.
@@ -87,12 +87,18 @@ class JudgeBook:
         """
         if self._store is None:
             return {}
-        new = {key: h.seen - self._saved.get(key, 0) for key, h in self._histories.items()}
+        seen = {key: self._seen(key) for key in self._histories}
+        new = {key: count - self._saved.get(key, 0) for key, count in seen.items()}
         if often and sum(new.values()) < _SAVED_EVERY:
             return {}
         changed = {key: self._kept(key) for key, scores in new.items() if scores}
-        self._saved.update({key: kept.seen for key, kept in changed.items()})
+        self._saved.update({key: seen[key] for key in changed})
         return changed
+
+    def _seen(self, key: HistoryKey) -> int:
+        """Return how many answers a history has seen; of a highest tier, which is not judged, its label prior."""
+        prior = self._priors.get(key)
+        return self._histories[key].seen or (0 if prior is None else prior.seen)
 
     def _kept(self, key: HistoryKey) -> StoredHistory:
         history, prior = self._histories[key], self._priors.get(key)

@@ -143,6 +143,10 @@ class AttemptJudge(Protocol):
         """Return the verdict where it is known before the answer is complete."""
         ...
 
+    def settled(self, text: str, finish_reason: str) -> str | None:
+        """Return what the complete answer is delivered as; None where it is cut short, or none of the classes."""
+        ...
+
     def end(self) -> Verdict | None:
         """Judge the complete answer; None where there is no score, so that the answer is not judged."""
         ...
@@ -151,8 +155,11 @@ class AttemptJudge(Protocol):
 class AnswerJudge(Protocol):
     """Judges the attempts at one answer."""
 
-    def of(self, endpoint: str) -> AttemptJudge | None:
-        """Return the judge of an attempt on that endpoint, which writes from the beginning; None: it is not judged."""
+    def of(self, endpoint: str, *, is_highest: bool) -> AttemptJudge | None:
+        """Return the judge of an attempt on that endpoint, which writes from the beginning; None: it is not judged.
+
+        `is_highest`: no tier is above, so the judge only chooses between classes.
+        """
         ...
 
 
@@ -168,8 +175,8 @@ class Judgement:
         verdict: None where the answer was not judged.
         outcome: "kept"; "handed_up" (a higher tier was asked); "stood" (no higher tier could answer: the answer was
             delivered although the judge doubts it); "not_judged".
-        why: why it was not judged: "no_score", "cut_short" (by a limit or a filter), "not_text" (a tool call or
-            reasoning).
+        why: why it was not judged: "no_score", "no_class" (its text is none of the classes), "cut_short" (by a limit
+            or a filter), "not_text" (a tool call or reasoning).
     """
 
     attempt: int

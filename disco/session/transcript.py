@@ -273,6 +273,18 @@ class Transcript:
                 self.writer = writer
             self.push(delta, now)
 
+    def rewrite(self, writer: AttemptState, text: str, now: float) -> None:
+        """Replace the whole answer by this text of its writer's; the reader must have nothing of it."""
+        taken = self.take_back(0)
+        self._ids = None
+        self.hand_to(writer)
+        tokens, raw = sum(d.tokens for d in taken), next((d.raw for d in taken if d.kind is _TEXT), None)
+        for delta in taken:
+            if delta.kind is _ROLE:
+                self.push(delta, now)
+        self.push(Delta(text, tokens, raw=raw), now)
+        writer.parts = [text]
+
     def begin_revision(self) -> Delta:
         """Forget the whole answer although the reader has text of it; return the retraction to give to the reader.
 

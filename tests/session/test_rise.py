@@ -50,6 +50,9 @@ class Doubting:
     def check(self) -> Verdict | None:
         return self.verdict if self.at is not None and self.tokens >= self.at else None
 
+    def settled(self, text: str, finish_reason: str) -> str | None:
+        return text if finish_reason == "stop" else None
+
     def end(self) -> Verdict | None:
         return self.verdict
 
@@ -60,9 +63,9 @@ class Judges:
     def __init__(self, of: dict[str, Doubting]) -> None:
         self._of = of
 
-    def of(self, endpoint: str) -> Doubting | None:
+    def of(self, endpoint: str, *, is_highest: bool) -> Doubting | None:
         judge = self._of.get(endpoint)
-        return None if judge is None else replace(judge)
+        return None if judge is None or is_highest else replace(judge)
 
 
 def ladder(

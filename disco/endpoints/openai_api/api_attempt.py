@@ -47,12 +47,9 @@ _TAIL_S = 1.0
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
 _NO_SUCH_PATH = (404, 405, 501)
-_REFUSED = (
-    400,
-    422,
-    500,
-    501,
-)  # what servers answer that are asked for log probabilities and cannot give them
+# What servers answer that are asked for log probabilities and cannot give them. Status 500 may have another cause: it
+# counts only of a server that has not given them yet.
+_REFUSED = (400, 422, 501)
 
 
 class ServerAttempt(Attempt):
@@ -65,14 +62,18 @@ class ServerAttempt(Attempt):
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         meter: what `prepare` has used to prove that the server continues.
         hides_logprobs: the application did not ask for the log probabilities that the call asks for.
+        classes: the classes that the reply's first token scores; empty: none.
+        gives_logprobs: the server is known to accept requests for log probabilities, so that status 500 is no refusal.
         on_missing: called when the server has turned out to lack the path of the call.
+        on_logprobs: called with None when the server has accepted a request for log probabilities, or with the status
+            by which it refused one.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_on_missing", "_prefix", "_prepare"),
-        *("_request",),
+        *("_classes", "_gives_logprobs", "_on_logprobs", "_request"),
         *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
         *("_reader", "_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
     )
@@ -89,7 +90,8 @@ class ServerAttempt(Attempt):
         hides_logprobs: bool = False,
         classes: tuple[str, ...] = (),
         on_missing: Callable[[], object] = lambda: None,
-        on_no_logprobs: Callable[[], object] = lambda: None,
+        gives_logprobs: bool = False,
+        on_logprobs: Callable[[int | None], object] = lambda _status: None,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
         self._client = client
@@ -101,7 +103,8 @@ class ServerAttempt(Attempt):
         self._hides_logprobs = hides_logprobs
         self._classes = classes
         self._on_missing = on_missing
-        self._on_no_logprobs = on_no_logprobs
+        self._gives_logprobs = gives_logprobs
+        self._on_logprobs = on_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
@@ -246,11 +249,14 @@ class ServerAttempt(Attempt):
         """Make the call, or another one where the server has no such path, or no log probabilities."""
         try:
             await self._open(call)
+            if call.without_logprobs is not None:
+                self._on_logprobs(None)
         except openai.APIStatusError as error:
-            if call.without_logprobs is not None and error.status_code in _REFUSED:
+            refuses = error.status_code in _REFUSED or (error.status_code == 500 and not self._gives_logprobs)
+            if call.without_logprobs is not None and refuses:
                 self._call = replace(call, body=call.without_logprobs, without_logprobs=None)
                 await self._open(self._call)
-                self._on_no_logprobs()  # it was this that the server refused
+                self._on_logprobs(error.status_code)  # it was this that the server refused
                 return
             if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
                 raise

@@ -65,9 +65,10 @@ class OpenAIEndpoint(Endpoint):
         name: unique within one disco client.
         continuation: how this server continues an answer; see `Continuation`.
         context_tokens: the model's context, prompt and answer together, if known.
-        logp: whether the server gives log probabilities of what it writes (`logprobs` without alternatives). None: the
-            first request that wants them finds out, for its model. Some servers refuse such requests; then the same
-            request is sent again without, and later ones do not ask.
+        logp: whether the server gives log probabilities of what it writes. None: the first request that wants them
+            finds out, for its model and for as many alternatives to a token. Some servers refuse such requests; then
+            the same request is sent again without, and later ones do not ask. A status of 500 may have had another
+            cause, so it has to come twice.
         verdicts: what probes have found, by (base_url, model), "*" for a server's only model; may be
             stored and given again. A `Verdicts` may be shared: then only one endpoint probes a model at a time.
     """
@@ -75,7 +76,8 @@ class OpenAIEndpoint(Endpoint):
     place: Literal["server"] = "server"
 
     # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`; _without_logp, of those that refuse log probabilities.
+    # (base_url, model) of those that have no `/responses`; _gives_logp, by (base_url, model) and number of
+    # alternatives: whether requests for log probabilities are accepted; None: a status of 500 has come once.
     def __init__(
         self,
         *,
@@ -94,8 +96,13 @@ class OpenAIEndpoint(Endpoint):
         self._logp = logp
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
-        self._without_logp: set[Key] = set()
+        self._gives_logp: dict[tuple[Key, int], bool | None] = {}
         self._known_url = _KnownURL(client.base_url)
+
+    def _note_logprobs(self, asked: tuple[Key, int], refusal: int | None) -> None:
+        """Store the status with which a request for log probabilities was refused; None: it was accepted."""
+        is_first = refusal == 500 and asked not in self._gives_logp
+        self._gives_logp[asked] = None if is_first else refusal is None
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         model = self.own_model(model)
@@ -108,6 +115,7 @@ class OpenAIEndpoint(Endpoint):
             features=None,
             vocabulary=self.vocabulary(model),
             logp=self._logp is True,
+            label_scores=self._logp is True,
         )
 
     @property
@@ -186,10 +194,10 @@ class OpenAIEndpoint(Endpoint):
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         key = self._url.text, request.model
         classes = request.classes if "label_scores" in wants and not prefix else ()
-        may_ask = (
-            (bool(classes) or "logp" in wants) and self._logp is not False and key not in self._without_logp
-        )
-        hides_logprobs = may_ask and not asked and given.get("n") in (None, 1)
+        alternatives = ALTERNATIVES if classes else 1
+        gives = self._gives_logp.get((key, alternatives)) if self._logp is None else self._logp
+        wanted = bool(classes) or "logp" in wants
+        hides_logprobs = wanted and gives is not False and not asked and given.get("n") in (None, 1)
         if hides_logprobs or key in self._without_responses:
             request = replace(request, responses=None)
 
@@ -205,7 +213,7 @@ class OpenAIEndpoint(Endpoint):
                     call.body["logprobs"] = 1
                 else:
                     # Without a number llama-cpp-python's server gives none, and llama-server lists 20 alternatives.
-                    call.body["logprobs"], call.body["top_logprobs"] = True, ALTERNATIVES if classes else 1
+                    call.body["logprobs"], call.body["top_logprobs"] = True, alternatives
             return call
 
         attempt = ServerAttempt(
@@ -218,7 +226,8 @@ class OpenAIEndpoint(Endpoint):
             hides_logprobs=hides_logprobs,
             classes=classes if hides_logprobs else (),
             on_missing=lambda: self._without_responses.add(key),
-            on_no_logprobs=lambda: self._without_logp.add(key),
+            gives_logprobs=gives is True,
+            on_logprobs=lambda status: self._note_logprobs((key, alternatives), status),
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)

@@ -79,8 +79,9 @@ class RiseControl:
         number = state.number
         if number not in self._judges:
             # Only what an endpoint wrote from the beginning can be compared with its other answers.
-            judged = bool(self._cascade.above(state.candidate.name)) and not state.prefix
-            self._judges[number] = self._judge.of(state.candidate.name) if judged else None
+            name = state.candidate.name
+            is_highest = not self._cascade.above(name)
+            self._judges[number] = None if state.prefix else self._judge.of(name, is_highest=is_highest)
             if self._judges[number] is None:
                 self._lift(
                     banks=self._transcript.playback.banking
@@ -114,16 +115,22 @@ class RiseControl:
         judge = self._judges.get(state.number)
         if judge is None:
             return False
-        if ended.finish_reason != "stop" or not self._transcript.only_text:
-            # A limit has cut the answer short, or it holds what log probabilities say nothing about.
-            why = "not_text" if ended.finish_reason == "stop" else "cut_short"
+        is_text = self._transcript.only_text  # log probabilities say nothing about other content
+        text = self._transcript.written
+        answer = judge.settled(text, ended.finish_reason) if is_text else None
+        if answer is None:
+            cut_short = ended.finish_reason != "stop"
+            why = "cut_short" if cut_short else "no_class" if is_text else "not_text"
             self._not_judged(state, judge, why, now)
             return False
+        if answer != text:
+            self._transcript.rewrite(state, answer, now)
         verdict = judge.end()
-        if verdict is None:
+        if verdict is not None:
+            return self._decide(state, judge, verdict, ended, now, out)
+        if self._cascade.above(state.candidate.name):
             self._not_judged(state, judge, "no_score", now)
-            return False
-        return self._decide(state, judge, verdict, ended, now, out)
+        return False
 
     def _decide(
         self,

@@ -273,16 +273,33 @@ async def test_log_probabilities_for_our_own_use_are_asked_for_and_not_shown(wha
 
 
 @pytest.mark.parametrize(
-    ("status", "anyio_backend"), by_turns(["400 Bad Request", "500 Internal Server Error"])
+    ("status", "anyio_backend", "refusals"),
+    [("400 Bad Request", "asyncio", 1), ("500 Internal Server Error", "trio", 2)],
+    indirect=["anyio_backend"],
 )
-async def test_a_server_that_refuses_log_probabilities_is_asked_without_from_then_on(status, anyio_backend):
+async def test_a_server_that_refuses_log_probabilities_is_asked_without_from_then_on(status, refusals):
+    """Status 500 may have another cause, so it has to come twice."""
     refused = answer(b'{"error": {"message": "no logits"}}', status=status)
-    async with served(refused, NORMAL, NORMAL, refused, refused) as (server, endpoint):
-        for _ in range(2):
+    async with served(*[refused, NORMAL] * refusals, NORMAL, refused, refused) as (server, endpoint):
+        for _ in range(refusals + 1):
             deltas, _ = await collect(endpoint.open(ask(), wants=LOGP))
             assert "".join(d.text for d in deltas) == "Hello"
         other = endpoint.open(replace(ask(), model="other"), wants=LOGP)
         await failing(other)  # it fails without, too: so nothing is known of log probabilities
         assert endpoint.capabilities("m").logp is False
     bodies = [body for _, _, body in server.requests]
-    assert [body.get("logprobs") for body in bodies] == [True, None, None, True, None]
+    assert [body.get("logprobs") for body in bodies] == [*[True, None] * refusals, None, True, None]
+
+
+async def test_a_server_that_has_given_log_probabilities_is_out_of_order_at_status_500():
+    """As many alternatives to each token are a matter of their own: some servers list a few only."""
+    broken = answer(b"{}", status="500 Internal Server Error")
+    refused = answer(b"{}", status="400 Bad Request")
+    classes = replace(ask(), classes=("good", "bad"))
+    async with served(KNOWN, broken, refused, NORMAL, KNOWN) as (server, endpoint):
+        await collect(endpoint.open(ask(), wants=LOGP))
+        await failing(endpoint.open(ask(), wants=LOGP))
+        await collect(endpoint.open(classes, wants=frozenset({"label_scores"})))
+        deltas, _ = await collect(endpoint.open(ask(), wants=LOGP))
+    assert all(delta.logp for delta in deltas)
+    assert [body.get("top_logprobs") for _, _, body in server.requests] == [1, 1, 20, None, 1]
