@@ -135,8 +135,7 @@ def _bounded(options: Mapping[str, Any], bound: Reach) -> Mapping[str, Any]:
 
 def _unrevised(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a caller's options, by which no text is taken back unless the caller asks: most clients would keep it."""
-    is_callers_choice = options.get("judge") is not None or "preset" in options or "policy" in options
-    return options if is_callers_choice else {**options, "judge": "guard"}
+    return options if options.get("judge") is not None else {**options, "judge": "guard"}
 
 
 def _without(secrets: Iterable[bytes], data: bytes) -> bytes:

@@ -45,6 +45,26 @@ async def test_a_file_has_them_after_a_hundred_scores_and_after_the_end(tmp_path
     assert FileStore(path).load()[KEY].seen == 102
 
 
+async def test_a_client_that_is_closed_while_it_saves_loses_nothing():
+    store = Stored()
+    async with client(local=here(), histories=store) as one:
+        history = one.router.judging.book.history(KEY, 1_000)
+        for _ in range(100):
+            history.push(0.5)
+        await create(one)  # its end begins to save
+    assert store[KEY].seen == 100
+
+
+class Stored(dict):
+    """A store in memory."""
+
+    def load(self):
+        return self
+
+    def save(self, histories):
+        self.update(histories)
+
+
 class Broken:
     """A store of an application, which is out of order."""
 

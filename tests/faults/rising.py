@@ -40,8 +40,9 @@ class Kept:
 
     def load(self) -> dict[HistoryKey, StoredHistory]:
         return {
-            HistoryKey("default", model, "weakest"): StoredHistory(scores, len(scores))
+            HistoryKey("default", model, kind): StoredHistory(scores, len(scores))
             for model, scores in self.verdicts.items()
+            for kind in ("sum", "weakest")
         }
 
     def save(self, histories: Mapping[HistoryKey, StoredHistory]) -> None:

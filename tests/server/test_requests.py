@@ -238,17 +238,23 @@ def test_unfinished_bodies_take_no_place_and_are_broken_off_at_the_end():
     virtually(main)
 
 
-def test_text_is_taken_back_only_from_callers_who_ask_for_it():
-    """The owner's preset revises answers; a caller who knows nothing of that would read both answers as one."""
+@pytest.mark.parametrize(
+    "owner",
+    [{"policy": preset("revise")}, {"policy": preset("guard"), "default_options": {"judge": "revise"}}],
+    ids=["preset", "default options"],
+)
+def test_text_is_taken_back_only_from_callers_who_ask_for_it(owner):
+    """The owner revises answers; a caller who knows nothing of that would read both answers as one."""
     quick = {"decode_tps": 1e5}
     higher = SimulatedEndpoint("higher", SimulatedProfile(answer=TEXT["higher"], **quick))
     kept = Kept({"device/m": DOUBTED})
-    made = AsyncDisco(local=local(**quick), tiers=[higher], policy=preset("revise"), histories=kept)
+    made = AsyncDisco(local=local(**quick), tiers=[higher], histories=kept, **owner)
     with asking(made) as asked:
         for options, is_revised in (
             (None, False),
             ({"judge": None}, False),
             ({"task": "default"}, False),
+            ({"preset": "cascade"}, False),
             ({"judge": "revise"}, True),
         ):
             body = {"model": "m", "messages": HELLO, "stream": True}
