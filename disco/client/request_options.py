@@ -36,7 +36,7 @@ class RequestOptions(BaseModel):
             use the part that is kept in reserve, up to the limit.
         task: under the policy "cascade", the name of the kind of work: answers to one task are judged by each other's
             scores. At most 64 letters, digits, ".", "_" and "-".
-        classes: the complete answers to choose between, 2 to 256 different texts; None: a free answer.
+        classes: the same, for the complete answers to choose between: 2 to 256 different texts; None: a free answer.
         judge: what a reader sees before the verdict of a cascade, in place of the preset's `stream`; "off": the answer
             is not judged and does not rise.
     """

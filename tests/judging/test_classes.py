@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import httpx2
 import pytest
-from defects.asking import client, create, tried
+from defects.asking import client, create, question, tried
 from faults.in_memory import RESET, MemoryServer, Reply, anyio_backend, no_thread, spoken  # noqa: F401
 from faults.rising import DOUBTED, TRUSTED
 from scripted_server import chunk, sse
 
-from disco import Tier
+from disco import AsyncDisco, Tier
 from disco.judging import HistoryKey, StoredHistory
 from disco.judging.answer_judges import named_class
+from disco.replay.ladder.recorded_verdicts import read_verdicts, replay_verdicts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_thread")]
 
@@ -117,6 +120,25 @@ async def test_the_highest_tier_chooses_by_its_scores_where_it_is_known_to_give_
     assert all(a.route.judgements == () for a in answers)
     kept = store[HistoryKey("triage", "big/big", "class")]
     assert (kept.scores, kept.seen, len(kept.labels)) == ((), 0, 6)
+
+
+async def test_recorded_choices_replay_to_the_same_verdicts(monkeypatch, tmp_path):
+    """Also where the highest tier chooses by scores, which are not those of a history."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    draw, path, server = random.Random(0), tmp_path / "routes.jsonl", MemoryServer()
+    tiers = [
+        tier(server, lambda _: scored("Pos", Pos=-draw.random(), Neg=-2 * draw.random()), **who)
+        for who in ({"model": "small"}, {"model": "big", "logp": True})
+    ]
+    with path.open("w") as file:
+        write = lambda route: file.write(route.to_json() + "\n")  # noqa: E731
+        async with AsyncDisco(tiers=tiers, preset="cascade", on_route=write) as one:
+            for number in range(30):
+                options = {"disco": {**OPTIONS, **({"judge": "off"} if number % 5 == 0 else {})}}
+                await one.chat.completions.create(model="m", messages=question(), extra_body=options)
+    (lower,) = replay_verdicts(read_verdicts(path))
+    assert (lower.key.model, lower.identical, lower.different, lower.unknown) == ("tier-1/small", 24, 0, 0)
+    assert 0 < sum(v.rises for v in lower.verdicts) < 24
 
 
 @pytest.mark.parametrize("options", [{"judge": "off"}, {"budget_class": "background"}])
