@@ -80,12 +80,14 @@ class HistoryStore(Protocol):
 class FileStore:
     """A JSON file that only its user can read. Replaced as a whole, so that it is never half written.
 
-    Of two processes, the one that saves last keeps its histories of the keys that both have.
+    Of two clients or processes, the one that saves last keeps its histories of the keys that both have. Two processes
+    that save at the same moment may lose what one of them saves.
     """
+
+    _writing = threading.Lock()  # of all stores: clients save in threads, and two may have the same file
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._writing = threading.Lock()  # a client saves in a thread
 
     def load(self) -> Mapping[HistoryKey, StoredHistory]:
         """Read the file. A file that is missing is empty; one that cannot be read costs a warning and is left alone."""

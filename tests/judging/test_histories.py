@@ -84,10 +84,11 @@ def test_a_file_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
     assert "could not be written" in caplog.text
 
 
-def test_threads_that_save_at_once_lose_nothing(tmp_path):
-    store = FileStore(tmp_path / "histories.json")
+def test_clients_with_one_file_keep_each_others_histories(tmp_path):
+    path = tmp_path / "histories.json"
 
     def save(name: str) -> None:
+        store = FileStore(path)
         for n in range(20):
             store.save({HistoryKey(name, "m", "sum"): StoredHistory((float(n),) * 50, n)})
 
@@ -97,7 +98,7 @@ def test_threads_that_save_at_once_lose_nothing(tmp_path):
     for thread in threads:
         thread.join()
     last = StoredHistory((19.0,) * 50, 19)
-    assert store.load() == {HistoryKey(name, "m", "sum"): last for name in "abcd"}
+    assert FileStore(path).load() == {HistoryKey(name, "m", "sum"): last for name in "abcd"}
     assert [path.name for path in tmp_path.iterdir()] == ["histories.json"]
 
 
