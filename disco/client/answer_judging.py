@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -43,12 +43,12 @@ class RequestJudge:
         task: str,
         beta: float,
         classes: tuple[str, ...],
-        models: Mapping[str, str],
+        model_of: Callable[[str], str],
         scorers: Collection[str],
         *,
         leaves_early: bool,
     ) -> None:
-        self._book, self._settings, self._models, self._scorers = book, settings, models, scorers
+        self._book, self._settings, self._model_of, self._scorers = book, settings, model_of, scorers
         self._leaves_early = leaves_early
         self._task, self._beta, self._classes = task, beta, classes
 
@@ -56,7 +56,7 @@ class RequestJudge:
         """Return the judge of an attempt on that endpoint; None for a free answer of the highest tier."""
         settings = self._settings
         # With the endpoint's name: two tiers may run the same model, and each sees other requests.
-        model = f"{endpoint}/{self._models.get(endpoint, '')}"
+        model = f"{endpoint}/{self._model_of(endpoint)}"
         if self._classes:
             key = HistoryKey(self._task, model, "class")
             standard = Standard(key, self._beta, settings.rule)
@@ -100,7 +100,7 @@ class Judging:
         request: Request,
         preset: Preset,
         options: RequestOptions,
-        models: Mapping[str, str],
+        model_of: Callable[[str], str],
         scorers: frozenset[str],
         *,
         is_text: bool,
@@ -115,7 +115,8 @@ class Judging:
             request: the request.
             preset: how answers are judged.
             options: the request's options.
-            models: by endpoint name, the model that its history belongs to.
+            model_of: returns the model that an endpoint's history belongs to. Called when the endpoint writes: a local
+                server may not be asked before which model it has.
             scorers: endpoints that are known to give label scores.
             is_text: whether the answer is plain text, whose log probabilities say something about it; a tool call or
                 a document bound by a grammar is not.
@@ -150,7 +151,14 @@ class Judging:
         wants = frozenset({"label_scores" if classes else "logp"})
         plan = replace(plan, wants=wants, scorers=scorers, cascade=Cascade(tiers, display))
         judge = RequestJudge(
-            self.book, settings, task, self._beta(preset), classes, models, scorers, leaves_early=leaves_early
+            self.book,
+            settings,
+            task,
+            self._beta(preset),
+            classes,
+            model_of,
+            scorers,
+            leaves_early=leaves_early,
         )
         return plan, judge
 

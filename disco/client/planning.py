@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disco.client.answer_judging import Judging
@@ -36,7 +36,7 @@ class PlanningView:
         reservation: the request's access to the budgets; None if there are none.
         lengths: the distribution of answer lengths.
         judging: the judge of the client's answers.
-        models: by endpoint name, the model that answers there.
+        model_of: returns the model that answers on an endpoint.
         scorers: names of the endpoints that are known to give label scores.
         now: on the session's clock.
     """
@@ -50,7 +50,7 @@ class PlanningView:
     reservation: BudgetReservation | None
     lengths: AnswerLengths
     judging: Judging
-    models: Mapping[str, str]
+    model_of: Callable[[str], str]
     scorers: frozenset[str]
     now: float
 
@@ -108,7 +108,7 @@ def prepare(
     # Thoughts have log probabilities of their own; a class is scored without them.
     is_text = features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
     plan, judge = view.judging.judged(
-        plan, request, preset, options, view.models, view.scorers, is_text=is_text, streams=features.stream
+        plan, request, preset, options, view.model_of, view.scorers, is_text=is_text, streams=features.stream
     )
     chooses = judge is not None and bool(request.classes)
     if chooses:  # events of a server's own, which hold its text, could not show the class instead

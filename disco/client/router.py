@@ -224,6 +224,7 @@ class Router:
             self.catalog.check_prices(
                 [m for m in members if is_within(m.endpoint.reach, features.reach)], model
             )
+        by_name = {m.name: m for m in members}
         endpoints = {m.name: m.endpoint for m in members}
         known = {m.name: self.catalog.known(m, model) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
@@ -243,7 +244,7 @@ class Router:
             lengths=self.statistics.answer_lengths(),
             judging=self.judging,
             scorers=frozenset([c.name for c, can in zip(candidates, able, strict=True) if can.label_scores]),
-            models={m.name: m.model or _model_of(m.endpoint, model) for m in members},
+            model_of=lambda name: _model_of(by_name[name], model),
             now=now,
         )
         planned = prepare(request, features, preset, options, view, max_retries=max_retries)
@@ -381,6 +382,6 @@ class Router:
                 dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
 
 
-def _model_of(endpoint: Endpoint, requested: str) -> str:
+def _model_of(member: CatalogEntry, requested: str) -> str:
     """Return the name of the model that answers on an endpoint: its own where it has one, else the requested one."""
-    return str(getattr(endpoint, "profile_name", requested))
+    return member.model or str(getattr(member.endpoint, "profile_name", requested))

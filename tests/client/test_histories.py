@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 
+import httpx2
 import pytest
 from defects.asking import client, create, device
+from scripted_server import chunk, sse
 
-from disco import AsyncDisco, ConfigurationError, Disco
+from disco import AsyncDisco, ConfigurationError, Disco, LocalServer
 from disco.client.answer_judging import RequestJudge
 from disco.dispatch.presets import CascadeSection
 from disco.judging import FileStore, HistoryKey, JudgeBook
@@ -65,6 +67,23 @@ class Stored(dict):
         self.update(histories)
 
 
+async def test_a_local_server_that_names_its_model_later_has_one_history():
+    def reply(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            found = request.url.path.endswith("/v1/models")
+            return httpx2.Response(200 if found else 404, json={"data": [{"id": "qwen3:4b"}]})
+        said = chunk("Wide.")
+        said["choices"][0]["logprobs"] = {"content": [{"token": "Wide.", "logprob": -0.5}]}
+        head = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=head, content=sse(said, chunk(finish="stop")))
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(reply))
+    home = LocalServer(base_url="http://attic:1/v1", reach="own", http_client=http)
+    async with client(local=home, tiers=[here()], policy="cascade") as one:
+        verdicts = [(await create(one)).route.judgements[0] for _ in range(2)]
+    assert [(v.model, v.history) for v in verdicts] == [("local/qwen3-4b", 0), ("local/qwen3-4b", 1)]
+
+
 class Broken:
     """A store of an application, which is out of order."""
 
@@ -102,7 +121,7 @@ def test_rules_that_score_an_answer_differently_have_a_history_each():
     for confidence in ("mean", "sum"):
         for rule in ("exact", "paper"):
             settings = CascadeSection(rule=rule, confidence=confidence)
-            judge = RequestJudge(book, settings, "triage", 0.3, (), {}, leaves_early=False).of("device")
-            kinds.append(judge.kind)
+            judge = RequestJudge(book, settings, "triage", 0.3, (), str, (), leaves_early=False)
+            kinds.append(judge.of("device", is_highest=False).kind)
     assert kinds == ["lowest_mean", "mean", "sum", "sum"]
     assert {key.kind for key in book._histories} == set(kinds)
