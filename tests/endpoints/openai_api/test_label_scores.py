@@ -41,6 +41,14 @@ def test_classes_that_begin_alike_are_not_told_apart():
     assert label_scores([("pos", -0.1), ("pol", -3.0)], ("positive", "polite")) == (-0.1, -3.0)
 
 
+def test_an_improbable_token_that_begins_two_classes_does_not_matter():
+    """Of twenty alternatives, one is often a single letter."""
+    classes, likely = ("positive", "neutral", "negative"), [("positive", LN(0.7)), ("negative", LN(0.2))]
+    scores = label_scores([*likely, ("ne", LN(0.005))], classes)
+    assert scores == pytest.approx((LN(0.7), LN(0.005), LN(0.2)))
+    assert label_scores([*likely, ("ne", LN(0.05))], classes) is None
+
+
 async def collect(attempt):
     """All deltas of an attempt."""
     deltas = []
