@@ -26,12 +26,13 @@ def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) ->
 
     Args:
         arguments: the arguments of the command.
-        outputs: the output file by the option's name; None: not given.
+        outputs: the output file by the option's name; None: not given. Such a file may be read, too.
 
     Raises:
         ConfigurationError: a file cannot be written, or is read or written by another option.
     """
     files = {f"--{name}": Path(path) for name, path in outputs.items() if path not in (None, STANDARD_OUTPUT)}
+    inputs = list(_inputs(arguments, [name for name in INPUTS if name not in outputs]))
     for option, path in files.items():
         if not path.absolute().parent.is_dir():
             raise ConfigurationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
@@ -41,7 +42,7 @@ def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) ->
             raise ConfigurationError(
                 f"{option} {path}: there is no permission to write it. Name another file."
             )
-        for read in _inputs(arguments):
+        for read in inputs:
             if _same(path, read):
                 raise ConfigurationError(
                     f"{option} {path}: the command reads this file and would overwrite it. Name another."
@@ -55,8 +56,8 @@ def check_output(arguments: argparse.Namespace, **outputs: str | Path | None) ->
         raise ConfigurationError('--html needs the package plotly: pip install "disco-llm[replay]"')
 
 
-def _inputs(arguments: argparse.Namespace) -> Iterable[Path]:
-    for name in INPUTS:
+def _inputs(arguments: argparse.Namespace, names: Iterable[str]) -> Iterable[Path]:
+    for name in names:
         given = getattr(arguments, name, None)
         for each in given if isinstance(given, list) else [given]:
             if isinstance(each, str) and Path(each).is_file():

@@ -195,6 +195,9 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         (TIER, {}, "has no api_key"),
         ("--tier http://127.0.0.1:1/v1", {}, "and the model"),
         ("--policy private --histories {preset}/x", {}, "there is no folder"),
+        # The file of the last run is read and written: only the preset is wrong.
+        ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
+        ("--policy private --histories {preset} --record {preset}", {}, "--record writes this file too"),
         ("", {"without": "uvicorn"}, r"(?s)(?=.*'uvicorn').*\[server\]"),
     ],
     ids=lambda value: str(value)[:40],
