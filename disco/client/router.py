@@ -31,6 +31,7 @@ from disco.cost.token_bounds import most_prompt_tokens
 from disco.dispatch import Dispatcher, Features, Preset, features_of, load_preset
 from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
+from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
@@ -208,7 +209,8 @@ class Router:
 
         Raises:
             NoEndpointError: no configured endpoint may serve the request (ContextLengthError if it is only too long).
-            ConfigurationError: an unknown preset in the options, or a budget in USD and no price.
+            ConfigurationError: an unknown preset in the options, classes under another policy than the cascade, or a
+                budget in USD and no price.
             BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
         """
         created_s, now, model = time.time(), anyio.current_time(), request.model
@@ -217,6 +219,11 @@ class Router:
             request = request.due_in(options.deadline_s)
         local_only = model == self.local_model  # requested by name
         if options.classes:
+            if preset.dispatch.policy != CASCADE:
+                raise ConfigurationError(
+                    f"classes have no effect under the preset {preset.name!r}, whose policy is "
+                    f'{preset.dispatch.policy!r}. Leave them out, or choose preset="cascade".'
+                )
             request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
         members = self.endpoints.members(server)

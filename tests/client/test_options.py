@@ -252,3 +252,11 @@ def test_so_it_is_by_the_synchronous_client_and_for_responses_but_not_what_only_
                 one.responses.create(model="m", input="Hi", **wrong)
             assert caught.value.param == next(iter(wrong))
         assert create(one, max_tokens=2, **FINE).choices
+
+
+async def test_classes_are_refused_where_no_cascade_chooses_among_them():
+    options = {"classes": ["spam", "ham"]}
+    async with client("balanced") as one:
+        with pytest.raises(disco.ConfigurationError, match=r"'balanced'.*policy is 'auto'.*preset=\"cascade\""):
+            await create(one, disco=options)
+        assert (await create(one, disco={**options, "preset": "cascade"})).choices

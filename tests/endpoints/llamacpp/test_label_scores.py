@@ -21,6 +21,7 @@ from tests.endpoints.llamacpp.answers import NOTHING, ask, complete
 MESSAGES = [{"role": "user", "content": "Is this film good or bad? It is a wonderful film."}]
 CLASSES = ("very good indeed", "very bad indeed", "very good", "bad", "good")
 WANTS = frozenset({"label_scores"})
+NOTHING_WANTED = frozenset()
 
 
 class TableModel:
@@ -87,10 +88,10 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, says):
         check_classes(classes)
 
 
-async def scored(endpoint, classes=CLASSES, prefix=NOTHING, **params):
+async def scored(endpoint, classes=CLASSES, prefix=NOTHING, wants=WANTS, **params):
     events = []
     request = Request(MESSAGES, "m", params, classes=classes)
-    async with endpoint.open(request, prefix, wants=WANTS) as attempt:
+    async with endpoint.open(request, prefix, wants=wants) as attempt:
         async for event in attempt:
             events.append(event)  # noqa: PERF401
         assert events[-1].usage == attempt.usage
@@ -148,6 +149,13 @@ async def test_the_model_scores_as_plain_teacher_forcing_does_in_either_isolatio
     assert delta.label_scores == same.label_scores[::-1]
     assert again.cached_tokens == ended.usage.prompt_tokens
 
+    # An answer that is not judged is one of the classes, too; half an answer is written to its end.
+    _, (chosen,), _ = await scored(thread_model, ("good", "bad"), wants=NOTHING_WANTED)
+    assert chosen == delta
+    _, *written, _ = await scored(thread_model, ("good", "bad"), Prefix("It is"), max_tokens=3)
+    assert written
+    assert all(delta.label_scores is None for deltas in written for delta in deltas)
+
 
 @pytest.mark.real
 @pytest.mark.anyio
@@ -173,7 +181,6 @@ async def test_what_cannot_be_scored_is_refused_with_the_reason(thread_model):
     two = ("good", "bad")
     cases = [
         (FailureKind.BAD_REQUEST, "equal", await failure(("good", "good"))),
-        (FailureKind.UNSERVED, "continue", await failure(two, Prefix("go"))),
         (FailureKind.UNSERVED, "logprobs", await failure(two, logprobs=True)),
         (FailureKind.CONTEXT_LENGTH, "longest class", await failure(("good " * 2100, "bad"))),
     ]
