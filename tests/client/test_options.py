@@ -257,6 +257,8 @@ def test_so_it_is_by_the_synchronous_client_and_for_responses_but_not_what_only_
 async def test_classes_are_refused_where_no_cascade_chooses_among_them():
     options = {"classes": ["spam", "ham"]}
     async with client("balanced") as one:
-        with pytest.raises(disco.ConfigurationError, match=r"'balanced'.*policy is 'auto'.*preset=\"cascade\""):
+        with pytest.raises(
+            disco.ConfigurationError, match=r"'balanced'.*policy is 'auto'.*preset=\"cascade\""
+        ):
             await create(one, disco=options)
         assert (await create(one, disco={**options, "preset": "cascade"})).choices

@@ -32,6 +32,7 @@ from disco.endpoints.openai_api.http_transport import (
     pieces,
     unwind,
 )
+from disco.endpoints.openai_api.logprobs_request import LogprobsRequest
 from disco.endpoints.openai_api.response_reader import ResponseReader
 from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
 from disco.endpoints.openai_api.whole_documents import events_of_document
@@ -47,9 +48,6 @@ _TAIL_S = 1.0
 _DRAIN_S = 0.1
 _CLOSE_S = 1.0
 _NO_SUCH_PATH = (404, 405, 501)
-# What servers answer that are asked for log probabilities and cannot give them. Status 500 may have another cause: it
-# counts only of a server that has not given them yet.
-_REFUSED = (400, 422, 501)
 
 
 class ServerAttempt(Attempt):
@@ -61,21 +59,17 @@ class ServerAttempt(Attempt):
         request, prefix: the request to answer, and the beginning of the answer.
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         meter: what `prepare` has used to prove that the server continues.
-        hides_logprobs: the application did not ask for the log probabilities that the call asks for.
-        classes: the classes that the reply's first token scores; empty: none.
-        gives_logprobs: the server is known to accept requests for log probabilities, so that status 500 is no refusal.
+        logprobs: the log probabilities that disco asks for; None: it asks for none.
         on_missing: called when the server has turned out to lack the path of the call.
-        on_logprobs: called with None when the server has accepted a request for log probabilities, or with the status
-            by which it refused one.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_hides_logprobs", "_meter", "_name", "_on_close", "_on_missing", "_prefix", "_prepare"),
-        *("_classes", "_gives_logprobs", "_on_logprobs", "_request"),
+        *("_client", "_logprobs", "_meter", "_name", "_on_close", "_on_missing", "_prefix", "_prepare"),
         *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
-        *("_reader", "_response", "_running", "_sent", "_spliced", "_splitter", "_stopped", "_wire"),
+        *("_reader", "_refusal", "_request", "_response", "_running", "_sent", "_spliced", "_splitter"),
+        *("_stopped", "_wire"),
     )
 
     def __init__(
@@ -87,11 +81,8 @@ class ServerAttempt(Attempt):
         prefix: Prefix,
         prepare: Callable[[], Awaitable[Call]],
         meter: ProbeMeter,
-        hides_logprobs: bool = False,
-        classes: tuple[str, ...] = (),
+        logprobs: LogprobsRequest | None = None,
         on_missing: Callable[[], object] = lambda: None,
-        gives_logprobs: bool = False,
-        on_logprobs: Callable[[int | None], object] = lambda _status: None,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
         self._client = client
@@ -100,16 +91,13 @@ class ServerAttempt(Attempt):
         self._prefix = prefix
         self._prepare = prepare
         self._meter = meter
-        self._hides_logprobs = hides_logprobs
-        self._classes = classes
+        self._logprobs = logprobs
         self._on_missing = on_missing
-        self._gives_logprobs = gives_logprobs
-        self._on_logprobs = on_logprobs
         self._on_close = on_close
         self._splitter = EventSplitter()
 
         self._wire = TrafficCounter()
-        self._reader: ChunkReader = ChatReader(hides_logprobs=hides_logprobs)
+        self._reader: ChunkReader = ChatReader()
         self._call: Call | None = None
         self._spliced: SplicedDeltas | None = None
         self._response: httpx2.Response | None = None
@@ -118,6 +106,7 @@ class ServerAttempt(Attempt):
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
+        self._refusal: int | None = None  # the status by which the server refused log probabilities
         self._eof = False
         self._ended = False
         self._stopped = False  # ended or failed
@@ -216,7 +205,21 @@ class ServerAttempt(Attempt):
                     if deltas := await self._read():
                         return deltas
             self._over = True
+        is_empty = self._eof and not self._reader.tokens and self._reader.finish_reason is None
+        # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
+        if is_empty and self._drop_logprobs(200):
+            self._response, self._over, self._eof = None, False, False
+            return await self._next()
         return self._end()
+
+    def _drop_logprobs(self, status: int) -> bool:
+        """Return whether the status may be a refusal of log probabilities; then the call is one without them."""
+        call, asked = cast("Call", self._call), self._logprobs
+        if asked is None or call.without_logprobs is None or not asked.is_refused_by(status):
+            return False
+        self._call = replace(call, body=call.without_logprobs, without_logprobs=None)
+        self._refusal = status
+        return True
 
     async def _read(self) -> list[Delta]:
         """Return the deltas in the next piece of the body; the list may be empty."""
@@ -249,14 +252,9 @@ class ServerAttempt(Attempt):
         """Make the call, or another one where the server has no such path, or no log probabilities."""
         try:
             await self._open(call)
-            if call.without_logprobs is not None:
-                self._on_logprobs(None)
         except openai.APIStatusError as error:
-            refuses = error.status_code in _REFUSED or (error.status_code == 500 and not self._gives_logprobs)
-            if call.without_logprobs is not None and refuses:
-                self._call = replace(call, body=call.without_logprobs, without_logprobs=None)
-                await self._open(self._call)
-                self._on_logprobs(error.status_code)  # it was this that the server refused
+            if self._drop_logprobs(error.status_code):
+                await self._open(cast("Call", self._call))
                 return
             if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
                 raise
@@ -281,7 +279,9 @@ class ServerAttempt(Attempt):
             self._reader = ResponseReader()
         else:
             several = choices if isinstance(choices, int) and choices > 1 else 1
-            self._reader = ChatReader(several, hides_logprobs=self._hides_logprobs, classes=self._classes)
+            asked = self._logprobs
+            classes = () if asked is None else asked.classes
+            self._reader = ChatReader(several, hides_logprobs=asked is not None, classes=classes)
         # The transport's time-out is for connecting only; the session keeps the others, alike for all endpoints.
         timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
         options: Any = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
@@ -341,6 +341,8 @@ class ServerAttempt(Attempt):
         if spliced is not None and (deltas := spliced.end()):
             return deltas
         self._ended = self._stopped = True
+        if self._logprobs is not None:
+            self._logprobs.note(self._refusal)
         usage = None if reader.usage is None else self.usage
         return Ended(reader.finish_reason, usage, reader.finish_raw)
 

@@ -27,7 +27,7 @@ from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
-from disco.endpoints.openai_api.label_scores import ALTERNATIVES
+from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
 from disco.request import Prefix, Request
 
 __all__ = ["OpenAIEndpoint"]
@@ -76,8 +76,7 @@ class OpenAIEndpoint(Endpoint):
     place: Literal["server"] = "server"
 
     # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`; _gives_logp, by (base_url, model) and number of
-    # alternatives: whether requests for log probabilities are accepted; None: a status of 500 has come once.
+    # (base_url, model) of those that have no `/responses`; _logprobs.
     def __init__(
         self,
         *,
@@ -93,16 +92,10 @@ class OpenAIEndpoint(Endpoint):
         self._client = client
         self._continuation = continuation
         self._context_tokens = context_tokens
-        self._logp = logp
+        self._logprobs = LogprobsSupport(given=logp)
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
-        self._gives_logp: dict[tuple[Key, int], bool | None] = {}
         self._known_url = _KnownURL(client.base_url)
-
-    def _note_logprobs(self, asked: tuple[Key, int], refusal: int | None) -> None:
-        """Store the status with which a request for log probabilities was refused; None: it was accepted."""
-        is_first = refusal == 500 and asked not in self._gives_logp
-        self._gives_logp[asked] = None if is_first else refusal is None
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         model = self.own_model(model)
@@ -114,8 +107,8 @@ class OpenAIEndpoint(Endpoint):
             context_tokens=self._context_tokens,
             features=None,
             vocabulary=self.vocabulary(model),
-            logp=self._logp is True,
-            label_scores=self._logp is True,
+            logp=self._logprobs.given is True,
+            label_scores=self._logprobs.given is True,
         )
 
     @property
@@ -194,27 +187,17 @@ class OpenAIEndpoint(Endpoint):
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         key = self._url.text, request.model
         classes = request.classes if "label_scores" in wants and not prefix else ()
-        alternatives = ALTERNATIVES if classes else 1
-        gives = self._gives_logp.get((key, alternatives)) if self._logp is None else self._logp
-        wanted = bool(classes) or "logp" in wants
-        hides_logprobs = wanted and gives is not False and not asked and given.get("n") in (None, 1)
-        if hides_logprobs or key in self._without_responses:
+        logprobs = None
+        if (classes or "logp" in wants) and not asked and given.get("n") in (None, 1):
+            logprobs = self._logprobs.request(key, classes)
+        if logprobs is not None or key in self._without_responses:
             request = replace(request, responses=None)
 
         meter = ProbeMeter()
 
         async def prepare() -> Call:
             call = await self._call(request, prefix, meter)
-            if hides_logprobs:
-                if self._logp is None:
-                    call = replace(call, without_logprobs=dict(call.body))
-                if call.path == "/completions":
-                    # The older API takes a number of alternatives; some servers take 0 to mean no log probabilities.
-                    call.body["logprobs"] = 1
-                else:
-                    # Without a number llama-cpp-python's server gives none, and llama-server lists 20 alternatives.
-                    call.body["logprobs"], call.body["top_logprobs"] = True, alternatives
-            return call
+            return call if logprobs is None else logprobs.added_to(call)
 
         attempt = ServerAttempt(
             client=self._client,
@@ -223,11 +206,8 @@ class OpenAIEndpoint(Endpoint):
             prefix=prefix,
             prepare=prepare,
             meter=meter,
-            hides_logprobs=hides_logprobs,
-            classes=classes if hides_logprobs else (),
+            logprobs=logprobs,
             on_missing=lambda: self._without_responses.add(key),
-            gives_logprobs=gives is True,
-            on_logprobs=lambda status: self._note_logprobs((key, alternatives), status),
             on_close=self._attempts.discard,
         )
         self._attempts.add(attempt)
