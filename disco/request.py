@@ -81,15 +81,15 @@ def check_classes(classes: Sequence[str]) -> None:
     """Check the answers that a request lets an endpoint choose between.
 
     Raises:
-        ValueError: there are fewer than 2 or more than 256, one is blank, or two are equal. The message quotes none of
-            them: they may be the application's data.
+        ValueError: there are fewer than 2 or more than 256, one is blank, or two are equal, spaces around them apart.
+            The message quotes none of them: they may be the application's data.
     """
     if not 2 <= len(classes) <= MOST_CLASSES:
         raise ValueError(f"{len(classes)} classes were given; name at least 2 and at most {MOST_CLASSES}")
     if not all(text.strip() for text in classes):
         raise ValueError("a class is empty; write out the complete answer that each class stands for")
-    if len(set(classes)) < len(classes):
-        raise ValueError("two classes are equal; name each answer once")
+    if len({text.strip() for text in classes}) < len(classes):
+        raise ValueError("two classes are equal but for spaces around them; name each answer once")
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class CascadeSection(_Section):
     beta: float = 0.3
     window: int = Field(default=1_000, ge=1, le=MOST_SCORES)
     rule: Rule = "exact"
-    confidence: Literal["auto"] | SequenceConfidence = "auto"
+    confidence: Literal["auto", SequenceConfidence] = "auto"
     stream: Literal["guard", "whole", "revise"] = "guard"
     guard_tokens: int = Field(default=16, ge=1)
     early_exit: bool = False

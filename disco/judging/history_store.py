@@ -129,8 +129,13 @@ class FileStore:
             except BaseException:
                 os.unlink(name)  # noqa: PTH108
                 raise
-        except (OSError, ValueError):
-            _log.warning("The histories of scores could not be written to %s.", self.path)
+        except (OSError, ValueError) as error:
+            _log.warning(
+                "The histories of scores could not be written to %s (%s). They end with the client. Make the file "
+                "writable, or give another path.",
+                self.path,
+                getattr(error, "strerror", None) or type(error).__name__,
+            )
 
 
 def store_of(histories: str | os.PathLike[str] | HistoryStore | None) -> HistoryStore | None:

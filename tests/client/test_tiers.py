@@ -106,6 +106,9 @@ HERE = {**FINE, "base_url": "http://localhost:1/v1", "reach": "device"}
         ({**FINE, "model": "", "name": "nas"}, "The tier 'nas' has no model"),
         ({**FINE, "api_key": None}, 'has no api_key.*reach="own"'),
         ({**FINE, "name": ""}, "name is empty"),
+        ({**FINE, "name": 3}, "name is empty or no text"),
+        ({**FINE, "logp": "yes"}, "logp must be True, False or None"),
+        ({**FINE, "base_url": "b:80/v1"}, "base_url must begin with http"),
         ({**FINE, "reach": "far"}, '"device", "own" or "any"'),
         ({**FINE, "price": (1.0,)}, "price must be two numbers"),
         ({**FINE, "price": (1.0, -1.0)}, "at least 0"),
@@ -125,6 +128,7 @@ def test_a_tier_that_cannot_be_is_refused_with_the_remedy(tier, message):
 def test_tiers_that_do_not_go_together_are_refused_by_every_client():
     twice = [Tier(**FINE, name="a"), Tier(**FINE, name="a")]
     wrong = [(twice, "Two endpoints are called 'a'"), (["http://b/v1"], r"a str\. Write disco\.Tier")]
+    wrong += [(Tier(**FINE), r"tiers is a Tier\. Give a list"), (None, "tiers is a NoneType")]
     for kind, more in ((AsyncDisco, {}), (Disco, {}), (AsyncAzureDisco, AZURE)):
         for tiers, message in (*wrong, ([Tier(**FINE, continuation="magic")], "Unknown continuation")):
             with pytest.raises(ConfigurationError, match=message):

@@ -49,7 +49,10 @@ def test_by_path_by_mapping_and_as_it_is(tmp_path, monkeypatch):
                 ({"window": 0}, "window.*greater than or equal to 1"),
                 ({"window": 10_001}, "window.*10000"),
                 ({"rule": "papers"}, "'exact' or 'paper'"),
-                ({"confidence": "max"}, "confidence.*'auto'"),
+                (
+                    {"confidence": "max"},
+                    "confidence: Input should be 'auto', 'mean', 'sum' or 'weakest', not 'max'",
+                ),
                 ({"stream": "off"}, "'guard', 'whole' or 'revise'"),
                 ({"guard_tokens": 0}, "guard_tokens"),
                 ({"aim": "money"}, 'aim = "money" needs usd_per_answer'),

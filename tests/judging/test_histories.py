@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
     name = "n" * 250  # with the ending of the new file, longer than a file's name may be
     with caplog.at_level(logging.WARNING, "disco"):
         FileStore(tmp_path / name).save({KEY: StoredHistory((0.5,), 1)})
-    assert "could not be written" in caplog.text
+    assert f"could not be written to {tmp_path / name} (File name too long)" in caplog.text
 
 
 def test_clients_with_one_file_keep_each_others_histories(tmp_path):

@@ -187,10 +187,12 @@ def tier_entries(tiers: Sequence[Tier | Endpoint], *, first_rank: int) -> tuple[
         first_rank: rank of the first tier.
 
     Raises:
-        ConfigurationError: an item is neither a tier nor an endpoint.
+        ConfigurationError: `tiers` is no list, or an item is neither a tier nor an endpoint.
     """
     from disco.client.endpoint_catalog.backup_server import BackupServer  # noqa: PLC0415 - the HTTP endpoint loads with it
 
+    if not isinstance(tiers, Sequence):
+        raise ConfigurationError(f"tiers is a {type(tiers).__name__}. Give a list: tiers=[disco.Tier(...)].")
     entries = []
     for number, tier in enumerate(tiers, 1):
         rank = first_rank + number - 1

@@ -58,8 +58,12 @@ class Tier:
 
     def __post_init__(self) -> None:
         what = "A tier" if self.name is None else f"The tier {self.name!r}"
-        if self.name == "":
-            raise ConfigurationError("A tier's name is empty. Leave name out, or give the tier a name.")
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise ConfigurationError(
+                "A tier's name is empty or no text. Leave name out, or give the tier a name."
+            )
+        if self.logp not in (None, True, False):
+            raise ConfigurationError(f"{what}: logp must be True, False or None, not {self.logp!r}.")
         if self.reach not in REACHES:
             raise ConfigurationError(f'{what}: reach must be "device", "own" or "any", not {self.reach!r}.')
         for option, remedy in (
@@ -74,6 +78,8 @@ class Tier:
                 f"price=(0.1, 0.4); not {self.price!r}."
             )
         if self.reach == "any":
+            if not self.base_url.startswith(("http://", "https://")):
+                raise ConfigurationError(f"{what}: base_url must begin with http:// or https://.")
             if not self.api_key:
                 raise ConfigurationError(
                     f'{what} has no api_key: pass api_key=... (any text if the server checks none), or reach="own" if '

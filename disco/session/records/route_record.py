@@ -255,7 +255,8 @@ class RouteRecord:
         budget_cuts: what a budget removed from the plan; see `BudgetCut`.
         budget: by name of each limit in force, its `amount` and `window_s`, what this answer `reserved` and `spent`
             of it, and what was `left` at its end; empty without absolute budgets.
-        winner: name of the endpoint whose content (text, a tool call or reasoning) came first; None where none came.
+        winner: name of the endpoint whose content (text, a tool call or reasoning) came first, or began the answer anew
+            after a judge had overruled that; None where none came.
         judgements: verdicts on what attempts wrote, in order; empty without a cascade.
     """
 

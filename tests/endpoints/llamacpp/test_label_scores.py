@@ -81,6 +81,7 @@ def test_every_label_is_scored_token_by_token_behind_the_prompt(labels, batch_to
         (tuple(map(str, range(257))), "at most 256"),
         (("spam", " "), "empty"),
         (("spam", "ham", "spam"), "equal"),
+        (("spam", "spam "), "equal"),
     ],
 )
 def test_classes_that_cannot_be_told_apart_are_refused(classes, says):
