@@ -111,7 +111,7 @@ def asking(
     server: MemoryServer, middle: Any, device: SimulatedEndpoint, display: str, **more: Any
 ) -> AsyncDisco:
     at = {"continuation": "trailing", "http_client": httpx2.AsyncClient(transport=server), "api_key": "k"}
-    tier = Tier(base_url=server.also(middle), model="middle", name="middle", **at)
+    tier = Tier(base_url=server.also(middle), model="middle", name="middle", price=more.get("price"), **at)
     kept = Kept({"device/higher": DOUBTED, "middle/middle": DOUBTED})
     settings = {"policy": preset(display), "max_retries": 0, "timeouts": VIRTUAL, "histories": kept, **more}
     http = httpx2.AsyncClient(transport=server)

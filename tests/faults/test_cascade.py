@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from faults.rising import (
 
 from disco import AsyncDisco, Disco
 from disco.client.chat.revised_text import RevisedText
+from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import DiscoError, FailureKind
@@ -240,6 +242,45 @@ def test_the_synchronous_client_does_the_same(display, stream):
         route = answer.route
     assert text == TEXT["higher"]
     assert [a.outcome for a in route.attempts] == ["overruled", "failed", "finished"]
+
+
+def changed(display: str, **cascade: Any) -> Preset:
+    settings = preset(display)
+    return settings.model_copy(update={"cascade": settings.cascade.model_copy(update=cascade)})
+
+
+async def test_an_answer_that_waits_as_a_whole_goes_up_early_only_where_that_is_set():
+    tokens = []
+    for early_exit in (True, False):
+        how = {"histories": Kept({"device/higher": DOUBT}), "policy": changed("whole", early_exit=early_exit)}
+        async with asking(MemoryServer(says("higher")), says("middle"), doubtful(), "whole", **how) as client:
+            first, *_ = (await read(client, stream=False)).route.judgements
+        assert first.outcome == "handed_up"
+        tokens.append(first.tokens)
+    assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("aim", ["bytes", "money"])
+async def test_beta_follows_what_answers_have_cost(aim):
+    target = {"bytes": 1_000.0, "money": 1e-5}[aim]
+    policy = changed("whole", aim=aim, **{f"{'usd' if aim == 'money' else aim}_per_answer": target})
+    server, prices = MemoryServer(says("higher")), {"price": (0.5, 2.0)}
+    async with asking(server, says("middle"), local(), "whole", policy=policy, **prices) as client:
+        routes = [(await read(client, stream=False)).route for _ in range(2)]
+    in_bytes, usd = sum(a.bytes_up + a.bytes_down for a in routes[0].attempts), routes[0].cost
+    cost = in_bytes if aim == "bytes" else usd
+    assert cost > 0
+    beta = 0.5 * math.exp(-(cost / target - 1.0) / 100)
+    assert [route.judgements[0].beta for route in routes] == [0.5, pytest.approx(beta, rel=1e-12)]
+
+
+async def test_the_events_of_a_response_take_nothing_back():
+    """They have none for that, so that "revise" means "guard"."""
+    async with asking(MemoryServer(says("higher")), says("middle"), local(), "revise") as client:
+        asked = {"model": "higher", "input": "Why?", "stream": True}
+        events = [event async for event in await client.responses.create(**asked)]
+    shown = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert shown == events[-1].response.output_text == TEXT["higher"]
 
 
 async def test_the_sdks_stream_helper_takes_back_what_is_retracted():

@@ -46,6 +46,11 @@ def test_the_papers_share(order, beta):
         assert rises == math.ceil(exact)
 
 
+def test_the_papers_rule_hands_up_nothing_where_all_scores_are_equal():
+    history = ScoreHistory(10)
+    assert not any(judge(0.5, history, 0.9, rule="paper").rises for _ in range(20))
+
+
 @pytest.mark.parametrize("beta", [0.1, 0.5])
 @pytest.mark.parametrize("ties", [0.0, 0.6])
 def test_the_exact_rule_hands_up_beta_at_every_length(beta, ties):

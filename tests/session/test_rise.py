@@ -201,6 +201,15 @@ def test_guard_shows_sentences_behind_the_judge_and_moves_up_from_the_last_one()
     assert [a.outcome for a in record.attempts] == ["handed_over", "finished"]
 
 
+def test_guard_shows_a_sentence_without_an_end_word_by_word():
+    text = "on and " * 120 + "on."
+    lower = SimulatedProfile(ttft_s=0.1, decode_tps=20.0, answer=text)
+    run = ladder({"device": lower, "cloud": HIGH}, {"device": Doubting(KEEP, trusts_from=3)}, "guard")
+    check(run)
+    assert run.text == text
+    assert run.out[0][0] < run.now / 2, "the reader has its beginning long before its end"
+
+
 def test_at_its_end_a_higher_tier_goes_on_behind_the_sentence_that_the_reader_has():
     lower = SimulatedProfile(
         ttft_s=0.1, decode_tps=500.0, answer="This is sure. " + "So is this one. " * 9 + "The end."
