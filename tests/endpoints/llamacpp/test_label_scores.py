@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco.endpoints.llamacpp.output.label_scoring import score_labels
@@ -53,6 +53,7 @@ class TableModel:
         return self._rows[place]
 
 
+@settings(max_examples=40)
 @given(
     labels=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=2, max_size=8),
     batch_tokens=st.integers(1, 4),
