@@ -181,8 +181,8 @@ class Endpoint(ABC):
 
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
         (`Capabilities.logp`), and changes nothing that the application sees. "label_scores", for a request with
-        classes, fills `Delta.label_scores` (`Capabilities.label_scores`). A model in this process needs no such wish:
-        it yields one delta with the most probable class as its text, and the scores.
+        classes, fills `Delta.label_scores` (`Capabilities.label_scores`); a model in this process then yields one
+        delta with the most probable class as its text. Half an answer is continued freely.
 
         A non-empty `prefix` is only passed to endpoints whose capabilities include `continues` or
         `continues_if_proved`. The attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any

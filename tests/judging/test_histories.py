@@ -100,7 +100,6 @@ def test_clients_with_one_file_keep_each_others_histories(tmp_path):
     last = StoredHistory((19.0,) * 50, 19)
     assert FileStore(path).load() == {HistoryKey(name, "m", "sum"): last for name in "abcd"}
     assert [path.name for path in tmp_path.iterdir()] == ["histories.json"]
-    assert {key.task for key in store.load()} == set("abcd"), "what others have saved is kept"
 
 
 def test_a_task_for_each_request_is_refused():

@@ -144,7 +144,7 @@ class LlamaCppAttempt(Attempt):
         messages = plain_messages(self._request.messages, endpoint=self._name)
         mail = Mailbox()
         job: PromptJob
-        if self._request.classes and not self._prefix:
+        if self._request.classes and "label_scores" in self._wants and not self._prefix:
             self._check_scorable(sampling)
             classes = self._request.classes
             job = LabelScoring(mail, messages, classes, renderer=self._renderer, name=self._name)
@@ -179,8 +179,8 @@ class LlamaCppAttempt(Attempt):
         }
         if found := [what for what, there in beside.items() if there]:
             raise unserved(
-                f"Endpoint {self._name!r} does not score classes beside {' and '.join(found)}: leave out the classes, "
-                f"or {' and '.join(found)}.",
+                f"Endpoint {self._name!r} does not score classes beside {' and '.join(found)}: ask without the scores, "
+                f"or without {' and '.join(found)}.",
                 "classes",
             )
 

@@ -21,7 +21,6 @@ from tests.endpoints.llamacpp.answers import NOTHING, ask, complete
 MESSAGES = [{"role": "user", "content": "Is this film good or bad? It is a wonderful film."}]
 CLASSES = ("very good indeed", "very bad indeed", "very good", "bad", "good")
 WANTS = frozenset({"label_scores"})
-NOTHING_WANTED = frozenset()
 
 
 class TableModel:
@@ -90,10 +89,10 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, says):
         check_classes(classes)
 
 
-async def scored(endpoint, classes=CLASSES, prefix=NOTHING, wants=WANTS, **params):
+async def scored(endpoint, classes=CLASSES, prefix=NOTHING, **params):
     events = []
     request = Request(MESSAGES, "m", params, classes=classes)
-    async with endpoint.open(request, prefix, wants=wants) as attempt:
+    async with endpoint.open(request, prefix, wants=WANTS) as attempt:
         async for event in attempt:
             events.append(event)  # noqa: PERF401
         assert events[-1].usage == attempt.usage
@@ -151,9 +150,7 @@ async def test_the_model_scores_as_plain_teacher_forcing_does_in_either_isolatio
     assert delta.label_scores == same.label_scores[::-1]
     assert again.cached_tokens == ended.usage.prompt_tokens
 
-    # An answer that is not judged is one of the classes, too; half an answer is written to its end.
-    _, (chosen,), _ = await scored(thread_model, ("good", "bad"), wants=NOTHING_WANTED)
-    assert chosen == delta
+    # Half an answer is written to its end.
     _, *written, _ = await scored(thread_model, ("good", "bad"), Prefix("It is"), max_tokens=3)
     assert written
     assert all(delta.label_scores is None for deltas in written for delta in deltas)
