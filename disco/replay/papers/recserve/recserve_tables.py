@@ -41,7 +41,7 @@ NOT_REPRODUCED: Final = (
     ),
     (
         "IMDB, all 25,000 test reviews",
-        "2,000 of them, at random; a fifth of these is set aside for tuning",
+        "5,000 of them, at random; a fifth of these is set aside for tuning",
     ),
     ("Figure 5 with DeBERTa-large", "no such model here: the ladder's tiers are swapped or left out instead"),
     ("Figure 7 on WMT16", "no translations here; a class has one length (see the answers of sequences)"),
