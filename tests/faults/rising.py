@@ -65,7 +65,8 @@ def says(name: str, fault: str | None = None) -> Callable[[Any], Reply]:
         if fault == "silent":
             return Reply(before=[SILENCE])
         knows = body.get("logprobs") and fault != "ignores"
-        steps: list[Step] = [sse(_chunk(word, knows), done=False) for word in words]
+        steps: list[Step] = [sse(chunk("", role="assistant"), done=False)]
+        steps += [sse(_chunk(word, knows), done=False) for word in words]
         if fault in ("dies", "stalls"):
             return Reply([*steps[: len(steps) // 2], RESET if fault == "dies" else SILENCE])
         return Reply([*steps, sse(chunk(finish="stop"))])

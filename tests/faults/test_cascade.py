@@ -52,11 +52,13 @@ async def read(client: AsyncDisco, *, stream: bool, max_tokens: int | None = Non
             whole = await client.chat.completions.create(**asked)
             assert whole.choices[0].logprobs is None
             return Got(whole.choices[0].message.content or "", whole.route, 0)
-        text = RevisedText()
+        text, roles = RevisedText(), 0
         async with await client.chat.completions.create(stream=True, **asked) as chunks:
             async for each in chunks:
                 assert all(choice.logprobs is None for choice in each.choices)
+                roles += sum(choice.delta.role is not None for choice in each.choices)
                 text.add(each)
+            assert roles == 1, "the SDK's helpers join roles as they join texts"
             return Got(text.text, chunks.route, text.revisions)
 
 

@@ -52,6 +52,7 @@ class ChatChunks:
         self.fingerprint: str | None = None
         self._first = True
         self._role_sent = False
+        self._roles: set[int] = set()  # of which choices a chunk has given the role
 
     def of(self, delta: Delta) -> ChatCompletionChunk:
         """Return the chunk for one delta: the vendor's own if there is one, else a new one."""
@@ -64,6 +65,7 @@ class ChatChunks:
                 raw.id, raw.model, raw.created = self.id, self.model, self.created
             self._first = self._first and not raw.id  # a provider's notes before the answer have no id
             self._role_sent = self._role_sent or bool(raw.choices)
+            self._give_role_once(raw)
             return raw if delta.kind is not _TEXT else _with_text(raw, delta.text)
         self._first = False
         if delta.kind is DeltaKind.RETRACT:
@@ -74,8 +76,20 @@ class ChatChunks:
         else:
             made = _like(_DELTA, content=delta.text, role=role)
         self._role_sent = True
+        self._roles.add(0)
         logprobs = None if delta.logprobs is None else ChunkLogprobs.model_validate(delta.logprobs)
         return self._envelope([_like(_CHUNK_CHOICE, delta=made, logprobs=logprobs)])
+
+    def _give_role_once(self, raw: ChatCompletionChunk) -> None:
+        """Take the role out of a chunk if another one has given it: the SDK's helpers join roles as they join texts."""
+        for choice in raw.choices:
+            delta = choice.delta
+            if delta.role is None:
+                continue
+            if choice.index in self._roles:
+                delta.role = None
+                delta.__pydantic_fields_set__.discard("role")
+            self._roles.add(choice.index)
 
     def _retraction(self) -> ChatCompletionChunk:
         """Return the chunk, without choices, that takes all text back; only callers who asked for revisions get it."""

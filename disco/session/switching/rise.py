@@ -83,9 +83,8 @@ class RiseControl:
             is_highest = not self._cascade.above(name)
             self._judges[number] = None if state.prefix else self._judge.of(name, is_highest=is_highest)
             if self._judges[number] is None:
-                self._lift(
-                    banks=self._transcript.playback.banking
-                )  # as the switch to this attempt has set it
+                # Banking stays as the switch to this attempt has set it.
+                self._lift(banks=self._transcript.playback.banking)
             else:
                 self._withhold()
         judge = self._judges[number]
