@@ -172,11 +172,12 @@ class Judgement:
         at: when, s.
         tokens: how many tokens of the answer were judged.
         task, model, kind: see `AttemptJudge`.
-        verdict: None where the answer was not judged.
+        verdict: None where the answer was not judged, or was empty.
         outcome: "kept"; "handed_up" (a higher tier was asked); "stood" (no higher tier could answer: the answer was
             delivered although the judge doubts it); "not_judged".
-        why: why it was not judged: "no_score", "no_class" (its text is none of the classes), "cut_short" (by a limit
-            or a filter), "not_text" (a tool call or reasoning).
+        why: "empty" of an empty answer, which goes up without a verdict. Of an answer that was not judged: "no_score",
+            "no_class" (its text is none of the classes), "cut_short" (by a limit or a filter), "not_text" (a tool call
+            or reasoning).
     """
 
     attempt: int

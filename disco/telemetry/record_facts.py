@@ -73,12 +73,12 @@ def facts(route: RouteRecord, asked: RequestFacts, error: Exception | None) -> d
 
 
 def _judged(route: RouteRecord) -> dict[str, int]:
-    """Return how many attempts were judged, and how many of them were handed up or stood; empty without a cascade."""
+    """Return how many attempts were judged, handed up, and stood; empty without a cascade."""
     if not route.judgements:
         return {}
     outcomes = [judgement.outcome for judgement in route.judgements]
     return {
-        "judged": len(outcomes) - outcomes.count("not_judged"),
+        "judged": sum(judgement.score is not None for judgement in route.judgements),
         "handed_up": outcomes.count("handed_up"),
         "stood": outcomes.count("stood"),
     }

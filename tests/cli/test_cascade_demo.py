@@ -72,11 +72,13 @@ async def test_every_answer_is_shown_with_what_its_record_says_of_each_tier(stre
 
 async def test_an_empty_answer_is_named():
     screen, out = made()
-    silent = device(answer="", answer_tokens=0, decode_tps=100.0, mean_logp=-1.0)
+    nothing = {"answer": "", "answer_tokens": 0, "decode_tps": 100.0, "mean_logp": -1.0}
+    above = SimulatedEndpoint("server", SimulatedProfile(**nothing), place="server")
     scene = QuestionScene("Numbers", "A story.", "numbers", "Count.", ("What is number 1?",))
-    async with client(local=silent, tiers=[tier("server")], preset=PRESET) as asker:
+    async with client(local=device(**nothing), tiers=[above], preset=PRESET) as asker:
         await ask_all(scene, screen, asker, "any", Totals())
     assert "(an empty answer)" in out.getvalue()
+    assert "device: not judged (empty): stood, for want of a higher tier" in out.getvalue()
 
 
 async def test_on_a_terminal_each_tier_has_its_colour():

@@ -80,3 +80,23 @@ def test_a_tier_is_judged_whatever_the_tier_that_failed_before_it_had_begun():
         (0, "handed_up"),
         (2, "handed_up"),
     ]
+
+
+@pytest.mark.parametrize("blank", [[], [Delta("\n")]])
+def test_an_empty_answer_goes_up(blank):
+    session = tiers(KEEP)
+    session.deltas(0, blank, 0.1)
+    session.ended(0, Ended("stop"), 0.2)
+    session.deltas(1, words("It is here."), 0.3)
+    session.ended(1, Ended("stop"), 0.4)
+    assert session.transcript.written.strip() == "It is here."
+    assert [(j.outcome, j.why) for j in session.rise.judgements] == [("handed_up", "empty"), ("kept", None)]
+
+
+def test_an_empty_answer_is_delivered_where_no_higher_tier_answers():
+    session = tiers(KEEP)
+    session.ended(0, Ended("stop"), 0.1)
+    session.failed(1, FAILURE, 0.2)
+    session.failed(2, FAILURE, 0.3)
+    assert [(j.outcome, j.why) for j in session.rise.judgements] == [("stood", "empty")]
+    assert (session.finish_reason, session.transcript.written) == ("stop", "")

@@ -344,9 +344,9 @@ def _explain(screen: Screen, record: RouteRecord, totals: Totals) -> None:
 
 def _verdict(judgement: JudgementRecord) -> str:
     """Return a judgement in words: the score, what it was compared with, and what followed."""
-    if judgement.score is None:
-        return f"not judged ({judgement.why})"
     followed = {"kept": "kept", "handed_up": "handed up", "stood": "stood, for want of a higher tier"}
+    if judgement.score is None:
+        return ": ".join([f"not judged ({judgement.why})", followed.get(judgement.outcome, "kept")])
     against = "the first score of this tier"
     if judgement.threshold is not None:
         against = f"threshold {judgement.threshold:.3f} of {_count(judgement.history, 'earlier score')}"

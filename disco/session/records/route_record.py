@@ -189,7 +189,7 @@ class JudgementRecord:
         attempt, endpoint: the attempt's number and its endpoint.
         task, model, kind: whose answers it was compared with, and how it was scored; see `disco.judging.HistoryKey`.
         outcome: "kept", "handed_up", "stood" (doubted, but no higher tier answered) or "not_judged".
-        why: why it was not judged; see `session.session_config.Judgement`.
+        why: why there is no score; see `session.session_config.Judgement`.
         score, threshold: of the verdict; the threshold is the beta-quantile of the history. None where there is none.
         history: how many scores the answer was compared with.
         number, window: how many scores that history had seen before, and how many it keeps.

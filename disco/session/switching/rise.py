@@ -116,6 +116,9 @@ class RiseControl:
             return False
         is_text = self._transcript.only_text  # log probabilities say nothing about other content
         text = self._transcript.written
+        above = self._cascade.above(state.candidate.name)
+        if is_text and above and not text.strip() and ended.finish_reason == "stop":
+            return self._decide(state, judge, None, ended, now, out)
         answer = judge.settled(text, ended.finish_reason) if is_text else None
         if answer is None:
             cut_short = ended.finish_reason != "stop"
@@ -127,7 +130,7 @@ class RiseControl:
         verdict = judge.end()
         if verdict is not None:
             return self._decide(state, judge, verdict, ended, now, out)
-        if self._cascade.above(state.candidate.name):
+        if above:
             self._not_judged(state, judge, "no_score", now)
         return False
 
@@ -135,18 +138,24 @@ class RiseControl:
         self,
         state: AttemptState,
         judge: AttemptJudge,
-        verdict: Verdict,
+        verdict: Verdict | None,
         ended: Ended | None,
         now: float,
         out: list[Effect],
     ) -> bool:
-        """Keep the answer or hand it up, as the verdict says; return whether it was handed up."""
+        """Keep the answer or hand it up, as the verdict says; return whether it was handed up.
+
+        An empty answer has no verdict, and is handed up: it is no answer, as that of a higher tier would not be.
+        """
         judgement = Judgement(state.number, now, state.tokens, judge.task, judge.model, judge.kind, verdict)
+        if verdict is None:
+            judgement.why = "empty"
         self.judgements.append(judgement)
         self._judges[state.number] = None
-        if verdict.rises and self._hand_up(state, judgement, ended, now, out):
+        rises = verdict is None or verdict.rises
+        if rises and self._hand_up(state, judgement, ended, now, out):
             return True
-        judgement.outcome = "stood" if verdict.rises else "kept"
+        judgement.outcome = "stood" if rises else "kept"
         self._lift()
         return False
 
