@@ -73,6 +73,7 @@ class Candidate:
             not count as silence.
         context_tokens: tokens of prompt and answer together; None when unknown.
         vocabulary: tokenizer fingerprint, None when unknown.
+        label_scores: whether the endpoint is known to score the classes of a request.
         standby: whether the endpoint serves only where no other endpoint of its place may, however cheap it is.
         rank: the endpoint's place in the user's order, from the smallest model (0) to the best.
         parts: the payers, where the endpoint is made of several; empty: the endpoint is its own payer.
@@ -92,6 +93,7 @@ class Candidate:
     announces: bool = False
     context_tokens: int | None = None
     vocabulary: str | None = None
+    label_scores: bool = False
     standby: bool = False
     rank: int = 0
     parts: tuple[Payer, ...] = ()
@@ -216,7 +218,6 @@ class Plan:
         budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use), or
             "label_scores" (of the request's classes).
-        scorers: endpoints that are known to give label scores.
         cascade: the tiers that the answer may rise through; None: no answer is judged.
     """
 
@@ -227,18 +228,17 @@ class Plan:
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()
-    scorers: frozenset[str] = frozenset()
     cascade: Cascade | None = None
 
-    def wants_of(self, endpoint: str) -> frozenset[str]:
+    def wants_of(self, candidate: Candidate) -> frozenset[str]:
         """Return what an attempt on that endpoint is asked for.
 
         The highest tier of a cascade is not judged. It only chooses its class by label scores, where it is known to
         give them: a server that is itself a cascade does not judge requests for log probabilities.
         """
-        if self.cascade is None or self.cascade.above(endpoint):
+        if self.cascade is None or self.cascade.above(candidate.name):
             return self.wants
-        return self.wants & {"label_scores"} if endpoint in self.scorers else frozenset()
+        return self.wants & {"label_scores"} if candidate.label_scores else frozenset()
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, so that they report the former names

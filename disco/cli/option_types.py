@@ -53,8 +53,8 @@ def parse_exchange_rate(text: str) -> ExchangeRate:
 MOST_BUDGETS = 1000  # each is a replay of the whole trace
 
 
-def parse_budgets(text: str) -> list[float]:
-    """Parse budgets from "0.5", "0.1,0.3" or "0:1:0.1" (from, to inclusive, step).
+def parse_budgets(text: str, what: str = "budget") -> list[float]:
+    """Parse budgets, or other shares that `what` names, from "0.5", "0.1,0.3" or "0:1:0.1" (from, to inclusive, step).
 
     Raises:
         ConfigurationError: the text has another form, has too many budgets, or a budget is outside [0, 1].
@@ -68,15 +68,15 @@ def parse_budgets(text: str) -> list[float]:
         steps = int((stop - start) / step + 1e-9)
     except (ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"write budgets as 0.5, as 0.1,0.3 or as 0:1:0.1 (from:to:step), not {text!r}"
+            f"write {what}s as 0.5, as 0.1,0.3 or as 0:1:0.1 (from:to:step), not {text!r}"
         ) from error
     if steps > MOST_BUDGETS:
-        raise ConfigurationError(f"{text!r} means more than {MOST_BUDGETS} budgets; take a larger step")
+        raise ConfigurationError(f"{text!r} means more than {MOST_BUDGETS} {what}s; take a larger step")
     # Rounded, so that 0.1 + 0.2 equals a typed 0.3.
     budgets = [round(start + i * step, 9) for i in range(steps + 1)] if spaced else numbers
     for budget in budgets:
         if not 0.0 <= budget <= 1.0:
-            raise ConfigurationError(f"a budget is a share and must lie between 0 and 1, not {budget:g}")
+            raise ConfigurationError(f"a {what} is a share and must lie between 0 and 1, not {budget:g}")
     return budgets
 
 

@@ -30,7 +30,7 @@ def replay_recorded_verdicts(screen: Screen, arguments: argparse.Namespace) -> i
     Raises:
         ConfigurationError: the file has no verdicts, or is no recording.
     """
-    betas = parse_budgets(arguments.beta or BETAS)
+    betas = parse_budgets(arguments.beta or BETAS, "beta")
     if not all(0.0 < beta < 1.0 for beta in betas):
         raise ConfigurationError(
             "--beta is the share of answers to hand up, between 0 and 1, without 0 and 1"

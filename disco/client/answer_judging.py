@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from disco.judging import (
     ShareControl,
     Standard,
 )
-from disco.plan import Cascade, Display, Plan
+from disco.plan import Candidate, Cascade, Display, Plan
 from disco.request import Request
 from disco.session.machine import Session
 
@@ -44,23 +44,22 @@ class RequestJudge:
         beta: float,
         classes: tuple[str, ...],
         model_of: Callable[[str], str],
-        scorers: Collection[str],
         *,
         leaves_early: bool,
     ) -> None:
-        self._book, self._settings, self._model_of, self._scorers = book, settings, model_of, scorers
+        self._book, self._settings, self._model_of = book, settings, model_of
         self._leaves_early = leaves_early
         self._task, self._beta, self._classes = task, beta, classes
 
-    def of(self, endpoint: str, *, is_highest: bool) -> ClassJudge | SequenceJudge | None:
+    def of(self, candidate: Candidate, *, is_highest: bool) -> ClassJudge | SequenceJudge | None:
         """Return the judge of an attempt on that endpoint; None for a free answer of the highest tier."""
         settings = self._settings
         # With the endpoint's name: two tiers may run the same model, and each sees other requests.
-        model = f"{endpoint}/{self._model_of(endpoint)}"
+        model = f"{candidate.name}/{self._model_of(candidate.name)}"
         if self._classes:
             key = HistoryKey(self._task, model, "class")
             standard = Standard(key, self._beta, settings.rule)
-            if is_highest and endpoint not in self._scorers:  # it is not asked for scores
+            if is_highest and not candidate.label_scores:  # it is not asked for scores
                 return ClassJudge(standard, self._classes, None, LabelPrior(len(self._classes)))
             history = self._book.history(key, settings.window)
             prior = self._book.prior(key, self._classes, settings.window)
@@ -92,7 +91,7 @@ class Judging:
 
     def __init__(self, store: HistoryStore | None = None) -> None:
         self.book = JudgeBook(store)
-        self._controls: dict[str, ShareControl] = {}  # by name of the preset
+        self._controls: dict[int, ShareControl] = {}  # by id of the preset, which the client keeps
 
     def judged(
         self,
@@ -101,7 +100,6 @@ class Judging:
         preset: Preset,
         options: RequestOptions,
         model_of: Callable[[str], str],
-        scorers: frozenset[str],
         *,
         is_text: bool,
         streams: bool,
@@ -117,7 +115,6 @@ class Judging:
             options: the request's options.
             model_of: returns the model that an endpoint's history belongs to. Called when the endpoint writes: a local
                 server may not be asked before which model it has.
-            scorers: endpoints that are known to give label scores.
             is_text: whether the answer is plain text, whose log probabilities say something about it; a tool call or
                 a document bound by a grammar is not.
             streams: whether a reader gets the answer while it is written.
@@ -149,7 +146,7 @@ class Judging:
         if settings.rule == "paper":  # its threshold says nothing about an answer that is being written
             display, leaves_early = ("whole" if display == "guard" else display), False
         wants = frozenset({"label_scores" if classes else "logp"})
-        plan = replace(plan, wants=wants, scorers=scorers, cascade=Cascade(tiers, display))
+        plan = replace(plan, wants=wants, cascade=Cascade(tiers, display))
         judge = RequestJudge(
             self.book,
             settings,
@@ -157,7 +154,6 @@ class Judging:
             self._beta(preset),
             classes,
             model_of,
-            scorers,
             leaves_early=leaves_early,
         )
         return plan, judge
@@ -172,15 +168,15 @@ class Judging:
         target = settings.bytes_per_answer if settings.aim == "bytes" else settings.usd_per_answer
         if settings.aim == "share" or target is None:
             return None
-        control = self._controls.get(preset.name)
+        control = self._controls.get(id(preset))  # two presets may have the same name
         if control is None:
-            control = self._controls[preset.name] = ShareControl(
+            control = self._controls[id(preset)] = ShareControl(
                 target, beta=settings.beta, rule=settings.rule
             )
         return control
 
     def answered(self, session: Session, ledger: Ledger, preset: Preset) -> None:
-        """Learn from a closed session what a judged answer has cost."""
+        """Learn from a closed session what an answer that might go up has cost."""
         if session.plan.cascade is None or not session.plan.cascade.tiers:
             return
         control = self._control(preset)

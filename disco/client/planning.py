@@ -37,7 +37,6 @@ class PlanningView:
         lengths: the distribution of answer lengths.
         judging: the judge of the client's answers.
         model_of: returns the model that answers on an endpoint.
-        scorers: names of the endpoints that are known to give label scores.
         now: on the session's clock.
     """
 
@@ -51,7 +50,6 @@ class PlanningView:
     lengths: AnswerLengths
     judging: Judging
     model_of: Callable[[str], str]
-    scorers: frozenset[str]
     now: float
 
 
@@ -108,7 +106,7 @@ def prepare(
     # Thoughts have log probabilities of their own; a class is scored without them.
     is_text = features.may_migrate and ("reasoning" not in features.needs or bool(request.classes))
     plan, judge = view.judging.judged(
-        plan, request, preset, options, view.model_of, view.scorers, is_text=is_text, streams=features.stream
+        plan, request, preset, options, view.model_of, is_text=is_text, streams=features.stream
     )
     chooses = judge is not None and bool(request.classes)
     if chooses:  # events of a server's own, which hold its text, could not show the class instead

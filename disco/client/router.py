@@ -250,7 +250,6 @@ class Router:
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
             judging=self.judging,
-            scorers=frozenset([c.name for c, can in zip(candidates, able, strict=True) if can.label_scores]),
             model_of=lambda name: _model_of(by_name[name], model),
             now=now,
         )

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from disco.errors import EndpointFailure
 from disco.events import Delta
 from disco.judging.threshold_rules import Verdict
+from disco.plan import Candidate
 from disco.request import Prefix, Timeouts
 
 __all__ = [
@@ -155,7 +156,7 @@ class AttemptJudge(Protocol):
 class AnswerJudge(Protocol):
     """Judges the attempts at one answer."""
 
-    def of(self, endpoint: str, *, is_highest: bool) -> AttemptJudge | None:
+    def of(self, candidate: Candidate, *, is_highest: bool) -> AttemptJudge | None:
         """Return the judge of an attempt on that endpoint, which writes from the beginning; None: it is not judged.
 
         `is_highest`: no tier is above, so the judge only chooses between classes.

@@ -13,6 +13,7 @@ from disco import AsyncDisco, ConfigurationError, Disco, LocalServer
 from disco.client.answer_judging import RequestJudge
 from disco.dispatch.presets import CascadeSection
 from disco.judging import FileStore, HistoryKey, JudgeBook
+from disco.plan import Candidate
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ def test_rules_that_score_an_answer_differently_have_a_history_each():
     for confidence in ("mean", "sum"):
         for rule in ("exact", "paper"):
             settings = CascadeSection(rule=rule, confidence=confidence)
-            judge = RequestJudge(book, settings, "triage", 0.3, (), str, (), leaves_early=False)
-            kinds.append(judge.of("device", is_highest=False).kind)
+            judge = RequestJudge(book, settings, "triage", 0.3, (), str, leaves_early=False)
+            kinds.append(judge.of(Candidate("device", "device"), is_highest=False).kind)
     assert kinds == ["lowest_mean", "mean", "sum", "sum"]
     assert {key.kind for key in book._histories} == set(kinds)

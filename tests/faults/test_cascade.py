@@ -77,10 +77,8 @@ def sound(got: Got, *, display: str, stream: bool) -> None:
         assert got.text in TEXT.values()
 
 
-STRICT = (
-    "refuses",
-    "ignores",
-)  # servers that give no log probabilities: their answers are not judged, and are kept
+# Servers that give no log probabilities: their answers are not judged, and are kept.
+STRICT = ("refuses", "ignores")
 FAULTS = ("down", "silent", "429", "dies", "stalls", *STRICT)
 # Every fault meets every way to ask in the slow run, and one of them here.
 FEW = [(fault, DISPLAYS[i % 3], i % 4 != 1, i % 2 == 0) for i, fault in enumerate(FAULTS)]
@@ -263,12 +261,21 @@ async def test_an_answer_that_waits_as_a_whole_goes_up_early_only_where_that_is_
 
 
 @pytest.mark.parametrize("aim", ["bytes", "money"])
-async def test_beta_follows_what_answers_have_cost(aim):
+async def test_beta_follows_what_answers_have_cost(aim, tmp_path):
+    """Under each preset by itself, also where two have one name."""
     target = {"bytes": 1_000.0, "money": 1e-5}[aim]
-    policy = changed("whole", aim=aim, **{f"{'usd' if aim == 'money' else aim}_per_answer": target})
+    amount = f"{'usd' if aim == 'money' else aim}_per_answer"
+    policy = changed("whole", aim=aim, **{amount: target})
+    other = tmp_path / "other.toml"
+    other.write_text(
+        f'name = "{policy.name}"\n[dispatch]\npolicy = "cascade"\n'
+        f'[cascade]\nbeta = 0.2\naim = "{aim}"\n{amount} = {target}\n'
+    )
     server, prices = MemoryServer(says("higher")), {"price": (0.5, 2.0)}
     async with asking(server, says("middle"), local(), "whole", policy=policy, **prices) as client:
         routes = [(await read(client, stream=False)).route for _ in range(2)]
+        another = (await read(client, stream=False, preset=str(other))).route
+    assert another.judgements[0].beta == 0.2
     in_bytes, usd = sum(a.bytes_up + a.bytes_down for a in routes[0].attempts), routes[0].cost
     cost = in_bytes if aim == "bytes" else usd
     assert cost > 0

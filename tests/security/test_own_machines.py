@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import openai
 import pytest
-from plain_server import PlainServer, served
+from plain_server import PlainServer, listening, served
 from security.recorder import recording
 from serving import serving
 
@@ -102,14 +101,8 @@ def leading_to(address: str) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_address[1]}/v1"
-        finally:
-            http.shutdown()
-            thread.join()
+    with listening(Handler) as base_url:
+        yield base_url
 
 
 async def test_neither_a_redirect_nor_a_proxy_leads_out(elsewhere, monkeypatch):

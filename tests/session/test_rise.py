@@ -16,7 +16,7 @@ from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind, Ended, Usage
 from disco.judging import Verdict
-from disco.plan import Cascade, Plan, Start
+from disco.plan import Candidate, Cascade, Plan, Start
 from disco.playback import Pace, last_sentence_end
 from disco.request import Timeouts
 from disco.session.effects import StartAttempt
@@ -62,8 +62,8 @@ class Judges:
     def __init__(self, of: dict[str, Doubting]) -> None:
         self._of = of
 
-    def of(self, endpoint: str, *, is_highest: bool) -> Doubting | None:
-        judge = self._of.get(endpoint)
+    def of(self, candidate: Candidate, *, is_highest: bool) -> Doubting | None:
+        judge = self._of.get(candidate.name)
         return None if judge is None or is_highest else replace(judge)
 
 
@@ -356,7 +356,7 @@ def test_what_cannot_be_judged_is_shown_as_it_comes():
 
 def test_only_judged_tiers_are_asked_for_log_probabilities():
     run = ladder({"device": LOW, "cloud": HIGH}, {"device": Doubting(UP)})
-    wants = [run.session.plan.wants_of(a.candidate.name) for a in run.session.attempts]
+    wants = [run.session.plan.wants_of(a.candidate) for a in run.session.attempts]
     assert wants == [{"logp"}, frozenset()]
 
 

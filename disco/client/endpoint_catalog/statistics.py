@@ -87,6 +87,7 @@ class EndpointStatistics:
             announces=able.announces,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
+            label_scores=able.label_scores,
             standby=standby,
             rank=rank,
         )

@@ -41,7 +41,7 @@ class LogprobsRequest:
             body["logprobs"] = 1
         else:
             # Without a number llama-cpp-python's server gives none, and llama-server lists 20 alternatives.
-            body["logprobs"], body["top_logprobs"] = True, alternatives(self.classes)
+            body["logprobs"], body["top_logprobs"] = True, _alternatives(self.classes)
         return replace(call, body=body, without_logprobs=call.body if self.asks_again else None)
 
     def is_refused_by(self, status: int) -> bool:
@@ -68,7 +68,7 @@ class LogprobsSupport:
             key: base_url and model.
             classes: those to score; empty: the log probabilities of a free answer are asked for.
         """
-        asked = key, alternatives(classes)
+        asked = key, _alternatives(classes)
         gives = self._found.get(asked) if self.given is None else self.given
         if gives is False:
             return None
@@ -80,6 +80,6 @@ class LogprobsSupport:
         return LogprobsRequest(classes, gives, self.given is None, note)
 
 
-def alternatives(classes: tuple[str, ...]) -> int:
+def _alternatives(classes: tuple[str, ...]) -> int:
     """Return how many alternatives to each token are asked for. Some servers list a few only, or none."""
     return ALTERNATIVES if classes else 1

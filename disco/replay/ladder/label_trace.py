@@ -139,9 +139,9 @@ def _read(header: Mapping[str, Any], rows: Iterator[list[str]]) -> LabelTrace:
         numbers.append(_numbers(row, len(labels)))
     table = np.array(numbers, dtype=np.float64).reshape(len(numbers), len(columns))
     return LabelTrace(
-        name=_text(header, "name"),
-        source=_text(header, "source"),
-        licence=_text(header, "licence"),
+        name=str(header["name"]),
+        source=str(header["source"]),
+        licence=str(header["licence"]),
         labels=labels,
         tiers=tiers,
         gold=table[:, 0].astype(np.int64),
@@ -158,7 +158,3 @@ def _numbers(row: list[str], labels: int) -> list[float]:
     if not 0 <= int(row[0]) < labels:
         raise ValueError(f"the right label must be a number from 0 to {labels - 1}")
     return numbers
-
-
-def _text(header: Mapping[str, Any], name: str) -> str:
-    return str(header[name])

@@ -36,7 +36,7 @@ class AttemptTable:
         config: SessionConfig,
         watch: EndpointWatch | None,
         reservation: BudgetReservation | None,
-        wants: Callable[[str], frozenset[str]],
+        wants: Callable[[Candidate], frozenset[str]],
     ) -> None:
         self.states: list[AttemptState] = []
         self.refused: list[tuple[AttemptState, EndpointFailure]] = []
@@ -68,7 +68,7 @@ class AttemptTable:
                 return state
         self.deadlines.note(state)
         limit = lowered_limit(state, self._config.max_tokens)
-        out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants(endpoint)))
+        out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants(state.candidate)))
         return state
 
     def began(self, state: AttemptState, now: float) -> None:

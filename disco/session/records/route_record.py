@@ -40,9 +40,8 @@ RENAMED = {
     "withheld": "budget_cuts",
 }
 """Names of record schema 3 (attributes and JSON keys) -> present names. The next version drops the old ones."""
-_EXACT = frozenset(
-    {"beta", "cost", "score", "threshold"}
-)  # not rounded: a replay judges the same scores again
+# Not rounded: a replay judges the same scores again.
+_EXACT = frozenset({"beta", "cost", "score", "threshold"})
 TIMELINE_DIGITS = 4  # decimals of the seconds in a written timeline: 0.1 ms, finer than a reader can notice
 
 

@@ -79,9 +79,9 @@ class RiseControl:
         number = state.number
         if number not in self._judges:
             # Only what an endpoint wrote from the beginning can be compared with its other answers.
-            name = state.candidate.name
-            is_highest = not self._cascade.above(name)
-            self._judges[number] = None if state.prefix else self._judge.of(name, is_highest=is_highest)
+            is_highest = not self._cascade.above(state.candidate.name)
+            judge = None if state.prefix else self._judge.of(state.candidate, is_highest=is_highest)
+            self._judges[number] = judge
             if self._judges[number] is None:
                 # Banking stays as the switch to this attempt has set it.
                 self._lift(banks=self._transcript.playback.banking)
@@ -147,9 +147,10 @@ class RiseControl:
 
         An empty answer has no verdict, and is handed up: it is no answer, as that of a higher tier would not be.
         """
-        judgement = Judgement(state.number, now, state.tokens, judge.task, judge.model, judge.kind, verdict)
-        if verdict is None:
-            judgement.why = "empty"
+        why = "empty" if verdict is None else None
+        judgement = Judgement(
+            state.number, now, state.tokens, judge.task, judge.model, judge.kind, verdict, why=why
+        )
         self.judgements.append(judgement)
         self._judges[state.number] = None
         rises = verdict is None or verdict.rises

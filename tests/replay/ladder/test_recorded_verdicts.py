@@ -141,6 +141,7 @@ def test_what_is_no_recording_is_refused_with_its_line(line, tmp_path, capsys):
     for more, message in (
         ((), "has no verdicts"),
         (("--beta", "1"), "between 0 and 1"),
+        (("--beta", "some"), "write betas as 0.5"),
         (("--histories", "nowhere"), "no such file"),
         (("--histories", str(path)), "holds no histories"),
     ):

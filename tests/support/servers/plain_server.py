@@ -18,7 +18,7 @@ from scripted_server import chunk, sse
 
 from disco.endpoints.simulation.simulated_text import tokenise
 
-__all__ = ["KINDS", "TEXT", "Kind", "PlainServer", "served"]
+__all__ = ["KINDS", "TEXT", "Kind", "PlainServer", "listening", "served"]
 
 TEXT = "".join(f"{' ' if i else ''}word{i}" for i in range(60))
 """An answer of sixty words, none of which comes twice."""
@@ -114,7 +114,14 @@ def served(server: PlainServer) -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+    with listening(Handler) as base_url:
+        yield base_url
+
+
+@contextlib.contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a loopback port, in a thread; its base_url."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         http.daemon_threads = True
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

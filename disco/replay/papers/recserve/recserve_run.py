@@ -32,12 +32,11 @@ from disco.replay.papers.recserve.ladder_sweeps import (
     other_tops,
 )
 from disco.replay.papers.recserve.printed_readings import claims, derived, readings
-from disco.replay.papers.recserve.sequences import SequenceResult, run_sequences
+from disco.replay.papers.recserve.sequences import SHARES, SequenceResult, run_sequences
 from disco.replay.sweeps.executors import Progress, run_all
 
 __all__ = ["SHARES", "Expectation", "LadderResult", "RecServeResult", "run_recserve"]
 
-SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 SWEEP_BETA: Final = 0.1
 """Beta of the sweep over k, as in the paper's Figure 4."""
 TOP_SHARE: Final = 0.3

@@ -27,6 +27,7 @@ from disco.replay.ladder.ladder_statistics import Interval, paired_difference, s
 from disco.replay.papers.recserve.ladder_material import DATA, TUNING_SHARE
 
 __all__ = [
+    "SHARES",
     "TOP_RIGHT",
     "ExitFigures",
     "LengthQuarter",
