@@ -10,6 +10,7 @@ from disco._moved import former_names
 from disco.rates import Rates
 
 __all__ = [
+    "Assist",
     "BudgetCut",
     "Candidate",
     "Cascade",
@@ -21,6 +22,7 @@ __all__ = [
     "Plan",
     "Reach",
     "Start",
+    "Tempo",
     "place_of",
 ]
 
@@ -31,6 +33,7 @@ Place = Literal["device", "server"]
 """This machine ("device"), or any other ("server")."""
 
 _FREE = Rates()
+_OF_AN_HEIR = frozenset({"logp", "progress"})  # how far its model agrees with the writer, and how far it has read
 
 
 def place_of(reach: Reach) -> Place:
@@ -69,6 +72,8 @@ class Candidate:
         continues_if_proved: whether an attempt may try to continue one, although that is not known: the attempt then
             proves it, or fails. For failover only, after every endpoint that is known to continue.
         parks: whether the endpoint can finish a prefill and keep it without writing.
+        follows: whether a parked attempt can be given more text to read, and stays parked.
+        limits: whether the endpoint keeps to a limit on the tokens of an answer, also where the application set none.
         announces: whether the endpoint reports when its work begins (`events.Started`); the wait before that does
             not count as silence.
         context_tokens: tokens of prompt and answer together; None when unknown.
@@ -90,6 +95,8 @@ class Candidate:
     continues: bool = False
     continues_if_proved: bool = False
     parks: bool = False
+    follows: bool = False
+    limits: bool = False
     announces: bool = False
     context_tokens: int | None = None
     vocabulary: str | None = None
@@ -166,6 +173,31 @@ class Cascade:
         return ()
 
 
+Tempo = Literal["follow", "once"]
+"""How an assist sets the rate at which the writer's text is shown: it follows the heir's prefill, or it is computed once,
+when the first token comes (Eq. 4 of P/D-Device)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assist:
+    """One endpoint writes a short beginning while another one, the heir, reads the prompt and then goes on.
+
+    Attributes:
+        writer: the endpoint that writes the beginning.
+        heir: the endpoint that goes on. It starts with the writer, and writes from the beginning if it is ready first.
+        tokens: the most tokens that the writer may write, at least 1; it is sent this limit.
+        least_agreement: the mean log probability (natural) of the writer's tokens under the heir's model below which
+            the answer stays at the writer's endpoint, if that continues answers; None: it never stays there for that.
+        tempo: see `Tempo`.
+    """
+
+    writer: str
+    heir: str
+    tokens: int
+    least_agreement: float | None = None
+    tempo: Tempo = "follow"
+
+
 @dataclass(frozen=True, slots=True)
 class CoolDown:
     """Why an endpoint is deprioritised: it serves the request only where no other endpoint may.
@@ -217,8 +249,9 @@ class Plan:
         deprioritised: endpoints that are last among the fallbacks only because they cool down.
         budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use), or
-            "label_scores" (of the request's classes).
+            "label_scores" (of the request's classes). An heir is also asked for "progress" (of its prefill).
         cascade: the tiers that the answer may rise through; None: no answer is judged.
+        assist: how the answer is divided from the beginning between a writer and its heir; None: it is not.
     """
 
     starts: tuple[Start, ...]
@@ -229,6 +262,7 @@ class Plan:
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()
     cascade: Cascade | None = None
+    assist: Assist | None = None
 
     def wants_of(self, candidate: Candidate) -> frozenset[str]:
         """Return what an attempt on that endpoint is asked for.
@@ -236,6 +270,8 @@ class Plan:
         The highest tier of a cascade is not judged. It only chooses its class by label scores, where it is known to
         give them: a server that is itself a cascade does not judge requests for log probabilities.
         """
+        if self.assist is not None and candidate.name == self.assist.heir:
+            return self.wants | _OF_AN_HEIR
         if self.cascade is None or self.cascade.above(candidate.name):
             return self.wants
         return self.wants & {"label_scores"} if candidate.label_scores else frozenset()

@@ -39,6 +39,8 @@ class Request:
         responses: the body of the `/responses` request that the application made, without `stream` and
             `extra_body["disco"]`; None where it made a chat request. The other fields are its translation.
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
+        cap: disco's own limit on the tokens of the answer, for an endpoint that is to write only its beginning; None:
+            there is none. The endpoint sends it under a name that its server takes.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -51,6 +53,7 @@ class Request:
     retries: int = 0
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
+    cap: int | None = None
 
     def due_in(self, deadline_s: float) -> Request:
         """Return the request with another limit on the time of the whole answer, in seconds."""
@@ -63,9 +66,16 @@ class Request:
 
     @property
     def max_tokens(self) -> int | None:
-        """The answer's length limit in tokens, under either of its two names."""
+        """The answer's length limit in tokens: the application's, under either of its two names, else the cap."""
         limit = self.params.get("max_completion_tokens")
-        return limit if limit is not None else self.params.get("max_tokens")
+        limit = limit if limit is not None else self.params.get("max_tokens")
+        return limit if limit is not None else self.cap
+
+    def capped(self, tokens: int) -> Request:
+        """Return the request with a limit on its answer that applies even where the application set none."""
+        limit = self.max_tokens
+        cap = tokens if limit is None else min(limit, tokens)
+        return replace(self.limited(cap), cap=cap)
 
     def limited(self, max_tokens: int) -> Request:
         """Return the request with another limit, under each name under which it has one; unchanged without a limit."""

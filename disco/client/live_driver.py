@@ -211,7 +211,7 @@ class LiveSession:
                 self._scopes[effect.attempt].cancel()
             elif type(effect) is ParkAttempt:
                 attempt = self._attempts.get(effect.attempt)
-                if attempt is None or not attempt.park():
+                if attempt is None or not (attempt.follow() if effect.follows else attempt.park()):
                     self._scopes[effect.attempt].cancel()
             elif type(effect) is FollowAttempt:
                 attempt = self._attempts.get(effect.attempt)
@@ -242,6 +242,8 @@ class LiveSession:
         """Pass one attempt's events to the session until the attempt ends or is cancelled."""
         session, now, number = self.session, _loop_clock(), start.attempt
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
+        if start.cap is not None:
+            request = request.capped(start.cap)
         earlier = sum(a.candidate.name == start.endpoint for a in session.attempts[:number])
         if earlier:
             request = replace(request, retries=earlier)

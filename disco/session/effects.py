@@ -23,14 +23,15 @@ __all__ = [
 class StartAttempt:
     """Open an attempt on `endpoint` and report everything it yields under the number `attempt`.
 
-    `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `wants`: see
-    `Endpoint.open`.
+    `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `cap`: limit of the whole
+    answer that the endpoint is sent even where the request has none (`Request.cap`). `wants`: see `Endpoint.open`.
     """
 
     attempt: int
     endpoint: str
     prefix: Prefix
     max_tokens: int | None = None
+    cap: int | None = None
     wants: frozenset[str] = frozenset()
 
 
@@ -43,9 +44,13 @@ class CancelAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ParkAttempt:
-    """Let the attempt finish its prefill and keep it without writing; cancel the attempt where it cannot do that."""
+    """Let the attempt finish its prefill and keep it without writing; cancel the attempt where it cannot do that.
+
+    `follows`: the attempt is to stay, so that `FollowAttempt` can give it more to read.
+    """
 
     attempt: int
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

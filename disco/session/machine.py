@@ -16,7 +16,7 @@ from math import inf
 
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, SeamReport, Traffic, Usage
+from disco.events import Delta, Ended, Parked, Progress, SeamReport, Traffic, Usage
 from disco.plan import Candidate, Plan
 from disco.playback import Playback
 from disco.session.attempt.attempt_state import AttemptOutcome
@@ -27,7 +27,9 @@ from disco.session.parts import SessionParts
 from disco.session.race import StartRace
 from disco.session.session_config import AnswerJudge, EndpointWatch, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
+from disco.session.switching.assist import AssistControl
 from disco.session.switching.failover import FailoverControl
+from disco.session.switching.follower import Follower
 from disco.session.switching.migration import MigrationControl
 from disco.session.switching.rise import RiseControl
 from disco.session.transcript import Transcript
@@ -50,6 +52,7 @@ class Session:
         transcript: the text, and how it was written and released.
         ending: why and when the answer ended.
         rise: the verdicts on the answer; None where no answer is judged.
+        assist: the division of the answer between a writer and its heir; None where there is none.
         wake_at: call `woken` no later than this; too early does no harm.
     """
 
@@ -69,9 +72,19 @@ class Session:
         transcript = self.transcript = Transcript(playback, streams=config.streams)
         attempts = self._attempts = AttemptTable(candidates, config, watch, reservation, plan.wants_of)
         self.migration = MigrationControl(plan, candidates, config, lengths, attempts, transcript)
-        self._race = StartRace(plan, attempts, transcript, self.migration)
+        follower = self._follower = Follower(transcript)
+        self._race = StartRace(plan, attempts, transcript, self.migration, follower)
         parts = self.parts = SessionParts(
-            plan, candidates, config, reservation, attempts, transcript, self.migration, self._race, lengths
+            plan,
+            candidates,
+            config,
+            reservation,
+            attempts,
+            transcript,
+            self.migration,
+            self._race,
+            lengths,
+            follower,
         )
         self._failover = FailoverControl(parts)
         self.ending = Ending(parts, self._failover)
@@ -80,6 +93,10 @@ class Session:
         if judge is not None and plan.cascade is not None:
             self.rise = RiseControl(parts, self.ending, judge)
             self._writing.rise = self._failover.rise = self.ending.rise = self.rise
+        self.assist = None
+        if plan.assist is not None:
+            self.assist = AssistControl(parts, self._failover, self.ending)
+            self._writing.assist = self._failover.assist = self.assist
         self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams
         self.started_at = 0.0
@@ -128,11 +145,22 @@ class Session:
         self._attempts.resumed(now)
         return self._settle(now, [])
 
-    def parked(self, number: int, usage: Usage, now: float) -> list[Effect]:
-        """Store that a parked follower has read all that it was given."""
-        state = self.attempts[number]
-        state.holds_prompt, state.usage = True, usage
+    def progressed(self, number: int, progress: Progress, now: float) -> list[Effect]:
+        """Handle a report on how far an attempt's prefill has come."""
+        if self.assist is not None and not self.ending.ended:
+            self.assist.progressed(self.attempts[number], progress, now)
         return self._settle(now, [])
+
+    def parked(self, number: int, parked: Parked, now: float) -> list[Effect]:
+        """Handle a parked follower's report that it has read all that it was given."""
+        state = self.attempts[number]
+        state.holds_prompt, state.usage = True, parked.usage
+        out: list[Effect] = []
+        if not self.ending.ended:
+            self._follower.has_read(parked)
+            if self.assist is not None:
+                self.assist.parked(state, now, out)
+        return self._settle(now, out)
 
     def ended(self, number: int, ended: Ended, now: float) -> list[Effect]:
         """Handle the proper end of an attempt."""
@@ -153,6 +181,8 @@ class Session:
             self.ending.unless(self._failover.fail(state, failure, now, out), now, out)
         elif state.outcome is AttemptOutcome.PARKED:
             self._failover.lose_follower(state, failure, now)
+            if self.assist is not None:
+                self.ending.unless(self.assist.lost(state, failure, now, out), now, out)
         return self._settle(now, out)
 
     def stopped(
@@ -170,7 +200,10 @@ class Session:
         if state.outcome is AttemptOutcome.PARKED and not (state.holds_prompt or self.ending.ended):
             state.outcome = AttemptOutcome.LOST  # the attempt was stopped before it had read the prompt
         self._attempts.settle(state, usage, now)
-        return self._settle(now, [])
+        out: list[Effect] = []
+        if self.assist is not None and not self.ending.ended:
+            self.assist.parked(state, now, out)
+        return self._settle(now, out)
 
     def woken(self, now: float) -> list[Effect]:
         """Do what is due at `wake_at`: starts, deadlines, and giving up a late migration."""
@@ -180,6 +213,8 @@ class Session:
             self.ending.check_clocks(now, out)
         if self.migration.is_late(now):
             self.migration.abandon("late", now, out)
+        if self.assist is not None and not self.ending.ended:
+            self.ending.unless(self.assist.check_clock(now, out), now, out)
         return self._settle(now, out)
 
     def cancelled(self, now: float) -> list[Effect]:
@@ -201,4 +236,6 @@ class Session:
         if ending.ended:
             ending.close(now, out)
         self.wake_at = self.parts.next_wake(now, ending.ended, ending.cancelled)
+        if self.assist is not None and not ending.ended:
+            self.wake_at = min(self.wake_at, self.assist.wakes_at)
         return out

@@ -12,6 +12,7 @@ from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.race import StartRace
 from disco.session.session_config import SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
+from disco.session.switching.follower import Follower
 from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 
@@ -31,6 +32,7 @@ class SessionParts:
     migration: MigrationControl
     race: StartRace
     lengths: AnswerLengths
+    follower: Follower
 
     def next_wake(self, now: float, ended: bool, cancelled: bool) -> float:  # noqa: FBT001 - called for every token
         """Return the earliest time, in seconds, at which something is due without an event; `inf`: nothing is."""

@@ -8,8 +8,9 @@ from disco.plan import Plan
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.attempt.attempt_table import AttemptTable
-from disco.session.effects import Effect, ParkAttempt
+from disco.session.effects import Effect
 from disco.session.session_config import Pending, Role
+from disco.session.switching.follower import Follower
 from disco.session.switching.migration import MigrationControl
 from disco.session.transcript import Transcript
 
@@ -23,13 +24,19 @@ class StartRace:
     """Starts that are still to come, and the choice of a writer. Mutable: `pending`."""
 
     def __init__(
-        self, plan: Plan, attempts: AttemptTable, transcript: Transcript, migration: MigrationControl
+        self,
+        plan: Plan,
+        attempts: AttemptTable,
+        transcript: Transcript,
+        migration: MigrationControl,
+        follower: Follower,
     ) -> None:
         self.pending: list[Pending] = []
         self._plan = plan
         self._attempts = attempts
         self._transcript = transcript
         self._migration = migration
+        self._follower = follower
 
     def begin(self, now: float, out: list[Effect]) -> None:
         """Schedule the plan's starts, and open those that are due at once."""
@@ -69,11 +76,18 @@ class StartRace:
         self.pending.clear()
         self.hand_to(winner)
         losers = [a for a in self._attempts.states if a is not winner and a.active]
-        keep = self._migration.keeps(now) if losers else None
+        keep = self._kept(winner, now) if losers else None
         for loser in losers:
             if loser.candidate.name == keep:
                 self._attempts.leave(loser, AttemptOutcome.PARKED, now)
                 loser.ended_at = None  # the prefill of a parked attempt goes on
-                out.append(ParkAttempt(loser.number))
+                self._follower.adopt(loser, out)
             else:
                 self._attempts.stop(loser, AttemptOutcome.LOST, now, out)
+
+    def _kept(self, winner: AttemptState, now: float) -> str | None:
+        """Return the endpoint whose attempt keeps its prefill although it has lost: the answer will move there."""
+        assist = self._plan.assist
+        if assist is not None and winner.cap is not None:
+            return assist.heir
+        return self._migration.keeps(now)

@@ -75,7 +75,12 @@ class RunningMigration:
     beyond: list[Delta]
     switched_at: float | None = None
     outcome: str = "running"  # then "switched", or why the migration was given up
-    rises: bool = False  # the source was unsure; else to save money
+    reason: Literal["cost", "confidence", "assist"] = "cost"  # to save money; the source was unsure; as planned
+
+    @property
+    def rises(self) -> bool:
+        """Whether the answer moves to a higher tier because the source was unsure."""
+        return self.reason == "confidence"
 
 
 @dataclass(slots=True)

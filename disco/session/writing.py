@@ -9,6 +9,7 @@ from disco.session.attempt.token_allowance import has_used_up, was_told_to_stop
 from disco.session.effects import Effect
 from disco.session.ending import Ending
 from disco.session.parts import SessionParts
+from disco.session.switching.assist import AssistControl
 from disco.session.switching.failover import FailoverControl
 from disco.session.switching.rise import RiseControl
 
@@ -24,6 +25,7 @@ class Writing:
         self._migration, self._race = parts.migration, parts.race
         self._failover, self._ending = failover, ending
         self.rise: RiseControl | None = None  # the verdicts on the answer; None where no answer is judged
+        self.assist: AssistControl | None = None  # None where the answer is not divided
 
     def take(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> None:
         """Handle what an active attempt wrote."""
@@ -37,6 +39,10 @@ class Writing:
         elif migration.is_target(state):
             self._arrived(state, deltas, now, out)
         elif self._transcript.writer is None:
+            if self.assist is not None:
+                if self.assist.starts_anew(state, deltas, now, out):
+                    return
+                self.assist.won(state)
             self._race.commit(state, now, out)
             self._add(state, [*state.held, *deltas], now)
             state.held.clear()
@@ -46,12 +52,16 @@ class Writing:
             migration.consider(now, out)
         if self.rise is not None and state is self._transcript.writer and state.active:
             self.rise.consider(state, deltas, now, out)
+        if self.assist is not None and state.active:
+            self.assist.consider(state, now, out)
 
     def end(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> None:
         """Handle the proper end of an active attempt."""
         migration, writer = self._migration, self._transcript.writer
         state.usage, state.last_raw = ended.usage or state.usage, ended.raw
         self._attempts.answered_empty(state, now)
+        if self.assist is not None and self.assist.ends(state, ended, now, out):
+            return
         if was_told_to_stop(state, ended, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.is_target(state):
@@ -100,6 +110,8 @@ class Writing:
         name = target.candidate.name
         if is_text(deltas) or not target.prefix:
             self._migration.switch(target, now, out)
+            if self.assist is not None:
+                self.assist.switched(now)
             if self.rise is not None:
                 self.rise.switched(out)
             self._race.hand_to(target)

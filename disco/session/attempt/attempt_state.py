@@ -57,7 +57,12 @@ class AttemptState:
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None
     holds_prompt: bool = False  # it has reported that it keeps its prefill
+    follows: bool = False  # parked, and given the answer to read while another attempt writes it
+    is_reading: bool = False  # a follower that has not read all that it was given
+    given_tokens: int = 0  # tokens of the answer that the follower was given, and that it has read
+    read_tokens: int = 0
     stopped: bool = False  # the driver confirmed that nothing of it runs, or it was never started
+    cap: int | None = None  # tokens that the plan lets it write; another attempt then goes on
     allowance: int | None = None  # tokens that a budget lets it write; None: no budget counts them
     written_bytes: int = 0  # bytes of its text; counted only where there is an allowance
 
@@ -65,6 +70,16 @@ class AttemptState:
     def active(self) -> bool:
         """Whether the attempt's events still matter."""
         return self.outcome is _RUNNING
+
+    @property
+    def awaits_text(self) -> bool:
+        """Whether the attempt is a follower that has read all that it was given."""
+        return self.follows and self.holds_prompt and not (self.is_reading or self.stopped)
+
+    @property
+    def keeps_prefill(self) -> bool:
+        """Whether the attempt is parked and has nothing left to do."""
+        return self.stopped or self.awaits_text
 
     @property
     def waits_for_its_turn(self) -> bool:

@@ -25,6 +25,7 @@ class AttemptTable:
     Mutable: `states`, `refused`, the deadlines.
 
     Attributes:
+        cap_of: returns the tokens that the plan lets an attempt in this role write; None: as many as it likes. Mutable.
         states: every attempt so far, by number.
         refused: attempts that a budget did not allow to start, each with its failure; the session lets them fail.
         deadlines: when each attempt has been silent for too long.
@@ -38,6 +39,7 @@ class AttemptTable:
         reservation: BudgetReservation | None,
         wants: Callable[[Candidate], frozenset[str]],
     ) -> None:
+        self.cap_of: Callable[[Candidate, Role], int | None] = _no_cap
         self.states: list[AttemptState] = []
         self.refused: list[tuple[AttemptState, EndpointFailure]] = []
         self.deadlines = Deadlines(config.timeouts)
@@ -59,6 +61,7 @@ class AttemptTable:
             quiet_from=now,
         )
         self.states.append(state)
+        state.cap = self.cap_of(state.candidate, role)
         if self._reservation is not None:
             try:
                 state.allowance = self._reservation.open(state.number, endpoint, prefix, now)
@@ -68,7 +71,7 @@ class AttemptTable:
                 return state
         self.deadlines.note(state)
         limit = lowered_limit(state, self._config.max_tokens)
-        out.append(StartAttempt(state.number, endpoint, prefix, limit, self._wants(state.candidate)))
+        out.append(StartAttempt(state.number, endpoint, prefix, limit, state.cap, self._wants(state.candidate)))
         return state
 
     def began(self, state: AttemptState, now: float) -> None:
@@ -166,6 +169,11 @@ class AttemptTable:
             if state.active:
                 state.quiet_from = now
                 self.deadlines.note(state)
+
+
+def _no_cap(candidate: Candidate, role: Role) -> None:
+    """Let every attempt write as many tokens as it likes."""
+    del candidate, role
 
 
 def _sensible(usage: Usage) -> Usage:

@@ -186,7 +186,7 @@ def _migrations(session: Session) -> tuple[MigrationRecord, ...]:
                 took_s=None if h.switched_at is None else h.switched_at - h.decided_at,
                 slack_s=None if h.slack_s == float("inf") else h.slack_s,
                 late_tokens=late,
-                reason="confidence" if h.rises else "cost",
+                reason=h.reason,
             )
         )
     return tuple(out)

@@ -163,7 +163,8 @@ class MigrationRecord:
         expected_s, took_s: predicted and real time to the target's first token, s.
         slack_s: the slack at the moment of decision, s; None when there is no reader yet.
         late_tokens: released tokens after the cut that came after the reader's deadline.
-        reason: "cost" (to the cheaper endpoint) or "confidence" (to a higher tier, because the source was unsure).
+        reason: "cost" (to the cheaper endpoint), "confidence" (to a higher tier, because the source was unsure), or
+            "assist" (to the heir that the plan named).
     """
 
     source: str

@@ -23,6 +23,7 @@ from disco.session.switching.failover_rule import (
 )
 
 if TYPE_CHECKING:
+    from disco.session.switching.assist import AssistControl
     from disco.session.switching.rise import RiseControl
 
 __all__ = ["FailoverControl"]
@@ -37,6 +38,7 @@ class FailoverControl:
         failures: which endpoints have failed.
         is_cut: whether a writer had to stop because it had used up its allowance.
         rise: the verdicts on the answer; None where no answer is judged.
+        assist: the division of the answer between a writer and its heir; None where there is none.
     """
 
     def __init__(self, parts: SessionParts) -> None:
@@ -45,6 +47,7 @@ class FailoverControl:
         self.failures = Failures()
         self.is_cut = False
         self.rise: RiseControl | None = None
+        self.assist: AssistControl | None = None
         plan = parts.plan
         self._order = (*plan.fallbacks, *(s.endpoint for s in plan.starts))
         self._candidates, self._config, self._reservation = parts.candidates, parts.config, parts.reservation
@@ -75,15 +78,20 @@ class FailoverControl:
                 migration.abandon("target_failed", now, out)
                 return True
             migration.close("target_failed")
-            return self._take_over(failure, now, out)
+            return self.take_over(failure, now, out)
         if migration.is_source(state):
             return True  # the target, which already runs, replaces the source from the same cut
         if state is writer and rise is not None and rise.may_stand:
             return rise.goes_on(now, out)
+        if self.assist is not None:
+            if self.assist.takes_over(state, now, out):
+                return True
+            if writer is None:
+                self.assist.lost(state, failure, now, out)
         if again is not None:
             self._race.open(name, Role.TAKEOVER, again, now, out)
         elif state is writer or (writer is None and not self._attempts.any_active):
-            return self._take_over(failure, now, out)
+            return self.take_over(failure, now, out)
         elif writer is None and not failure.kind.is_callers_fault:
             # A hedge need not wait for its time once the other endpoint has failed.
             self._race.start_due(now, out, all_of_them=True)
@@ -108,7 +116,7 @@ class FailoverControl:
         if rise.may_stand:
             return False
         rise.put_back(now)
-        return self._take_over(failure, now, out)
+        return self.take_over(failure, now, out)
 
     def _asked_again(self, state: AttemptState, failure: EndpointFailure) -> Prefix | None:
         """Return the prefix with which a target that failed at the seam is asked once more; None: it is not asked."""
@@ -145,7 +153,8 @@ class FailoverControl:
         error = self._reservation.refusal(state.candidate.name, now, state.prefix)
         return self.fail(state, EndpointFailure(FailureKind.BUDGET, error), now, out)
 
-    def _take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+    def take_over(self, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+        """Let another endpoint go on with the answer, or begin it. See `fail`."""
         transcript = self._transcript
         self._migration.stay()
         transcript.playback.banking = False

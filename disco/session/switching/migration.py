@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
 from disco.events import Delta
 from disco.plan import Candidate, Migration, Plan
@@ -169,7 +170,7 @@ class MigrationControl:
         kept = self._attempts.parked_at(self.move.target)
         unchanging = _NOT_YET
         if self._transcript.playback.banking:
-            unchanging = _WHILE_BANKING if kept is None or kept.stopped else _WHILE_THE_TARGET_READS
+            unchanging = _WHILE_BANKING if kept is None or kept.keeps_prefill else _WHILE_THE_TARGET_READS
         rule = self._rule(target_has_prompt=kept is not None)
         return ConsideredMigration(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
 
@@ -191,7 +192,7 @@ class MigrationControl:
         self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
         if decision.verdict is MigrationVerdict.NEVER:
             self.move = None
-        if decision.verdict is not MigrationVerdict.GO or (kept is not None and not kept.stopped):
+        if decision.verdict is not MigrationVerdict.GO or (kept is not None and not kept.keeps_prefill):
             return
         cut = last_word_start(self._transcript.written)
         if cut > 0 and cut >= self._transcript.shown_chars:
@@ -217,20 +218,32 @@ class MigrationControl:
         if self._plan.order == "break_before_make":
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
-    def rise(
-        self, source: AttemptState, target: AttemptState, cut: int, beyond: list[Delta], now: float
+    def begin(
+        self,
+        source: AttemptState,
+        target: AttemptState,
+        cut: int,
+        beyond: list[Delta],
+        now: float,
+        reason: Literal["confidence", "assist"],
+        *,
+        unread_tokens: int | None = None,
     ) -> None:
-        """Move the answer to a higher tier from the cut, because the source was unsure; `rise.py` decides that."""
+        """Move the answer from the cut on to an attempt that was opened; `rise.py` and `assist.py` decide that.
+
+        `unread_tokens`: how many the target has still to read; None: the whole prompt.
+        """
+        unread_tokens = self._config.prompt_tokens if unread_tokens is None else unread_tokens
         self.moving = RunningMigration(
             source=source.number,
             target=target.number,
             decided_at=now,
             cut_chars=cut,
             cut_tokens=self._transcript.tokens,
-            expected_s=target.candidate.time_to_first_token_s(self._config.prompt_tokens),
+            expected_s=target.candidate.time_to_first_token_s(unread_tokens),
             slack_s=self._transcript.playback.slack_s(now) if self._config.streams else inf,
             beyond=beyond,
-            rises=True,
+            reason=reason,
         )
         if cut:  # else the answer begins again: there is no seam
             self.migrations.append(self.moving)

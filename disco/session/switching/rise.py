@@ -254,7 +254,7 @@ class RiseControl:
             if cut:
                 prefix = self._transcript.prefix_for(target, standing.source.candidate, cut)
         state = self._attempts.open(target.name, Role.RISE, prefix, now, out)
-        self._migration.rise(standing.source, state, standing.cut, standing.aside.deltas, now)
+        self._migration.begin(standing.source, state, standing.cut, standing.aside.deltas, now, "confidence")
 
     def ends_source(self, state: AttemptState, ended: Ended, now: float) -> None:
         """Store that the overruled answer is complete, while a higher tier has not yet written."""

@@ -1,0 +1,325 @@
+"""The assist: a server writes a short beginning while the heir, a device, reads the prompt; the heir then goes on.
+
+The plan names both and the most tokens that the writer may write (`plan.Assist`); both start at once. If the heir is
+ready first, it wins the race like any other attempt, and the writer loses it. Else the heir is parked: it reads the
+prompt and then the writer's text, and the reader is shown that text just slowly enough. The answer is handed over as soon
+as the heir can go on before the reader has read everything, at the latest where the writer has used up its tokens.
+The method is that of P/D-Device (Jin et al., 2025); docs/assist.md says where disco differs.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Literal
+
+from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
+from disco.events import Delta, DeltaKind, Ended, Progress
+from disco.plan import Candidate
+from disco.playback import last_word_start
+from disco.request import Prefix
+from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
+from disco.session.effects import CancelAttempt, Effect
+from disco.session.ending import Ending
+from disco.session.parts import SessionParts
+from disco.session.session_config import Role
+from disco.session.switching.failover import FailoverControl
+from disco.session.switching.failover_rule import silence
+
+__all__ = ["AssistControl", "AssistOutcome"]
+
+AssistOutcome = Literal[
+    "running",
+    "heir_first",  # the heir was ready before the writer's first token, and wrote the whole answer
+    "handed_over",  # the heir went on
+    "complete",  # the writer's answer was complete within its tokens
+    "kept",  # the heir's model agreed too little, so the writer's endpoint was asked to go on
+    "heir_lost",  # the heir failed, so another endpoint had to go on
+    "not_text",  # the writer began with a call or a thought, so it was asked again, without a limit
+    "ended",  # cancelled or failed
+]
+
+_SPARE = 1.1  # the heir is expected to need so many times what is left of its prefill
+_LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
+_DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
+_WRITES_ON = 4  # tokens over the cap at which a writer is known to ignore it: chunks may hold several tokens
+
+
+class AssistControl:
+    """The assist of one answer. Mutable: every field.
+
+    Attributes:
+        outcome: how it went.
+        writer: the attempt that writes the beginning; None until it has written.
+        over_cap: whether the writer wrote more than it was allowed to.
+        tempos: (time, tokens/s) of each change of the rate at which text is shown; None: as it comes.
+    """
+
+    def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
+        assist = parts.plan.assist
+        assert assist is not None
+        self.outcome: AssistOutcome = "running"
+        self.writer: AttemptState | None = None
+        self.over_cap = False
+        self.tempos: list[tuple[float, float | None]] = []
+        self._assist, self._config, self._candidates = assist, parts.config, parts.candidates
+        self._attempts, self._transcript, self._race = parts.attempts, parts.transcript, parts.race
+        self._migration, self._follower = parts.migration, parts.follower
+        self._failover, self._ending = failover, ending
+        self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
+        self._waiting: tuple[float, Prefix] | None = None  # the writer is done: since when, and the heir's prefix
+        parts.attempts.cap_of = self._cap_of
+
+    def _cap_of(self, candidate: Candidate, role: Role) -> int | None:
+        """Return the writer's limit, as long as the heir can still go on behind it."""
+        divides = self.outcome == "running" and role is Role.STARTER and candidate.name == self._assist.writer
+        limit = self._config.max_tokens
+        return self._assist.tokens if divides and (limit is None or self._assist.tokens < limit) else None
+
+    @property
+    def _runs(self) -> bool:
+        return self.outcome == "running"
+
+    # ------------------------------------------------------------------ while the writer writes
+
+    def starts_anew(self, state: AttemptState, deltas: list[Delta], now: float, out: list[Effect]) -> bool:
+        """Ask the writer again without a limit if it begins with what nobody else can continue; return whether it does.
+
+        Its tokens would be used up by a thought or by half a call. The reader has nothing yet.
+        """
+        if state.cap is None or self._transcript.writer is not None or not self._runs:
+            return False
+        if all(d.kind in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas):
+            return False
+        self.outcome = "not_text"
+        self._attempts.stop(state, AttemptOutcome.LOST, now, out)
+        self._race.open(state.candidate.name, Role.STARTER, Prefix(), now, out)
+        return True
+
+    def won(self, winner: AttemptState) -> None:
+        """Store which attempt writes first."""
+        if winner.cap is not None:
+            self.writer = winner
+        elif self._runs:
+            self.outcome = "heir_first" if winner.candidate.name == self._assist.heir else "ended"
+
+    def consider(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """Act on what the writer has written: let the heir read it, hand over as soon as the heir can go on in time."""
+        if state is not self.writer or not self._runs or self._waiting is not None:
+            return
+        cap = state.cap or 0
+        if state.tokens >= cap + _WRITES_ON:
+            self.over_cap = True
+            self._attempts.stop(state, AttemptOutcome.HANDED_OVER, now, out)
+            self._wait_for_heir(state, now, out)
+            return
+        self._follower.keep_up(out)
+        self._steer(now)
+        heir = self._follower.state
+        if heir is None or not heir.awaits_text:
+            return
+        needed_s = heir.candidate.time_to_first_token_s(self._transcript.tokens - heir.read_tokens)
+        slack_s = self._transcript.playback.slack_s(now) - _LOST_TOKENS / (self._config.pace_tps or inf)
+        if slack_s >= needed_s * self._config.margin and last_word_start(self._transcript.written) > 0:
+            self._attempts.stop(state, AttemptOutcome.HANDED_OVER, now, out)
+            self._wait_for_heir(state, now, out)
+
+    def progressed(self, state: AttemptState, progress: Progress, now: float) -> None:
+        """Let the display follow the heir's prefill."""
+        if self._runs and state.candidate.name == self._assist.heir:
+            self._progress = now, progress
+            if self.writer is not None:
+                self._steer(now)
+
+    def parked(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """Go on after the heir has read all that it was given, or has stopped."""
+        if state is not self._follower.state or not self._runs or self.writer is None:
+            return
+        if self._waiting is not None:
+            self._hand_over(now, out)
+        else:
+            self.consider(self.writer, now, out)
+
+    # ------------------------------------------------------------------ the display
+
+    def _steer(self, now: float) -> None:
+        """Show the text just slowly enough that the reader has some of it left when the heir goes on."""
+        playback, pace = self._transcript.playback, self._config.pace_tps
+        if pace is None:
+            return
+        if self._assist.tempo == "once":
+            if not self.tempos:
+                self._show_at(self._paper_tps(), now)
+            return
+        ready_s, writer = self._heir_ready_s(now), self.writer
+        assert writer is not None
+        coming = 0 if self._waiting is not None else max(0, (writer.cap or 0) - writer.tokens - _LOST_TOKENS)
+        in_hand = playback.banked_tokens + coming
+        tempo = None if ready_s <= 0 else max(pace, in_hand / ready_s)
+        # Text that arrives no faster than it is to be shown needs no tempo.
+        if tempo is not None and tempo >= writer.candidate.decode_tps:
+            tempo = None
+        last = self.tempos[-1][1] if self.tempos else None
+        if tempo is None or last is None or abs(tempo - last) > _DEAD_ZONE * last:
+            self._show_at(tempo, now)
+
+    def _show_at(self, tempo: float | None, now: float) -> None:
+        if not self.tempos or self.tempos[-1][1] != tempo:
+            self.tempos.append((now, tempo))
+            self._transcript.playback.tempo = tempo
+
+    def _heir_ready_s(self, now: float) -> float:
+        """Return how long the heir is expected to need until its first token, in seconds."""
+        heir, writer = self._follower.state, self.writer
+        assert writer is not None
+        if heir is None or heir.stopped:
+            return self._candidates[self._assist.heir].time_to_first_token_s(self._config.prompt_tokens)
+        speed = heir.candidate.prefill_tps
+        if heir.holds_prompt:
+            prompt_s = 0.0
+        elif self._progress is not None:
+            at, progress = self._progress
+            speed = progress.prefill_tps or speed
+            prompt_s = (progress.tokens_total - progress.tokens_done) / speed - (now - at)
+        else:
+            prompt_s = heir.candidate.time_to_first_token_s(self._config.prompt_tokens) - (now - heir.works_from_at)
+        more_s, more = 0.0, 0
+        if self._waiting is None:
+            more = max(0, (writer.cap or 0) - writer.tokens)
+            more_s = more / writer.candidate.decode_tps
+        # What comes while the heir still reads the prompt waits for it; of the rest, only the newest does.
+        unread = writer.tokens + more - heir.read_tokens
+        return max(max(prompt_s, 0.0) * _SPARE, more_s) + unread / speed + 1 / heir.candidate.decode_tps
+
+    def _paper_tps(self) -> float:
+        """Return the tempo of Eq. 4, `1/(TPOT_d + (prefill_d - TTFT_c)/(L - 1))`, tokens/s, computed once."""
+        heir, writer = self._candidates[self._assist.heir], self.writer
+        assert writer is not None
+        assert writer.first_content_at is not None
+        prefill_s = heir.time_to_first_token_s(self._config.prompt_tokens)
+        more_s = max(0.0, prefill_s - (writer.first_content_at - writer.started_at))
+        return 1 / (1 / heir.decode_tps + more_s / max(1, self._assist.tokens - 1))
+
+    # ------------------------------------------------------------------ the hand-over
+
+    def ends(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> bool:
+        """Handle the writer's end; return whether the answer goes on, because only the writer's tokens are used up."""
+        if state is not self.writer or not self._runs:
+            return False
+        if ended.finish_reason != "length" or not self._transcript.only_text:
+            self.outcome = "complete" if ended.finish_reason == "stop" else "ended"
+            return False
+        self._attempts.leave(state, AttemptOutcome.HANDED_OVER, now)
+        self._wait_for_heir(state, now, out)
+        return True
+
+    def takes_over(self, state: AttemptState, now: float, out: list[Effect]) -> bool:
+        """Let the heir go on after the writer has failed; return whether it does."""
+        heir = self._follower.state
+        if state is not self.writer or not self._runs or heir is None or self._waiting is not None:
+            return False
+        if heir.outcome is not AttemptOutcome.PARKED or not self._transcript.only_text:
+            return False
+        self._wait_for_heir(state, now, out)
+        return True
+
+    def _wait_for_heir(self, writer: AttemptState, now: float, out: list[Effect]) -> None:
+        """End the writer's part at its last whole word; hand over now, or once the heir has read so far."""
+        heir = self._candidates[self._assist.heir]
+        self._waiting = now, self._transcript.last_good_prefix(heir, writer.candidate)
+        self._hand_over(now, out)
+        if self._waiting is not None:
+            self._steer(now)
+
+    def _hand_over(self, now: float, out: list[Effect]) -> None:
+        """Let the heir go on if it has read everything; else let it read the rest, and wait."""
+        assert self._waiting is not None
+        assert self.writer is not None
+        cut_at, prefix = self._waiting
+        state = self._follower.state
+        if state is not None and state.outcome is AttemptOutcome.PARKED:
+            if not state.keeps_prefill:
+                return
+            if self._follower.reads_on(prefix, out):
+                return
+            if not state.stopped:
+                out.append(CancelAttempt(state.number))
+        self._waiting = None
+        keeps = self._disagrees and self._candidates[self._assist.writer].continues
+        name = self._assist.writer if keeps else self._assist.heir
+        self.outcome = "kept" if keeps else "handed_over"
+        if name in self._failover.failures.failed:
+            self.outcome = "heir_lost"
+            self._go_on_without_heir(now, out)
+            return
+        if not prefix:  # the whole beginning was one word, which the reader has not seen
+            self._transcript.writer = None
+            self._race.open(name, Role.STARTER, Prefix(), now, out)
+            self._show_at(None, now)
+            return
+        target = self._attempts.open(name, Role.TARGET, prefix, now, out)
+        unread = self._config.prompt_tokens if keeps or state is None else 0
+        self._migration.begin(
+            self.writer, target, len(prefix.text), [], cut_at, "assist", unread_tokens=unread
+        )
+
+    @property
+    def _disagrees(self) -> bool:
+        """Whether the heir's model finds the writer's text too improbable to go on with it."""
+        total, tokens = self._follower.agreement
+        least = self._assist.least_agreement
+        return least is not None and tokens > 0 and total / tokens < least
+
+    def switched(self, now: float) -> None:
+        """Store that the heir writes: from now on, text is shown as it comes."""
+        self._show_at(None, now)
+
+    # ------------------------------------------------------------------ where there is no heir
+
+    def lost(self, state: AttemptState, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+        """Handle the failure of the heir; return whether the answer goes on.
+
+        A writer that writes goes on to the end of its part. Then the failover decides: most often the writer's endpoint
+        continues. One that has written nothing yet is asked again, without a limit, if it could not continue later.
+        """
+        if not self._runs or state.candidate.name != self._assist.heir:
+            return True
+        if self._waiting is not None:
+            self._waiting = None
+            self.outcome = "heir_lost"
+            return self._failover.take_over(failure, now, out)
+        server = self._candidates[self._assist.writer]
+        written = self._transcript.writer is not None
+        if not written and not server.continues:
+            self.outcome = "heir_lost"
+            for other in self._attempts.states:
+                if other.active and other.cap is not None:
+                    self._attempts.stop(other, AttemptOutcome.LOST, now, out)
+                    self._race.open(server.name, Role.STARTER, Prefix(), now, out)
+        return True
+
+    def _go_on_without_heir(self, now: float, out: list[Effect]) -> None:
+        error = IncompleteAnswerError(
+            f"Endpoint {self._assist.heir!r} was to go on with the answer, and has failed."
+        )
+        failure = EndpointFailure(FailureKind.INCOMPLETE, error)
+        self._ending.unless(self._failover.take_over(failure, now, out), now, out)
+
+    @property
+    def wakes_at(self) -> float:
+        """When a heir that is waited for has been silent for too long, in seconds."""
+        limit = self._config.timeouts.first_content_s
+        state = self._follower.state
+        if self._waiting is None or limit is None or state is None or state.waits_for_its_turn:
+            return inf
+        since = max(self._waiting[0], self._progress[0] if self._progress else 0.0)
+        return since + limit
+
+    def check_clock(self, now: float, out: list[Effect]) -> bool:
+        """Give the heir up if it has been silent for too long; return whether the answer goes on."""
+        state = self._follower.state
+        if now < self.wakes_at or state is None:
+            return True
+        failure = silence(state.candidate.name, self._config.timeouts, has_spoken=False)
+        self._failover.lose_follower(state, failure, now)
+        out.append(CancelAttempt(state.number))
+        return self.lost(state, failure, now, out)
