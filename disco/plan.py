@@ -10,6 +10,7 @@ from disco._moved import former_names
 from disco.rates import Rates
 
 __all__ = [
+    "TTFT_QUANTILES",
     "Assist",
     "BudgetCut",
     "Candidate",
@@ -31,6 +32,9 @@ Reach = Literal["device", "own", "any"]
 
 Place = Literal["device", "server"]
 """This machine ("device"), or any other ("server")."""
+
+TTFT_QUANTILES = 32
+"""How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""
 
 _FREE = Rates()
 _OF_AN_HEIR = frozenset({"logp", "progress"})  # how far its model agrees with the writer, and how far it has read
@@ -65,6 +69,9 @@ class Candidate:
         rates: unified cost per token (money, after the exchange rate).
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
         overhead_s: fixed part of the time to first token (`c` of the paper; for a server a slow TTFT), s.
+        ttft_quantiles: evenly spaced quantiles of the time to first token beside prefill, s, not decreasing: of n
+            quantiles, the first token takes no longer than number i (from 1) with probability i/n. Empty where only
+            `overhead_s` is known.
         load_s: time to load the model before that, s; 0 when the model is loaded.
         queue_s: expected wait in a queue before that, s; 0 where there is no queue or its length is not known.
         decode_tps: generated tokens per second.
@@ -74,6 +81,7 @@ class Candidate:
         parks: whether the endpoint can finish a prefill and keep it without writing.
         follows: whether a parked attempt can be given more text to read, and stays parked.
         limits: whether the endpoint keeps to a limit on the tokens of an answer, also where the application set none.
+        pauses: whether the endpoint can stop writing in mid-answer and go on later where it stopped.
         announces: whether the endpoint reports when its work begins (`events.Started`); the wait before that does
             not count as silence.
         context_tokens: tokens of prompt and answer together; None when unknown.
@@ -89,6 +97,7 @@ class Candidate:
     rates: Rates = _FREE
     prefill_tps: float = float("inf")
     overhead_s: float = 0.0
+    ttft_quantiles: tuple[float, ...] = ()
     load_s: float = 0.0
     queue_s: float = 0.0
     decode_tps: float = 30.0
@@ -97,6 +106,7 @@ class Candidate:
     parks: bool = False
     follows: bool = False
     limits: bool = False
+    pauses: bool = False
     announces: bool = False
     context_tokens: int | None = None
     vocabulary: str | None = None

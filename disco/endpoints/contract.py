@@ -51,6 +51,7 @@ class Capabilities:
         vocabulary: fingerprint of the tokenizer, or None when unknown.
         ready: the endpoint can start now; False while a model still has to be loaded.
         parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
+        pauses: an attempt can stop writing and go on later where it stopped (`Attempt.pause`).
         follows: a parked attempt can be given more text and stay parked (`Attempt.follow`).
         announces: attempts report when their work begins (`events.Started`); until then they wait in a queue.
         waiting: requests that would be served before a new one; None where the endpoint does not report it.
@@ -65,6 +66,7 @@ class Capabilities:
     vocabulary: str | None = None
     ready: bool = True
     parks: bool = False
+    pauses: bool = False
     follows: bool = False
     announces: bool = False
     waiting: int | None = None

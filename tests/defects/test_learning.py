@@ -9,7 +9,11 @@ from faults.in_memory import MemoryServer, Reply, anyio_backend, spoken  # noqa:
 from scripted_server import chunk, sse
 
 from disco import Timeouts
-from disco.profiles import DeviceProfile, FlopsPerToken
+from disco.client.endpoint_catalog.statistics import REFIT_EVERY, EndpointStatistics
+from disco.endpoints.contract import Capabilities
+from disco.plan import TTFT_QUANTILES
+from disco.profiles import DeviceProfile, Empirical, FlopsPerToken, Rolling
+from disco.rates import Rates
 
 pytestmark = pytest.mark.anyio
 
@@ -166,3 +170,16 @@ async def test_servers_at_two_addresses_have_statistics_of_their_own(tmp_path):
     quick_s, slow_s = believed  # something of the profile that both began with is left
     assert 0.2 <= quick_s < 1.0
     assert 5.0 < slow_s < 7.0
+
+
+def test_the_quantiles_of_a_servers_first_token_follow_what_was_measured():
+    known = EndpointStatistics(ttft=Rolling(prior=Empirical.from_samples([0.5]), prior_weight=1.0))
+    assert known.ttft is not None
+
+    def quantiles():
+        return known.candidate("server", "any", Rates(), Capabilities()).ttft_quantiles
+
+    assert quantiles() == pytest.approx([0.5] * TTFT_QUANTILES, rel=0.03)
+    for _ in range(4 * REFIT_EVERY):
+        known.ttft.observe(2.0)
+    assert quantiles()[1:] == pytest.approx([2.0] * (TTFT_QUANTILES - 1), rel=0.03)

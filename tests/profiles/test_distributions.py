@@ -79,6 +79,16 @@ def test_a_quantile_table_is_straight_in_between_and_flat_outside():
     assert known.mean() == pytest.approx(0.2 * 1.0 + 0.4 * 2.0 + 0.4 * 3.0)
 
 
+@given(samples(), st.integers(1, 40))
+def test_evenly_spaced_quantiles_each_cover_their_share(known, count):
+    spaced = known.spaced(count)
+    assert len(spaced) == count
+    assert list(spaced) == sorted(spaced)
+    assert spaced[-1] == known.quantile(1.0)
+    for number, time_s in enumerate(spaced, 1):
+        assert known.cdf(time_s) >= number / count - 1e-9
+
+
 def test_what_is_drawn_follows_the_distribution_and_the_seed():
     times = Empirical.from_samples([0.5, 1.0, 4.0], weights=[0.5, 0.3, 0.2])
     for known, values, type_ in [

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disco.endpoints.contract import Capabilities
-from disco.plan import Candidate, Reach
-from disco.profiles import Lengths, LengthsProfile, Rolling, RollingLine
+from disco.plan import TTFT_QUANTILES, Candidate, Reach
+from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.machine import Session
@@ -54,6 +54,8 @@ class EndpointStatistics:
     decode_tps: float = 30.0
     load_s: float = 0.0
     turn_s: float = 0.0
+    _spaced: tuple[float, ...] = ()
+    _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
     def candidate(
         self,
@@ -67,23 +69,27 @@ class EndpointStatistics:
     ) -> Candidate:
         """Return the endpoint as dispatch and session see it for the next request."""
         prefill_tps, overhead_s = float("inf"), 0.0
+        ttft_quantiles: tuple[float, ...] = ()
         if self.line is not None:
             prefill_tps, overhead_s = 1.0 / self.line.k_s_per_token, self.line.c_s
         elif self.ttft is not None:
             # A migration that is late is abandoned, so its time is planned from a high quantile.
-            overhead_s = float(self.ttft.snapshot().quantile(0.9))
+            known = self.ttft.snapshot()
+            overhead_s, ttft_quantiles = known.quantile(0.9), self._quantiles(known)
         return Candidate(
             name=name,
             reach=reach,
             rates=rates,
             prefill_tps=prefill_tps,
             overhead_s=overhead_s,
+            ttft_quantiles=ttft_quantiles,
             load_s=0.0 if able.ready else self.load_s,
             queue_s=(able.waiting or 0) * self.turn_s,
             decode_tps=self.decode_tps,
             continues=able.continues,
             continues_if_proved=able.continues_if_proved,
             parks=able.parks,
+            pauses=able.pauses,
             announces=able.announces,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
@@ -91,6 +97,15 @@ class EndpointStatistics:
             standby=standby,
             rank=rank,
         )
+
+    def _quantiles(self, known: Empirical) -> tuple[float, ...]:
+        """Return the quantiles of the TTFT; computed after each of the first observations, then at every refit."""
+        assert self.ttft is not None
+        seen = self.ttft.count + self.ttft.censored_count
+        due_after = 1 if seen < REFIT_EVERY else REFIT_EVERY
+        if not self._spaced or seen - self._spaced_at >= due_after:
+            self._spaced, self._spaced_at = known.spaced(TTFT_QUANTILES), seen
+        return self._spaced
 
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""

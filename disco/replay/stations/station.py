@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import Candidate, Reach
+from disco.plan import TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import DeviceProfile, Empirical, LinearFit, ServerProfile
 from disco.rates import Rates
 from disco.replay.simulator.device_queue import SharedDevice
@@ -37,6 +37,7 @@ class Station:
         context_tokens: limit of prompt and answer together; None: no limit.
         continues: whether the endpoint can continue a half-written answer.
         parks: whether the endpoint can finish a prefill and keep it without writing; None: it can if `ttft` is a line.
+        pauses: whether the endpoint can stop writing in mid-answer and go on later; None: it can if `ttft` is a line.
         announces: whether the endpoint reports when it begins to work on an attempt, so that waiting for a slot does
             not count as silence; None: it does if it is on this device and attempts have to wait.
         standby: the endpoint serves only where no other endpoint of its place may.
@@ -57,6 +58,7 @@ class Station:
     context_tokens: int | None = None
     continues: bool = True
     parks: bool | None = None
+    pauses: bool | None = None
     announces: bool | None = None
     standby: bool = False
     rank: int = 0
@@ -155,9 +157,11 @@ class Station:
     def candidate(self, *, cold: bool = False) -> Candidate:
         """Return the endpoint as dispatch and session see it; `cold`: its model has to be loaded."""
         line = self.ttft if isinstance(self.ttft, LinearFit) else None
+        ttft_quantiles: tuple[float, ...] = ()
         if line is None:
             assert isinstance(self.ttft, Empirical)
-            prefill_tps, overhead_s = float("inf"), float(self.ttft.quantile(PLANNED_QUANTILE))
+            prefill_tps, overhead_s = float("inf"), self.ttft.quantile(PLANNED_QUANTILE)
+            ttft_quantiles = self.ttft.spaced(TTFT_QUANTILES)
         else:
             prefill_tps = 1.0 / line.k_s_per_token if line.k_s_per_token > 0 else float("inf")
             overhead_s = line.c_s
@@ -167,10 +171,12 @@ class Station:
             rates=self.rates,
             prefill_tps=prefill_tps,
             overhead_s=overhead_s,
+            ttft_quantiles=ttft_quantiles,
             load_s=self.load_s if cold else 0.0,
             decode_tps=self.decode_tps,
             continues=self.continues,
             parks=line is not None if self.parks is None else self.parks,
+            pauses=line is not None if self.pauses is None else self.pauses,
             announces=(self.queues and self.reach == "device") if self.announces is None else self.announces,
             context_tokens=self.context_tokens,
             standby=self.standby,
