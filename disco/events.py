@@ -14,6 +14,7 @@ __all__ = [
     "DeltaKind",
     "Ended",
     "Parked",
+    "Progress",
     "SeamReport",
     "Started",
     "ToolCallDelta",
@@ -112,10 +113,32 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt's prefill has come.
+
+    Attributes:
+        tokens_done: prompt and prefix tokens that are read, cached ones included.
+        tokens_total: prompt and prefix tokens in all.
+        prefill_tps: speed of the prefill so far, tokens/s; 0 before the first token is read.
+    """
+
+    tokens_done: int
+    tokens_total: int
+    prefill_tps: float
+
+
+@dataclass(frozen=True, slots=True)
 class Parked:
-    """A follower has read all that it was given and waits; see `Attempt.follow`."""
+    """A follower has read all that it was given and waits; see `Attempt.follow`.
+
+    Attributes:
+        usage: what the follower has used so far.
+        logp: log probability (natural), under the follower's model, of each token of the answer that it has read since
+            the last `Parked`; None where it was not asked for (`StartAttempt.wants`) or is not known.
+    """
 
     usage: Usage
+    logp: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""
 
 _FREE = Rates()
-_OF_AN_HEIR = frozenset({"logp", "progress"})  # how far its model agrees with the writer, and how far it has read
+_OF_AN_HEIR = frozenset(
+    {"logp", "progress"}
+)  # how far its model agrees with the writer, and how far it has read
 
 
 def place_of(reach: Reach) -> Place:
@@ -124,6 +126,11 @@ class Candidate:
     def payers(self) -> tuple[Payer, ...]:
         """The parties that the endpoint's work is charged to."""
         return self.parts or (Payer(self.name, self.place, self.rates),)
+
+    def first_token_quantile_s(self, q: float) -> float:
+        """Return the time to first token beside prefill that a share `q` of attempts stays below, about, s."""
+        known = self.ttft_quantiles
+        return known[min(int(q * len(known)), len(known) - 1)] if known else self.overhead_s
 
     def time_to_first_token_s(self, tokens: int) -> float:
         """Return the expected time to first token, s, with `tokens` left to prefill (paper: T_d = k·l + c)."""
@@ -262,6 +269,7 @@ class Plan:
             "label_scores" (of the request's classes). An heir is also asked for "progress" (of its prefill).
         cascade: the tiers that the answer may rise through; None: no answer is judged.
         assist: how the answer is divided from the beginning between a writer and its heir; None: it is not.
+        undivided: why the policy "assist" did not divide it (`dispatch.assist.Undivided`); None under another policy.
     """
 
     starts: tuple[Start, ...]
@@ -273,6 +281,7 @@ class Plan:
     wants: frozenset[str] = frozenset()
     cascade: Cascade | None = None
     assist: Assist | None = None
+    undivided: str | None = None
 
     def wants_of(self, candidate: Candidate) -> frozenset[str]:
         """Return what an attempt on that endpoint is asked for.

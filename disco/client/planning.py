@@ -84,6 +84,9 @@ def prepare(
         BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
+    pace = _pace(features, preset, options)
+    if pace is not None and options.migrate is not False:
+        features = replace(features, divided_at_tps=pace.tps)
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,
@@ -113,7 +116,6 @@ def prepare(
         request = replace(request, responses=None)
     view.watch.claim(plan, view.now)
     request = with_clocks(request, plan, by_name)
-    pace = _pace(features, preset, options)
     config = SessionConfig(
         prompt_tokens=features.prompt_tokens,
         max_tokens=features.max_tokens,

@@ -363,7 +363,13 @@ class Router:
             seen = None if statistics is None else statistics.ttft
             ttft = self.catalog.server.ttft() if seen is None else seen.snapshot()
             make_room(self._dispatchers)
-            dispatcher = Dispatcher(preset, lengths=self.statistics.prompts, ttft=ttft, rng=self._rng)
+            dispatcher = Dispatcher(
+                preset,
+                lengths=self.statistics.prompts,
+                ttft=ttft,
+                rng=self._rng,
+                answers=self.statistics.lengths_up_to,
+            )
             found = self._dispatchers[key] = dispatcher, statistics
         return found[0]
 

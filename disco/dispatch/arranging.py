@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from disco.dispatch.request_features import Features
-from disco.plan import Candidate, Start
+from disco.plan import Assist, Candidate, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -30,6 +30,8 @@ class Arrangement:
         spared: names of the endpoints that no answer moves to.
         tiers: see `plan.Cascade.tiers`; fewer than two: the answer is not judged.
         last: names of the endpoints that are fallbacks only after all others.
+        assist: how the answer is divided between a writer and its heir, which are the two starts; None: it is not.
+        undivided: why it is not, under the policy "assist" (`dispatch.assist.Undivided`); None under any other policy.
     """
 
     starts: tuple[Start, ...]
@@ -37,6 +39,8 @@ class Arrangement:
     spared: frozenset[str] = _NONE
     tiers: tuple[tuple[str, ...], ...] = ()
     last: frozenset[str] = _NONE
+    assist: Assist | None = None
+    undivided: str | None = None
 
 
 class Arranging(Protocol):

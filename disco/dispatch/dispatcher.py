@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from disco.dispatch.arranging import Arranging, BudgetClass
+from disco.dispatch.assist import AssistPolicy, typical_answers
+from disco.dispatch.assist_solver import AnswerSurvival
 from disco.dispatch.cascade import CascadePolicy
 from disco.dispatch.eligibility import eligible
-from disco.dispatch.policies.policy_registry import CASCADE
+from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE
 from disco.dispatch.presets import Preset
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided
@@ -39,6 +41,7 @@ class Dispatcher:
         lengths: Lengths,
         ttft: Empirical,
         rng: np.random.Generator,
+        answers: Callable[[int | None], AnswerSurvival] = typical_answers,
         arranging: Arranging | None = None,
     ) -> None:
         """Make a dispatcher; `lengths`, `ttft` and `rng` are for the preset's policy.
@@ -48,12 +51,20 @@ class Dispatcher:
             lengths: prompt lengths, tokens, counted or estimated in the same way as by `features_of`.
             ttft: the server's time to first token as the user sees it, s.
             rng: the only source of randomness.
+            answers: returns the distribution of the lengths of answers with this limit, as it is known now; for the
+                policy "assist".
             arranging: decides which endpoints start; None: the preset's policy decides.
         """
         self._preset = preset
         if arranging is None and preset.dispatch.policy == CASCADE:
             arranging = CascadePolicy()
-        self._arranging = arranging or TwoSided(preset.dispatch, lengths=lengths, ttft=ttft, rng=rng)
+        divides = arranging is None and preset.dispatch.policy == ASSIST
+        section = preset.dispatch.model_copy(update={"policy": AUTO}) if divides else preset.dispatch
+        if arranging is None:
+            arranging = TwoSided(section, lengths=lengths, ttft=ttft, rng=rng)
+            if divides:
+                arranging = AssistPolicy(preset.assist, arranging, answers)
+        self._arranging = arranging
 
     @property
     def preset(self) -> Preset:
@@ -138,6 +149,8 @@ class Dispatcher:
             order=migration.order,
             deprioritised=tuple([resting[c.name] for c in deprioritised]),
             cascade=Cascade(arranged.tiers) if len(arranged.tiers) > 1 else None,
+            assist=arranged.assist,
+            undivided=arranged.undivided,
         )
 
 

@@ -6,17 +6,19 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
-from disco.dispatch.policies.policy_registry import AUTO, CASCADE, is_known_policy, known_policies
+from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
 from disco.errors import ConfigurationError, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
+from disco.plan import Tempo
 
 __all__ = [
+    "AssistSection",
     "CascadeSection",
     "CostSection",
     "DispatchSection",
@@ -59,8 +61,8 @@ class DispatchSection(_Section):
     Attributes:
         policy: "auto" (the regime selects one of the next two), "wait_time", "length_threshold",
             "optimal_wait" (always spares the device, as "wait_time" does, with a smaller mean TTFT for the same
-            budget), "race", "random", "device_only", "server_only", "cascade" (see `CascadeSection`), or a policy that
-            an installed package adds.
+            budget), "race", "random", "device_only", "server_only", "cascade" (see `CascadeSection`), "assist" (see
+            `AssistSection`), or a policy that an installed package adds.
         budget: share `b` of all prompt tokens that the constrained endpoint may process, in [0, 1].
         tail: share α of all prompt tokens kept for slow servers (wait_time), in [0, 1); at most `budget`
             of it is used. Under "optimal_wait", 0 minimises the mean TTFT; a share above 0 also keeps P99 no worse
@@ -73,8 +75,8 @@ class DispatchSection(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.policy != CASCADE and not is_known_policy(self.policy):
-            known = (*known_policies(), CASCADE)
+        if self.policy not in (ASSIST, CASCADE) and not is_known_policy(self.policy):
+            known = (*known_policies(), ASSIST, CASCADE)
             raise ValueError(f"no policy is called {self.policy!r}. {nearest(self.policy, known)}")
         if "budget" in self.model_fields_set and self.policy in _BUDGETLESS:
             implied = _BUDGETLESS[self.policy]
@@ -223,19 +225,39 @@ class CascadeSection(_Section):
         return self
 
 
+class AssistSection(_Section):
+    """[assist]: how the policy "assist" divides an answer between a server and the device.
+
+    The slowest pace at which the server's text is shown is `playback.pace_tps`.
+
+    Attributes:
+        tokens: the most tokens that the server may write; an answer that needs more of them is not divided. "auto": no
+            limit but what the device needs.
+        least_agreement: the mean log probability (natural) of the server's tokens under the device's model below which
+            the device does not go on, and the server is asked to; at most 0. "off": the device always goes on.
+        tempo: "follow": the server's text is shown at a pace that follows the device's prefill. "once": the pace is
+            computed once, when the first token comes (Eq. 4 of P/D-Device).
+    """
+
+    tokens: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    least_agreement: Literal["off"] | Annotated[float, Field(le=0.0)] = "off"
+    tempo: Tempo = "follow"
+
+
 class Preset(_Section):
     """Everything that a user chooses about how answers are made.
 
     Attributes:
         name: the preset's name; by default that of its file.
         summary: one line for listings.
-        dispatch, cascade, cost, migration, playback, limits: see the sections.
+        dispatch, cascade, assist, cost, migration, playback, limits: see the sections.
     """
 
     name: str = "custom"
     summary: str = ""
     dispatch: DispatchSection = Field(default_factory=DispatchSection)
     cascade: CascadeSection = Field(default_factory=CascadeSection)
+    assist: AssistSection = Field(default_factory=AssistSection)
     cost: CostSection = Field(default_factory=CostSection)
     migration: MigrationSection = Field(default_factory=MigrationSection)
     playback: PlaybackSection = Field(default_factory=PlaybackSection)
@@ -256,9 +278,14 @@ class Preset(_Section):
                 f"limits.local_only forbids the server that the policy {policy!r} needs; "
                 "choose 'device_only' or 'auto', or set local_only = false"
             )
-        if "cascade" in self.model_fields_set and policy != CASCADE:
+        for section in (CASCADE, ASSIST):
+            if section in self.model_fields_set and policy != section:
+                raise ValueError(
+                    f"[{section}] has no effect under the policy {policy!r}; remove it, or write policy = {section!r}"
+                )
+        if policy == ASSIST and self.playback.pace_tps == "off":
             raise ValueError(
-                f"[cascade] has no effect under the policy {policy!r}; remove it, or write policy = {CASCADE!r}"
+                'the policy "assist" shows the server\'s text at a pace; write playback.pace_tps, in tokens per second'
             )
         return self
 

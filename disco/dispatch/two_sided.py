@@ -21,7 +21,7 @@ from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 from disco.rates import Rates
 
-__all__ = ["TwoSided"]
+__all__ = ["TwoSided", "sides"]
 
 _RACE = Race()
 # The side that a fitted policy's budget limits. Other policies have no budget, or prices decide which side it limits.
@@ -97,7 +97,7 @@ class TwoSided:
 
         "background" starts only the side that is not constrained and spares the other side; "urgent" starts both.
         """
-        device, server = _sides(able)
+        device, server = sides(able)
         if device is None or server is None:
             starts = alone(device, server)
             return Arrangement(starts, (starts[0].endpoint,))
@@ -112,7 +112,7 @@ class TwoSided:
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return the names of the side that the policy's budget limits; empty without a budget or a second side."""
-        device, server = _sides(able)
+        device, server = sides(able)
         if device is None or server is None or self._section.policy not in _BUDGETED:
             return frozenset()
         return _names_at(self.constrained(device, server).place, able)
@@ -165,7 +165,7 @@ class TwoSided:
         return self._server_constrained
 
 
-def _sides(able: Sequence[Candidate]) -> tuple[Candidate | None, Candidate | None]:
+def sides(able: Sequence[Candidate]) -> tuple[Candidate | None, Candidate | None]:
     """Return the first device and the first server; None where there is none."""
     device = server = None
     for candidate in able:

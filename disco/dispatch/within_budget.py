@@ -113,6 +113,7 @@ def within_budget(
         fallbacks=tuple(n for n in dict.fromkeys([*rest, *last]) if n not in starting),
         migrations=moves,
         budget_cuts=tuple(dict.fromkeys(cuts)),
+        assist=plan.assist if {s.endpoint for s in plan.starts} <= starting else None,
     )
 
 

@@ -53,6 +53,7 @@ class Capabilities:
         parks: an attempt can finish its prefill and keep it without writing (`Attempt.park`).
         pauses: an attempt can stop writing and go on later where it stopped (`Attempt.pause`).
         follows: a parked attempt can be given more text and stay parked (`Attempt.follow`).
+        limits: an answer can be limited to a number of tokens although the application set no limit (`Request.cap`).
         announces: attempts report when their work begins (`events.Started`); until then they wait in a queue.
         waiting: requests that would be served before a new one; None where the endpoint does not report it.
         logp: `Endpoint.open` accepts "logp" among its `wants`: log probabilities for disco's own use.
@@ -68,6 +69,7 @@ class Capabilities:
     parks: bool = False
     pauses: bool = False
     follows: bool = False
+    limits: bool = False
     announces: bool = False
     waiting: int | None = None
     logp: bool = False

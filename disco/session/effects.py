@@ -23,8 +23,9 @@ __all__ = [
 class StartAttempt:
     """Open an attempt on `endpoint` and report everything it yields under the number `attempt`.
 
-    `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `cap`: limit of the whole
-    answer that the endpoint is sent even where the request has none (`Request.cap`). `wants`: see `Endpoint.open`.
+    `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `cap`: limit of the
+    whole answer that the endpoint is sent even where the request has none (`Request.cap`). `wants`: see
+    `Endpoint.open`.
     """
 
     attempt: int

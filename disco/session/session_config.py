@@ -75,7 +75,9 @@ class RunningMigration:
     beyond: list[Delta]
     switched_at: float | None = None
     outcome: str = "running"  # then "switched", or why the migration was given up
-    reason: Literal["cost", "confidence", "assist"] = "cost"  # to save money; the source was unsure; as planned
+    reason: Literal["cost", "confidence", "assist"] = (
+        "cost"  # to save money; the source was unsure; as planned
+    )
 
     @property
     def rises(self) -> bool:

@@ -105,13 +105,13 @@ class _Scripts:
         params = {} if ask.max_tokens is None else {"max_tokens": ask.max_tokens}
         self.request = Request([{"role": "user", "content": f"request {ask.row}"}], "m", params)
 
-    def script(self, start: Any, *, holds_prompt: bool) -> tuple[Iterator[Any], int, int]:
+    def script(self, start: Any, *, kept: int | None) -> tuple[Iterator[Any], int, int]:
         name, prefix = start.endpoint, start.prefix
         rng = self.ask.rng(name, self.tries[name])
         self.tries[name] += 1
         profile = _profile(**attempt(self.setting, self.ask, name, prefix.tokens, rng))
         prompt_tokens = self.ask.prompt_tokens + prefix.tokens
-        cached_tokens = self.ask.prompt_tokens if holds_prompt else 0
+        cached_tokens = self.ask.prompt_tokens if kept is not None else 0
         request = self.request if start.max_tokens is None else self.request.limited(start.max_tokens)
         tokens = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
         return script(profile, request, prefix, rng, endpoint=name, **tokens), prompt_tokens, cached_tokens

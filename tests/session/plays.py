@@ -125,13 +125,29 @@ class ProfileScripts:
     rng: np.random.Generator
     prompt_tokens: int
 
-    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
-        del holds_prompt  # these endpoints keep nothing
+    def reads_s(self, endpoint: str, tokens: int) -> float:
+        return tokens / self.profiles[endpoint].prefill_tps
+
+    def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         prompt = self.prompt_tokens + start.prefix.tokens
         request = self.request if start.max_tokens is None else self.request.limited(start.max_tokens)
+        if start.cap is not None:
+            request = request.capped(start.cap)
         profile, name = self.profiles[start.endpoint], start.endpoint
-        events = script(profile, request, start.prefix, self.rng, endpoint=name, prompt_tokens=prompt)
-        return events, prompt, 0
+        cached = 0
+        if kept is not None and profile.prefill_tps < math.inf:
+            cached = min(self.prompt_tokens + min(kept, start.prefix.tokens), prompt - 1)
+        events = script(
+            profile,
+            request,
+            start.prefix,
+            self.rng,
+            endpoint=name,
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            progress="progress" in start.wants,
+        )
+        return events, prompt, cached
 
 
 def play(

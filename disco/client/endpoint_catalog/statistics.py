@@ -90,6 +90,8 @@ class EndpointStatistics:
             continues_if_proved=able.continues_if_proved,
             parks=able.parks,
             pauses=able.pauses,
+            follows=able.follows,
+            limits=able.limits,
             announces=able.announces,
             context_tokens=able.context_tokens,
             vocabulary=able.vocabulary,
@@ -182,3 +184,7 @@ class Statistics:
                 table = self.prior.output_tokens
                 self._lengths = AnswerLengths.from_quantiles(zip(table.levels, table.values, strict=True))
         return self._lengths
+
+    def lengths_up_to(self, max_tokens: int | None) -> AnswerLengths:
+        """Return the survival function of the lengths of answers with this limit."""
+        return self.answer_lengths().capped(max_tokens)

@@ -18,10 +18,13 @@ from disco.plan import Candidate
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
-__all__ = ["AUTO", "BUILT_IN", "CASCADE", "build_policy", "is_known_policy", "known_policies"]
+__all__ = ["ASSIST", "AUTO", "BUILT_IN", "CASCADE", "build_policy", "is_known_policy", "known_policies"]
 
 AUTO: Final = "auto"
 """Not a policy itself: the regime selects wait_time or length_threshold for each request."""
+
+ASSIST: Final = "assist"
+"""Divides an answer between two sides (`dispatch/assist.py`), and is "auto" where it cannot."""
 
 CASCADE: Final = "cascade"
 """Not a `Policy` either: it decides between any number of endpoints (`dispatch/cascade.py`), not between two sides."""
@@ -40,7 +43,7 @@ _GROUP = "disco.policies"
 
 
 def known_policies() -> tuple[str, ...]:
-    """Return every name of a policy for a device and a server, sorted. A preset may also name `CASCADE`."""
+    """Return every name of a policy for a device and a server, sorted. A preset may also name `ASSIST` or `CASCADE`."""
     return tuple(sorted({AUTO, *BUILT_IN, *(point.name for point in entry_points(group=_GROUP))}))
 
 

@@ -107,6 +107,7 @@ class SimulatedEndpoint(Endpoint):
             vocabulary=self.profile.vocabulary,
             parks=self.place == "device",
             follows=self.place == "device",
+            limits=True,
             announces=self.place == "device",
             waiting=self.busy if self.place == "device" else None,
             logp=self.profile.mean_logp is not None,

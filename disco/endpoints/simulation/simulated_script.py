@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 import httpx2
@@ -33,7 +34,7 @@ from disco.errors import (
     IncompleteAnswerError,
     LocalModelError,
 )
-from disco.events import Delta, DeltaKind, Ended, SeamReport, Usage
+from disco.events import Delta, DeltaKind, Ended, Progress, SeamReport, Usage
 from disco.request import Prefix, Request
 
 __all__ = [
@@ -143,7 +144,9 @@ class SimulatedProfile:
     mean_logp: float | None = None
 
 
-Scripted = tuple[float, list[Delta] | Ended | EndpointFailure]
+Scripted = tuple[float, list[Delta] | Progress | Ended | EndpointFailure]
+
+_BATCH_TOKENS = 64  # of a prefill, between two reports of its progress
 
 
 def simulated_failure(
@@ -295,6 +298,15 @@ def log_probabilities(
     return tuple((-drawn[begin:]).tolist())
 
 
+def _prefill(until: float, cached_tokens: int, tokens: int, tps: float) -> Iterator[Scripted]:
+    """Yield the progress of a prefill that ends at time `until`, s, in batches that end at multiples of their size."""
+    yield until - (tokens - cached_tokens) / tps, Progress(cached_tokens, tokens, 0.0)
+    done = cached_tokens
+    while done < tokens:
+        done = min(tokens, (done // _BATCH_TOKENS + 1) * _BATCH_TOKENS)
+        yield until - (tokens - done) / tps, Progress(done, tokens, tps)
+
+
 def swallowed_tokens(profile: SimulatedProfile, prefix: Prefix) -> int:
     """Return how many tokens are generated, and charged, before the first one that is delivered."""
     echo = len(tokenise(prefix.sent)) if profile.seam == "echoes" else 0
@@ -326,6 +338,7 @@ def script(
     prompt_tokens: int | None = None,
     cached_tokens: int = 0,
     answer_tokens: int | None = None,
+    progress: bool = False,
 ) -> Iterator[Scripted]:
     """Yield the events of an attempt and their times, in order; the last is one `Ended` or `EndpointFailure`.
 
@@ -338,6 +351,7 @@ def script(
         prompt_tokens: prompt and prefix length if a trace gives it; None: counted from the text.
         cached_tokens: how many of them need no prefill.
         answer_tokens: answer length if a trace gives it; None: from the profile.
+        progress: report the prefill, every 64 tokens.
 
     Yields:
         `(at_s, event)`: seconds since the endpoint began to work on the attempt, never decreasing; `inf` means never.
@@ -353,8 +367,12 @@ def script(
     first_at = profile.overhead_s + _draw(profile.ttft_s, rng) + prefill_s
     fault = profile.fault if profile.fault and rng.random() < profile.fault.probability else None
     speaks = fault is None or not fault.at_once
+    before: list[Scripted] = []
     if speaks and profile.role_at_s is not None and profile.role_at_s <= first_at:
-        yield profile.role_at_s, [Delta("", tokens=0, kind=DeltaKind.ROLE)]
+        before.append((profile.role_at_s, [Delta("", tokens=0, kind=DeltaKind.ROLE)]))
+    if speaks and progress:
+        before += _prefill(first_at, cached_tokens, prompt_tokens, profile.prefill_tps)
+    yield from sorted(before, key=itemgetter(0))
     if prefix and profile.seam == "restarts":
         yield first_at, simulated_failure(FailureKind.SEAM, endpoint)
         return

@@ -41,6 +41,8 @@ def flows(session: Session, state: AttemptState) -> bool:
 def only_moves(session: Session) -> bool:
     """Return whether only releases and at most a migration can follow from the writer's next packets."""
     ended = session.ending.ended or not session.config.streams or session.rise is not None
+    if session.assist is not None and session.assist.outcome == "running":
+        return False
     parts = session.parts
     return not (ended or parts.race.pending) and parts.attempts.deadlines.next_at == inf
 

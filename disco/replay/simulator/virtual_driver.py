@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from disco.endpoints.simulation.simulated_script import Scripted
-from disco.events import Delta, Ended, Started, Usage
+from disco.events import Delta, Ended, Parked, Progress, Started, Usage
 from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.paced_flow import KnownPackets, flow, flows, take_stretch
 from disco.session.effects import (
@@ -38,16 +38,21 @@ _EVENT, _WAKE = 0, 1  # at the same time, events come before wake-ups
 class Scripts(Protocol):
     """The scripts of one session's endpoints."""
 
-    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
+    def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """Return an attempt's events, timed from when it begins to work.
 
         Args:
             start: the attempt.
-            holds_prompt: the endpoint has kept the prompt's prefill for this session.
+            kept: tokens of the answer that the endpoint has kept behind the prompt for this session; None: it has kept
+                nothing, not even the prompt.
 
         Returns:
             The events, the number of tokens of prompt and prefix, and how many of these are cached.
         """
+        ...
+
+    def reads_s(self, endpoint: str, tokens: int) -> float:
+        """Return how long a follower at this endpoint needs to read `tokens` tokens, in seconds."""
         ...
 
 
@@ -57,6 +62,8 @@ class Playing:
     __slots__ = (
         "cached_tokens",
         "events",
+        "follows",
+        "given",
         "number",
         "over",
         "parked",
@@ -65,6 +72,7 @@ class Playing:
         "start",
         "started_at",
         "stopped",
+        "works",
         "written",
     )
 
@@ -78,6 +86,11 @@ class Playing:
         self.cached_tokens = 0
         self.written = 0
         self.parked = False
+        self.follows = False  # parked, and stays to read more
+        self.given: int | None = (
+            None  # tokens of the answer that a follower was given; None: it reads its prompt
+        )
+        self.works = False  # on a shared device, or in its queue
         self.over = False  # the script has ended or was cut short
         self.stopped = False
 
@@ -87,7 +100,7 @@ class Playing:
 
     def forget(self) -> None:
         """Note that the endpoint no longer holds the prompt's prefill."""
-        self.player.holding.discard(self.start.endpoint)
+        self.player.holding.pop(self.start.endpoint, None)
 
     def processed(self, now: float) -> Usage:
         """Return what the attempt is charged for if it stops now."""
@@ -156,7 +169,8 @@ class Player:
         self.cancel_takes_s = cancel_takes_s
         self.out = out
         self.playing: dict[int, Playing] = {}
-        self.holding: set[str] = set()  # endpoints that keep the prompt's prefill
+        # Endpoints that keep the prompt's prefill, with the number of tokens of the answer behind it.
+        self.holding: dict[str, int] = {}
         self.closed = False
         self.finished: str | None = None
         self.error: Exception | None = None
@@ -226,17 +240,22 @@ class Player:
         if event is _STOP:
             playing.over = True
             if playing.written:
-                self.holding.add(playing.start.endpoint)
+                self.holding[playing.start.endpoint] = 0
             self.stop(playing, now)
         elif playing.over:
             return
         elif type(event) is Started:
             self.apply(session.began(number, now), now)
+        elif type(event) is Progress:
+            self.apply(session.progressed(number, event, now), now)
+            self.schedule(playing)
+        elif type(event) is Parked or (type(event) is list and playing.follows):
+            self.has_read(playing, now)
         elif type(event) is list:
             if playing.parked:
                 playing.over = True
                 usage = Usage(playing.prompt_tokens, 0, playing.cached_tokens)
-                self.holding.add(playing.start.endpoint)
+                self.holding[playing.start.endpoint] = 0
                 self.apply(session.ended(number, Ended("parked", usage), now), now)
                 self.stop(playing, now, usage)
                 return
@@ -258,9 +277,31 @@ class Player:
             return
         playing.stopped = True
         self.apply(self.session.stopped(playing.number, usage or playing.processed(now), now), now)
+        self.leave(playing, now)
+
+    def enter(self, playing: Playing, now: float) -> None:
+        """Let the attempt work: at once, or where its endpoint has a queue, when its turn comes."""
         device = self.devices.get(playing.start.endpoint) if self.devices else None
-        if device is not None:
-            device.leave(playing, now, keeps=playing.start.endpoint in self.holding)
+        if device is None:
+            self.begin(playing, now)
+        else:
+            playing.works = True
+            device.enter(playing, now)
+
+    def leave(self, playing: Playing, now: float) -> None:
+        """Free the attempt's slot, or its place in the queue."""
+        if playing.works and self.devices:
+            playing.works = False
+            endpoint = playing.start.endpoint
+            self.devices[endpoint].leave(playing, now, keeps=endpoint in self.holding)
+
+    def has_read(self, playing: Playing, now: float) -> None:
+        """Report that a follower has read all that it was given; its endpoint is free until it is given more."""
+        self.holding[playing.start.endpoint] = playing.given or 0
+        playing.events = iter(())
+        self.leave(playing, now)
+        usage = Usage(playing.prompt_tokens, 0, playing.cached_tokens)
+        self.apply(self.session.parked(playing.number, Parked(usage), now), now)
 
     def schedule(self, playing: Playing) -> None:
         """Put the attempt's next event on the heap."""
@@ -272,9 +313,18 @@ class Player:
     def begin(self, playing: Playing, at: float) -> None:
         """Begin an attempt's script at time `at`."""
         start = playing.start
+        if playing.given is not None:
+            kept = self.holding.get(start.endpoint)
+            unread = playing.given if kept is None else playing.given - kept
+            if kept is None:
+                unread += self.session.config.prompt_tokens
+            playing.prompt_tokens += unread
+            done_at = at + self.scripts.reads_s(start.endpoint, unread)
+            heappush(self.heap, (done_at, _EVENT, next(self.ties), self, playing, Parked(Usage())))
+            return
         playing.started_at = at
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
-            start, holds_prompt=start.endpoint in self.holding
+            start, kept=self.holding.get(start.endpoint)
         )
         if self.session.candidates[start.endpoint].announces:
             heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, Started(playing.cached_tokens)))
@@ -288,20 +338,20 @@ class Player:
                     self.out.append((now, effect.deltas))
             elif type(effect) is StartAttempt:
                 playing = self.playing[effect.attempt] = Playing(self, effect)
-                device = self.devices.get(effect.endpoint) if self.devices else None
-                if device is None:
-                    self.begin(playing, now)
-                else:
-                    device.enter(playing, now)
+                self.enter(playing, now)
             elif type(effect) is CancelAttempt:
                 playing = self.playing[effect.attempt]
                 if not playing.over:
                     at = now + self.cancel_takes_s
                     heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, _STOP))
             elif type(effect) is ParkAttempt:
-                self.playing[effect.attempt].parked = True
+                playing = self.playing[effect.attempt]
+                playing.parked, playing.follows = True, effect.follows
             elif type(effect) is FollowAttempt:
-                pass  # a script reads its whole prompt at once, so reading along has no effect
+                playing = self.playing[effect.attempt]
+                if not playing.over:
+                    playing.given = effect.prefix.tokens
+                    self.enter(playing, now)
             elif type(effect) is Finish:
                 self.closed = True
                 self.finished = effect.reason

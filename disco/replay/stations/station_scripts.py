@@ -104,7 +104,12 @@ class AnswerScripts:
         self._tried: set[str] = set()
         self._again: dict[tuple[int, ...], np.random.Generator] = {}
 
-    def script(self, start: StartAttempt, *, holds_prompt: bool) -> tuple[Iterator[Scripted], int, int]:
+    def reads_s(self, endpoint: str, tokens: int) -> float:
+        """See `virtual_driver.Scripts`."""
+        line = self._answers.columns[endpoint].line
+        return 0.0 if line is None else line.k_s_per_token * tokens
+
+    def script(self, start: StartAttempt, *, kept: int | None) -> tuple[Iterator[Scripted], int, int]:
         """See `virtual_driver.Scripts`."""
         answers, row, prefix, name = self._answers, self._row, start.prefix, start.endpoint
         station = answers.columns[name]
@@ -112,10 +117,11 @@ class AnswerScripts:
         self._tried.add(name)
         prompt_tokens = answers.prompt_tokens[row] + prefix.tokens
         cached_tokens = 0
-        if prefix or (holds_prompt if station.line is not None else again):
+        if prefix or (kept is not None if station.line is not None else again):
             # The workload's time does not apply: compute it from the tokens left to read, or draw it.
             if station.line is not None:
-                cached_tokens = answers.prompt_tokens[row] if holds_prompt else 0
+                if kept is not None:
+                    cached_tokens = answers.prompt_tokens[row] + min(kept, prefix.tokens)
                 ttft_s = station.line.ttft_s(prompt_tokens - cached_tokens)
             else:
                 assert station.drawn is not None

@@ -71,7 +71,9 @@ class AttemptTable:
                 return state
         self.deadlines.note(state)
         limit = lowered_limit(state, self._config.max_tokens)
-        out.append(StartAttempt(state.number, endpoint, prefix, limit, state.cap, self._wants(state.candidate)))
+        out.append(
+            StartAttempt(state.number, endpoint, prefix, limit, state.cap, self._wants(state.candidate))
+        )
         return state
 
     def began(self, state: AttemptState, now: float) -> None:

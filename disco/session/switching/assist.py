@@ -2,8 +2,8 @@
 
 The plan names both and the most tokens that the writer may write (`plan.Assist`); both start at once. If the heir is
 ready first, it wins the race like any other attempt, and the writer loses it. Else the heir is parked: it reads the
-prompt and then the writer's text, and the reader is shown that text just slowly enough. The answer is handed over as soon
-as the heir can go on before the reader has read everything, at the latest where the writer has used up its tokens.
+prompt and then the writer's text, and the reader is shown that text just slowly enough. The answer is handed over as
+soon as the heir can go on before the reader has read everything, at the latest where the writer has used up its tokens.
 The method is that of P/D-Device (Jin et al., 2025); docs/assist.md says where disco differs.
 """
 
@@ -66,7 +66,9 @@ class AssistControl:
         self._migration, self._follower = parts.migration, parts.follower
         self._failover, self._ending = failover, ending
         self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
-        self._waiting: tuple[float, Prefix] | None = None  # the writer is done: since when, and the heir's prefix
+        self._waiting: tuple[float, Prefix] | None = (
+            None  # the writer is done: since when, and the heir's prefix
+        )
         parts.attempts.cap_of = self._cap_of
 
     def _cap_of(self, candidate: Candidate, role: Role) -> int | None:
@@ -181,7 +183,9 @@ class AssistControl:
             speed = progress.prefill_tps or speed
             prompt_s = (progress.tokens_total - progress.tokens_done) / speed - (now - at)
         else:
-            prompt_s = heir.candidate.time_to_first_token_s(self._config.prompt_tokens) - (now - heir.works_from_at)
+            prompt_s = heir.candidate.time_to_first_token_s(self._config.prompt_tokens) - (
+                now - heir.works_from_at
+            )
         more_s, more = 0.0, 0
         if self._waiting is None:
             more = max(0, (writer.cap or 0) - writer.tokens)

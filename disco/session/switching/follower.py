@@ -48,7 +48,7 @@ class Follower:
         self.reads_on(Prefix(transcript.written[:cut], transcript.tokens), out)
 
     def reads_on(self, prefix: Prefix, out: list[Effect]) -> bool:
-        """Give the follower this beginning of the answer, where it waits and has not got it; return whether it reads."""
+        """Give the follower this beginning of the answer, if it waits and has not got it; return whether it reads."""
         state, text = self.state, prefix.sent
         if state is None or not state.awaits_text or len(text) <= self._given_chars:
             return False

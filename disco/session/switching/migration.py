@@ -107,7 +107,7 @@ class MigrationControl:
         self._writer = writer
         self._rules.clear()
         self._reconsider_at = 0.0
-        allowed = self._config.may_migrate and self._config.may_continue
+        allowed = self._config.may_migrate and self._config.may_continue and self._plan.assist is None
         move = self._plan.migrations.get(writer.candidate.name) if allowed else None
         self.move = None if move is None or move.target in self._failed else move
 

@@ -148,7 +148,7 @@ def scripts(*stations, known=None, answer=10):
 def tried(of, name, *, written=0, withheld=0):
     """One attempt from the answer's first `written` tokens on, the last `withheld` of which are to be written again."""
     prefix = Prefix("".join(TEXT[:written]), written, withheld="".join(TEXT[written - withheld : written]))
-    return list(of.script(StartAttempt(0, name, prefix, None), holds_prompt=False)[0])
+    return list(of.script(StartAttempt(0, name, prefix, None), kept=None)[0])
 
 
 def test_a_drawn_time_is_the_columns_once_and_drawn_anew_after_that():

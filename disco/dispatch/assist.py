@@ -1,0 +1,138 @@
+"""The policy "assist": the server writes a short beginning while the device reads the prompt, and then the device goes on.
+
+`assist_solver` has the arithmetic. Here stands when an answer may be divided at all, and what decides where it may not:
+the policy "auto", which is today's dispatch of a device and a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
+
+from disco.dispatch.arranging import Arrangement, BudgetClass
+from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, best_share
+from disco.dispatch.presets import AssistSection
+from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
+from disco.dispatch.two_sided import TwoSided, sides
+from disco.plan import Assist, Candidate, Start
+from disco.profiles.length_distribution import Lengths
+from disco.profiles.time_distribution import Empirical
+
+__all__ = ["AssistPolicy", "Undivided", "typical_answers"]
+
+Undivided = Literal[
+    "budget_class",  # the request is to use no budget, or all of it
+    "endpoints",  # there is no device that can go on with an answer, or no server that keeps to a limit
+    "pace",  # the text is not shown at a pace that could hide a hand-over
+    "pinned",  # the answer must come from one endpoint as a whole: tools, JSON, several choices, log probabilities
+    "reasoning",  # the server's tokens could all be thoughts
+    "device_first",  # the device is expected to be ready before the server's first token
+    "server_pace", "device_pace", "reading_pace", "too_many", "not_cheaper",  # see `assist_solver.NoShare`
+]  # fmt: skip
+"""Why an answer is not divided; route records contain it."""
+
+_ENDS = 1 / TYPICAL_ANSWER_TOKENS  # the probability that the next token is the last, where nothing is known
+_SOON = (
+    0.1  # the quantile of the server's time to first token that leaves the device enough time nearly always
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memoryless:
+    """Answers that end with any token alike, at the latest with the limit."""
+
+    limit: int | None
+
+    def survival(self, n: int, /) -> float:
+        return 0.0 if self.limit is not None and n >= self.limit else (1 - _ENDS) ** n
+
+    def expected_remaining(self, n: int, /) -> float:
+        left = 1 / _ENDS
+        return left if self.limit is None else left * (1 - (1 - _ENDS) ** max(0, self.limit - n))
+
+
+def typical_answers(max_tokens: int | None) -> AnswerSurvival:
+    """Return the distribution of the lengths of answers with this limit, where none were seen."""
+    return _Memoryless(max_tokens)
+
+
+class AssistPolicy:
+    """Divides each answer between the cheapest server and the cheapest device, where that is feasible and cheapest.
+
+    Args:
+        settings: the preset's [assist].
+        otherwise: decides where the answer is not divided.
+        answers: returns the distribution of the lengths of answers with this limit, as it is known now.
+    """
+
+    __slots__ = ("_answers", "_otherwise", "_settings")
+
+    def __init__(
+        self, settings: AssistSection, otherwise: TwoSided, answers: Callable[[int | None], AnswerSurvival]
+    ) -> None:
+        self._settings, self._otherwise, self._answers = settings, otherwise, answers
+
+    def arrange(
+        self, features: Features, able: Sequence[Candidate], budget_class: BudgetClass
+    ) -> Arrangement:
+        """Start server and device together, the server with a limit; else as the policy "auto" does."""
+        device, server = sides(able)
+        divided = self._divided(features, device, server, budget_class)
+        if isinstance(divided, str):
+            return replace(self._otherwise.arrange(features, able, budget_class), undivided=divided)
+        starts = Start(divided.writer), Start(divided.heir)
+        return Arrangement(starts, (divided.heir, divided.writer), assist=divided)
+
+    def _divided(
+        self,
+        features: Features,
+        device: Candidate | None,
+        server: Candidate | None,
+        budget_class: BudgetClass,
+    ) -> Assist | Undivided:
+        if budget_class != "standard":
+            return "budget_class"
+        if device is None or server is None:
+            return "endpoints"
+        if not (device.parks and device.continues and server.limits):
+            return "endpoints"
+        if not features.may_migrate:
+            return "pinned"
+        if "reasoning" in features.needs:
+            return "reasoning"
+        pace_tps = features.divided_at_tps
+        if pace_tps is None:
+            return "pace"
+        soon_s = server.first_token_quantile_s(_SOON)
+        if device.time_to_first_token_s(features.prompt_tokens) <= soon_s:
+            return "device_first"
+        settings = self._settings
+        share = best_share(
+            AssistCase(
+                prompt_tokens=features.prompt_tokens,
+                server_ttft_s=soon_s,
+                server_tpot_s=1 / server.decode_tps,
+                device_read_s=1 / device.prefill_tps,
+                device_tpot_s=1 / device.decode_tps,
+                device_overhead_s=device.time_to_first_token_s(0),
+                slowest_tpot_s=1 / pace_tps,
+                lengths=self._answers(features.max_tokens),
+                server_rates=server.rates,
+                device_rates=device.rates,
+                most_tokens=None if settings.tokens == "auto" else settings.tokens,
+            )
+        )
+        if share.tokens is None or share.tokens >= (features.max_tokens or inf):
+            return "not_cheaper" if share.reason is None else share.reason.value
+        least = None if settings.least_agreement == "off" else settings.least_agreement
+        return Assist(server.name, device.name, share.tokens, least, settings.tempo)
+
+    def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
+        """Return what `otherwise` returns."""
+        return self._otherwise.limited(able)
+
+    def refit(self, lengths: Lengths, ttft: Empirical) -> None:
+        """Use these distributions from now on, where the answer is not divided."""
+        self._otherwise.refit(lengths, ttft)
