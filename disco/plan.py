@@ -191,8 +191,8 @@ class Cascade:
 
 
 Tempo = Literal["follow", "once"]
-"""How an assist sets the rate at which the writer's text is shown: it follows the heir's prefill, or it is computed once,
-when the first token comes (Eq. 4 of P/D-Device)."""
+"""How an assist sets the rate at which the writer's text is shown: it follows the heir's prefill, or it is computed
+once, when the first token comes (Eq. 4 of P/D-Device)."""
 
 
 @dataclass(frozen=True, slots=True)

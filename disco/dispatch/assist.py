@@ -1,7 +1,7 @@
-"""The policy "assist": the server writes a short beginning while the device reads the prompt, and then the device goes on.
+"""The policy "assist": the server writes a short beginning while the device reads the prompt; the device then goes on.
 
-`assist_solver` has the arithmetic. Here stands when an answer may be divided at all, and what decides where it may not:
-the policy "auto", which is today's dispatch of a device and a server.
+`assist_solver` has the arithmetic. Here stands when an answer may be divided at all. Where it may not, the policy
+"auto" decides.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class Features:
         reach: how far the prompt may travel at most.
         stream: whether the caller reads the answer as it is written.
         deadline_s: seconds after the request by which the whole answer must be complete; None: no deadline.
-        divided_at_tps: the slowest pace, tokens/s, at which the text of an answer that two endpoints write may be shown;
-            None: nothing would hide the hand-over from the reader, or the caller forbids one.
+        divided_at_tps: the slowest pace, tokens/s, at which an answer that two endpoints write may be shown; None:
+            nothing would hide the hand-over from the reader, or the caller forbids one.
         may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
             logprobs.
     """

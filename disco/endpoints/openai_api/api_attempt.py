@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import anyio
@@ -19,11 +18,8 @@ from disco.endpoints.continuation.seam import SeamMismatchError
 from disco.endpoints.continuation.spliced_deltas import SplicedDeltas
 from disco.endpoints.contract import Attempt
 from disco.endpoints.openai_api import error_mapping
-from disco.endpoints.openai_api.chunk_reader import (
-    ChatReader,
-    ChunkReader,
-    CompletionReader,
-)
+from disco.endpoints.openai_api.answer_limit import AnswerLimit
+from disco.endpoints.openai_api.chunk_reader import ChatReader, ChunkReader, CompletionReader
 from disco.endpoints.openai_api.chunk_repair import MalformedChunkError, ServerReportedError
 from disco.endpoints.openai_api.http_transport import (
     TrafficCounter,
@@ -59,16 +55,26 @@ class ServerAttempt(Attempt):
         request, prefix: the request to answer, and the beginning of the answer.
         prepare: makes the call; may itself query the server, and raises `CannotContinueError`.
         meter: what `prepare` has used to prove that the server continues.
-        logprobs: the log probabilities that disco asks for; None: it asks for none.
+        logprobs, limit: the log probabilities that disco asks for, and the limit that it sets; None: it does not.
         on_missing: called when the server has turned out to lack the path of the call.
         on_close: called once when the attempt has ended.
     """
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_client", "_logprobs", "_meter", "_name", "_on_close", "_on_missing", "_prefix", "_prepare"),
+        *(
+            "_client",
+            "_limit",
+            "_logprobs",
+            "_meter",
+            "_name",
+            "_on_close",
+            "_on_missing",
+            "_prefix",
+            "_prepare",
+        ),
         *("_body", "_call", "_closed", "_document", "_ended", "_eof", "_idle", "_opening", "_over"),
-        *("_reader", "_refusal", "_request", "_response", "_running", "_sent", "_spliced", "_splitter"),
+        *("_reader", "_request", "_response", "_running", "_sent", "_spliced", "_splitter"),
         *("_stopped", "_wire"),
     )
 
@@ -82,6 +88,7 @@ class ServerAttempt(Attempt):
         prepare: Callable[[], Awaitable[Call]],
         meter: ProbeMeter,
         logprobs: LogprobsRequest | None = None,
+        limit: AnswerLimit | None = None,
         on_missing: Callable[[], object] = lambda: None,
         on_close: Callable[[ServerAttempt], object] | None = None,
     ) -> None:
@@ -92,6 +99,7 @@ class ServerAttempt(Attempt):
         self._prepare = prepare
         self._meter = meter
         self._logprobs = logprobs
+        self._limit = limit
         self._on_missing = on_missing
         self._on_close = on_close
         self._splitter = EventSplitter()
@@ -106,7 +114,6 @@ class ServerAttempt(Attempt):
         self._opening: anyio.CancelScope | None = None  # lets `aclose` end a request that has no response yet
         self._sent = False
         self._over = False  # nothing more to read: [DONE], end of body, or the wait for the tail is over
-        self._refusal: int | None = None  # the status by which the server refused log probabilities
         self._eof = False
         self._ended = False
         self._stopped = False  # ended or failed
@@ -207,19 +214,20 @@ class ServerAttempt(Attempt):
             self._over = True
         is_empty = self._eof and not self._reader.tokens and self._reader.finish_reason is None
         # llama-cpp-python's server refuses log probabilities by a status of 200 and nothing else.
-        if is_empty and self._drop_logprobs(200):
+        if is_empty and self._amends(200, None):
             self._response, self._over, self._eof = None, False, False
             return await self._next()
         return self._end()
 
-    def _drop_logprobs(self, status: int) -> bool:
-        """Return whether the status may be a refusal of log probabilities; then the call is one without them."""
-        call, asked = cast("Call", self._call), self._logprobs
-        if asked is None or call.without_logprobs is None or not asked.is_refused_by(status):
-            return False
-        self._call = replace(call, body=call.without_logprobs, without_logprobs=None)
-        self._refusal = status
-        return True
+    def _amends(self, status: int, error: openai.APIStatusError | None) -> bool:
+        """Return whether the server may have refused what disco added to the request; then the call is amended."""
+        call, amended = cast("Call", self._call), None
+        if self._limit is not None and error is not None:
+            amended = self._limit.renamed(call, error)
+        if amended is None and self._logprobs is not None:
+            amended = self._logprobs.dropped_from(call, status)
+        self._call = amended or call
+        return amended is not None
 
     async def _read(self) -> list[Delta]:
         """Return the deltas in the next piece of the body; the list may be empty."""
@@ -241,6 +249,8 @@ class ServerAttempt(Attempt):
             self._over = True
             return []
         deltas = reader.read(events)
+        if self._limit is not None:
+            self._limit.read(deltas)
         self._over = self._over or reader.done
         if self._spliced is None:
             return deltas
@@ -253,8 +263,8 @@ class ServerAttempt(Attempt):
         try:
             await self._open(call)
         except openai.APIStatusError as error:
-            if self._drop_logprobs(error.status_code):
-                await self._open(cast("Call", self._call))
+            if self._amends(error.status_code, error):
+                await self._open_either(cast("Call", self._call))
                 return
             if call.otherwise is None or error.status_code not in _NO_SUCH_PATH:
                 raise
@@ -342,7 +352,7 @@ class ServerAttempt(Attempt):
             return deltas
         self._ended = self._stopped = True
         if self._logprobs is not None:
-            self._logprobs.note(self._refusal)
+            self._logprobs.answered()
         usage = None if reader.usage is None else self.usage
         return Ended(reader.finish_reason, usage, reader.finish_raw)
 

@@ -25,6 +25,7 @@ from disco.endpoints.continuation.prefix_token_ids import ids_call, proved_vocab
 from disco.endpoints.continuation.probe import ProbeMeter, ProbeVerdict, probe, rendered_head
 from disco.endpoints.continuation.verdicts import Key, Verdicts
 from disco.endpoints.contract import Capabilities, Endpoint
+from disco.endpoints.openai_api.answer_limit import AnswerLimits
 from disco.endpoints.openai_api.api_attempt import ServerAttempt
 from disco.endpoints.openai_api.connectivity import connects_directly, has_route
 from disco.endpoints.openai_api.logprobs_request import LogprobsSupport
@@ -76,7 +77,7 @@ class OpenAIEndpoint(Endpoint):
     place: Literal["server"] = "server"
 
     # Mutable: verdicts; _attempts, those open; _known_url, derived from the client's base_url; _without_responses,
-    # (base_url, model) of those that have no `/responses`; _logprobs.
+    # (base_url, model) of those that have no `/responses`; _limits; _logprobs.
     def __init__(
         self,
         *,
@@ -93,6 +94,7 @@ class OpenAIEndpoint(Endpoint):
         self._continuation = continuation
         self._context_tokens = context_tokens
         self._logprobs = LogprobsSupport(given=logp)
+        self._limits = AnswerLimits()
         self._attempts: set[ServerAttempt] = set()
         self._without_responses: set[Key] = set()
         self._known_url = _KnownURL(client.base_url)
@@ -109,6 +111,7 @@ class OpenAIEndpoint(Endpoint):
             vocabulary=self.vocabulary(model),
             logp=self._logprobs.given is True,
             label_scores=self._logprobs.given is True,
+            limits=self._limits.works((self._url.text, model or "")),
         )
 
     @property
@@ -183,6 +186,7 @@ class OpenAIEndpoint(Endpoint):
         *,
         wants: frozenset[str] = frozenset(),
     ) -> ServerAttempt:
+        request, limit = self._limits.of(request, (self._url.text, request.model))
         given = request.params
         asked = given.get("logprobs") or given.get("top_logprobs")  # the application receives them
         key = self._url.text, request.model
@@ -207,6 +211,7 @@ class OpenAIEndpoint(Endpoint):
             prepare=prepare,
             meter=meter,
             logprobs=logprobs,
+            limit=limit,
             on_missing=lambda: self._without_responses.add(key),
             on_close=self._attempts.discard,
         )

@@ -16,22 +16,24 @@ _REFUSED = (400, 422, 501)
 _UNCLEAR = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogprobsRequest:
-    """What an attempt asks for besides the answer.
+    """What an attempt asks for besides the answer. Mutable: `refusal`.
 
     Attributes:
         classes: the classes that the reply's first token scores; empty: none.
         gives: whether the server is known to give log probabilities; None: that is not known.
         asks_again: whether a refused request is sent again without them.
-        note: to be called when the answer is complete: with None, or with the status by which the server had refused
-            the request before.
+        note: called when the answer is complete: with None, or with the status by which the server had refused the
+            request before.
+        refusal: that status.
     """
 
     classes: tuple[str, ...]
     gives: bool | None
     asks_again: bool
     note: Callable[[int | None], None]
+    refusal: int | None = None
 
     def added_to(self, call: Call) -> Call:
         """Return the call with the request for log probabilities."""
@@ -44,9 +46,17 @@ class LogprobsRequest:
             body["logprobs"], body["top_logprobs"] = True, _alternatives(self.classes)
         return replace(call, body=body, without_logprobs=call.body if self.asks_again else None)
 
-    def is_refused_by(self, status: int) -> bool:
-        """Whether a status may mean that the server gives none. 200 here means an empty stream."""
-        return status in _REFUSED or (self.gives is not True and status in (200, _UNCLEAR))
+    def dropped_from(self, call: Call, status: int) -> Call | None:
+        """Return the call without the request, if the status may refuse it; None otherwise. 200: an empty stream."""
+        refuses = status in _REFUSED or (self.gives is not True and status in (200, _UNCLEAR))
+        if call.without_logprobs is None or not refuses:
+            return None
+        self.refusal = status
+        return replace(call, body=call.without_logprobs, without_logprobs=None)
+
+    def answered(self) -> None:
+        """Learn from a complete answer."""
+        self.note(self.refusal)
 
 
 class LogprobsSupport:
