@@ -11,29 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from disco.events import Delta, Ended, Parked, SeamReport, Started, Traffic, Usage
+from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Traffic, Usage
 from disco.plan import Place, Reach
 from disco.request import Prefix, Request
 
 __all__ = ["Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
 
-Event = list[Delta] | Started | Parked | Ended
+Event = list[Delta] | Started | Progress | Parked | Ended
 """What an attempt yields: batches of deltas, then how the attempt ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an attempt's prefill has come.
-
-    Attributes:
-        tokens_done: prompt and prefix tokens that are read, cached ones included.
-        tokens_total: prompt and prefix tokens in all.
-        prefill_tps: speed of the prefill so far, tokens/s; 0 before the first token is read.
-    """
-
-    tokens_done: int
-    tokens_total: int
-    prefill_tps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +43,7 @@ class Capabilities:
         waiting: requests that would be served before a new one; None where the endpoint does not report it.
         logp: `Endpoint.open` accepts "logp" among its `wants`: log probabilities for disco's own use.
         label_scores: the same for "label_scores": an attempt at a request with classes scores them all.
+        progress: the same for "progress": an attempt reports its prefill as it goes (`events.Progress`).
     """
 
     continues: bool = False
@@ -74,13 +60,16 @@ class Capabilities:
     waiting: int | None = None
     logp: bool = False
     label_scores: bool = False
+    progress: bool = False
 
 
 class Attempt(ABC):
     """One endpoint's try at (the rest of) one answer: an async iterator of events, the last of which is `Ended`.
 
     Iterating starts the work. The first event is `Started` where the endpoint reports when an attempt's turn has come
-    (`Capabilities.announces`). A batch is a non-empty list of deltas, in order, that arrived together.
+    (`Capabilities.announces`). `Progress` comes only where "progress" was asked for (`Endpoint.open`): once when the
+    prefill begins, and once for each of its batches. For one attempt that writes, it comes before all text. A follower
+    reports each text that it reads. A batch is a non-empty list of deltas, in order, that arrived together.
     After `Ended`, a failure or `aclose()` the iterator stops (StopAsyncIteration). A failure raises `EndpointFailure`.
     Cancelling the iterating task, or `aclose()`, stops the work promptly: the connection is closed, decoding stops
     within one token, prefill within 100 ms. `aclose()` is idempotent and returns only when nothing of the attempt is
@@ -186,7 +175,8 @@ class Endpoint(ABC):
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
         (`Capabilities.logp`), and changes nothing that the application sees. "label_scores", for a request with
         classes, fills `Delta.label_scores` (`Capabilities.label_scores`); a model in this process then yields one
-        delta with the most probable class as its text. Half an answer is continued freely.
+        delta with the most probable class as its text. Half an answer is continued freely. "progress" makes the
+        attempt yield `Progress` while it reads (`Capabilities.progress`). What an endpoint cannot do it leaves out.
 
         A non-empty `prefix` is only passed to endpoints whose capabilities include `continues` or
         `continues_if_proved`. The attempt's first text then follows `prefix.text` exactly: `prefix.withheld` and any

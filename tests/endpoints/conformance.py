@@ -20,7 +20,7 @@ from promptly import CPU_S, WITHIN_S, Since, cpu_s
 
 from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Parked, Started
+from disco.events import Delta, DeltaKind, Ended, Parked, Progress, Started
 from disco.request import Prefix, Request
 
 
@@ -75,8 +75,10 @@ def endless(subject: Subject) -> Request:
     return ask(max_tokens=subject.context_tokens // 2)
 
 
-async def collect(attempt: Attempt) -> tuple[list[list[Delta]], Ended]:
-    """Iterate to the end; the rules of iteration and of usage are checked on the way."""
+async def collect(
+    attempt: Attempt, progress: list[Progress] | None = None
+) -> tuple[list[list[Delta]], Ended]:
+    """Iterate to the end; the rules of iteration and of usage are checked on the way. `progress` gets what is told."""
     batches: list[list[Delta]] = []
     ended, first, before = None, True, attempt.usage
     async for event in attempt:
@@ -89,6 +91,10 @@ async def collect(attempt: Attempt) -> tuple[list[list[Delta]], Ended]:
         elif isinstance(event, Ended):
             ended = event
             assert event.usage in (None, usage)
+        elif isinstance(event, Progress):
+            assert progress is not None, "progress that was not asked for"
+            assert not batches, "progress behind text"
+            progress.append(event)
         else:
             assert isinstance(event, list)
             assert event, "an empty batch"

@@ -19,6 +19,7 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.openai_api import OpenAIEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from tests.endpoints import conformance_assist  # noqa: F401 - its checks enter CHECKS and OF_DEVICES
 from tests.endpoints import conformance_writing as contract
 from tests.endpoints.conformance import CHECKS, OF_DEVICES, Subject
 
@@ -81,7 +82,11 @@ def test_llama_cpp(thread_model, check, backend):
 
 
 # Stopping, turns and followers; `test_process.py` compares what both write.
-@pytest.mark.parametrize(("check", "backend"), by_turns([*CHECKS[:3], *OF_DEVICES[:-1]], 1))
+WRITTEN = contract.log_probabilities_are_given_to_those_who_want_them
+APART = [*CHECKS[:3], *(one for one in OF_DEVICES if one is not WRITTEN)]
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(APART, 1))
 def test_llama_cpp_apart(process_model, check, backend):
     subject = Subject(work_s=lambda: cpu_s(process_model.process_id))
     run(subject, check, shared_unless_closed(check, process_model, isolation="process"), backend)

@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 from anyio import to_thread
 
-from disco.endpoints.contract import Attempt, Event, Progress
+from disco.endpoints.contract import Attempt, Event
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
@@ -23,7 +23,7 @@ from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, r
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import EndpointFailure, FailureKind, NoEndpointError
-from disco.events import Delta, Ended, Parked, SeamReport, Started, Usage
+from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Usage
 from disco.request import Prefix, Request, check_classes
 
 __all__ = ["STOP_WITHIN_S", "LlamaCppAttempt"]
@@ -60,7 +60,7 @@ class LlamaCppAttempt(Attempt):
         self._wants = wants
         self._mail: Mailbox | None = None
         self._job: PromptJob | None = None
-        self._ready: deque[Delta | Started | Ended | EndpointFailure] = deque()
+        self._ready: deque[Delta | Started | Progress | Ended | EndpointFailure] = deque()
         self._over = False
         self._mode: Literal["write", "park", "follow"] = "write"
         self._announced = False
@@ -97,6 +97,8 @@ class LlamaCppAttempt(Attempt):
             deltas = self._take_deltas()
             return deltas if self._mode == "write" else None
         item = self._ready.popleft()
+        if isinstance(item, Progress):
+            return item
         if isinstance(item, Started):
             if self._announced:
                 return None  # the follower's first job has reported its start
@@ -158,6 +160,8 @@ class LlamaCppAttempt(Attempt):
                 name=self._name,
                 wants=self._wants,
             )
+        if "progress" in self._wants:
+            job.on_progress = mail.put
         job.park = self._mode != "write"
         self._worker.submit(job)
         if self._job is not None:

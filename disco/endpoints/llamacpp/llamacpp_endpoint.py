@@ -187,6 +187,7 @@ class LlamaCppEndpoint(Endpoint):
             waiting=self._worker.waiting,
             logp=True,
             label_scores=True,
+            progress=True,
         )
 
     def _expected_context(self) -> int | None:

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
-from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event, Progress
+from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
 from disco.endpoints.simulation.simulated_script import (
     Scripted,
     SimulatedProfile,
@@ -26,7 +26,7 @@ from disco.endpoints.simulation.simulated_script import (
 )
 from disco.endpoints.simulation.simulated_text import prompt_pieces, tokenise
 from disco.errors import EndpointFailure
-from disco.events import Delta, DeltaKind, Ended, Parked, SeamReport, Started, Usage
+from disco.events import Delta, DeltaKind, Ended, Parked, Progress, SeamReport, Started, Usage
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
@@ -111,6 +111,7 @@ class SimulatedEndpoint(Endpoint):
             announces=self.place == "device",
             waiting=self.busy if self.place == "device" else None,
             logp=self.profile.mean_logp is not None,
+            progress=self.place == "device",
         )
 
     def open(
@@ -156,6 +157,7 @@ class SimulatedAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._rng = rng
+        self._reports = "progress" in wants and endpoint.place == "device"
         self._gives_logp = "logp" in wants and endpoint.profile.mean_logp is not None
         self._state: Literal["new", "waiting", "working", "following", "done"] = "new"
         self._mode: Literal["write", "park", "follow"] = "write"
@@ -236,6 +238,8 @@ class SimulatedAttempt(Attempt):
                 await self._wait(due_at)
                 continue
             self._ahead = None
+            if isinstance(event, Progress):
+                return event
             if self._mode != "write" and not isinstance(event, EndpointFailure):
                 if isinstance(event, list) and event[0].kind is DeltaKind.ROLE:
                     continue
@@ -283,6 +287,7 @@ class SimulatedAttempt(Attempt):
             endpoint=self._name,
             prompt_tokens=len(self._pieces),
             cached_tokens=self._cached,
+            progress=self._reports,
         )
 
     def _finish(self, usage: Usage | None = None) -> None:

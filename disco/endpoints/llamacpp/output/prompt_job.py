@@ -7,12 +7,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disco.endpoints.contract import Progress
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import Job, Outbox
-from disco.events import Ended, Started, Usage
+from disco.events import Ended, Progress, Started, Usage
 
 __all__ = ["PromptJob"]
 
@@ -73,8 +72,8 @@ class PromptJob(Job):
     def _prefill(self, model: NativeModel, ids: list[int]) -> None:
         done = model.reuse(ids)
         self.cached_tokens = self.prompt_tokens = done
-        self._progressed(Progress(done, len(ids), 0.0))
         self.mail.put(Started(done))
+        self.progressed(Progress(done, len(ids), 0.0))
         began_at = time.perf_counter()
         # Where the cache ends inside a batch, the first batch is shorter. Later batches then begin where they
         # always do, and give the same numbers as without a cache.
@@ -84,9 +83,4 @@ class PromptJob(Job):
             model.decode(ids[done:end])
             self.prompt_tokens = done = end
             computed, took_s = done - self.cached_tokens, time.perf_counter() - began_at
-            self._progressed(Progress(done, len(ids), computed / max(took_s, 1e-9)))
-
-    def _progressed(self, progress: Progress) -> None:
-        self.progress = progress
-        if self.on_progress is not None:
-            self.on_progress(progress)
+            self.progressed(Progress(done, len(ids), computed / max(took_s, 1e-9)))

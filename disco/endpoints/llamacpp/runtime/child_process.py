@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import IO, Any
 
-from disco.endpoints.contract import Progress
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.child_protocol import pack, unpack, unpack_item
 from disco.endpoints.llamacpp.runtime.job import Job, Lost
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement
 from disco.errors import ConfigurationError, EndpointFailure
+from disco.events import Progress
 
 __all__ = ["ModelProcess", "require_processes"]
 
@@ -258,7 +258,7 @@ class ModelProcess:
             self._inbox.put((name, content))
         elif name == "progress":
             if content is not None:
-                job.progress = Progress(**content)
+                job.progressed(Progress(**content))
         else:
             item = unpack_item(name, content, usage)
             if isinstance(item, Measurement):  # the load time includes the start of the process

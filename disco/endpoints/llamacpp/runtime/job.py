@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from disco.endpoints.contract import Progress
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel, StopFlag
 from disco.errors import DiscoError, EndpointFailure, FailureKind, LocalModelError
-from disco.events import Usage
+from disco.events import Progress, Usage
 
 __all__ = ["Engine", "Job", "Lost", "Outbox", "failure_of"]
 
@@ -36,7 +35,7 @@ class Job(ABC):
         park: asks the job to end where it can without losing what it has computed.
         usage: the job's usage so far.
         progress: how far its prefill has come; None before the prefill begins.
-        on_progress: called, where the model is, whenever `progress` has changed.
+        on_progress: called whenever `progress` has changed, in the thread that changed it; None: nothing is called.
     """
 
     usage = Usage()
@@ -55,6 +54,12 @@ class Job(ABC):
     @abstractmethod
     def order(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return the job as an order for a model in another process: name and content; None for an empty job."""
+
+    def progressed(self, progress: Progress) -> None:
+        """Take and report how far the prefill has come."""
+        self.progress = progress
+        if self.on_progress is not None:
+            self.on_progress(progress)
 
     def used(self, usage: Usage) -> None:  # noqa: B027 - most jobs use nothing
         """Take the usage so far of the job in another process."""
