@@ -22,7 +22,7 @@ class Writing:
     def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
         self._max_tokens = parts.config.max_tokens
         self._attempts, self._transcript = parts.attempts, parts.transcript
-        self._migration, self._race = parts.migration, parts.race
+        self._migration, self._race, self._follower = parts.migration, parts.race, parts.follower
         self._failover, self._ending = failover, ending
         self.rise: RiseControl | None = None  # the verdicts on the answer; None where no answer is judged
         self.assist: AssistControl | None = None  # None where the answer is not divided
@@ -49,6 +49,7 @@ class Writing:
         if state.allowance is not None and state.active and has_used_up(state, deltas, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.move is not None and migration.moving is None:
+            self._follower.keep_up(out)
             migration.consider(now, out)
         if self.rise is not None and state is self._transcript.writer and state.active:
             self.rise.consider(state, deltas, now, out)

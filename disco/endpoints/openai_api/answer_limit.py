@@ -1,7 +1,7 @@
 """Limiting an answer to a few tokens where the application set no limit: which name of the limit a server takes.
 
-The older name is tried first. Nearly every server keeps to it, and one that does not take it says so, which costs a round
-trip once. A server that does not know the newer name often ignores it, which costs an answer of full length.
+The older name is tried first. Nearly every server keeps to it, and one that does not take it says so, which costs a
+round trip once. A server that does not know the newer name often ignores it, which costs an answer of full length.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
@@ -30,7 +29,7 @@ from disco.endpoints.openai_api.http_transport import (
 )
 from disco.endpoints.openai_api.logprobs_request import LogprobsRequest
 from disco.endpoints.openai_api.response_reader import ResponseReader
-from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError
+from disco.endpoints.openai_api.sse import EventSplitter, EventTooLargeError, last_event
 from disco.endpoints.openai_api.whole_documents import events_of_document
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, ModelFileError
 from disco.events import Delta, Ended, SeamReport, Started, Traffic, Usage
@@ -241,7 +240,7 @@ class ServerAttempt(Attempt):
         except StopAsyncIteration:
             self._wire.ended()
             self._over = self._eof = True
-            events = self._last_event() if self._document is None else self._document
+            events = last_event(self._splitter) if self._document is None else self._document
         except httpx2.HTTPError:
             if reader.finish_reason is None:
                 raise
@@ -325,18 +324,6 @@ class ServerAttempt(Attempt):
         of_responses = isinstance(self._reader, ResponseReader)
         self._document = await events_of_document(self._response, name=self._name, of_responses=of_responses)
         self._body = pieces(self._response) if self._document is None else _nothing()
-
-    def _last_event(self) -> list[bytes]:
-        """Return the data after the last empty line, if it is a whole event."""
-        last = self._splitter.end()
-        if last is None:
-            return []
-        try:
-            if not last.startswith(b"[DONE]"):
-                json.loads(last)
-        except ValueError:
-            return []  # the event is cut in the middle: an incomplete answer, not a malformed one
-        return [last]
 
     def _end(self) -> list[Delta] | Ended:
         reader, spliced = self._reader, self._spliced

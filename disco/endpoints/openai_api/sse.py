@@ -7,7 +7,9 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
-__all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError"]
+import json
+
+__all__ = ["MAX_EVENT_BYTES", "ErrorData", "EventSplitter", "EventTooLargeError", "last_event"]
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
@@ -111,3 +113,16 @@ def _event(block: bytes) -> bytes | None:
         return None
     joined = b"\n".join(data)
     return ErrorData(joined) if is_error else joined
+
+
+def last_event(splitter: EventSplitter) -> list[bytes]:
+    """Return the data after the last empty line of a stream that has ended, if it is a whole event."""
+    last = splitter.end()
+    if last is None:
+        return []
+    try:
+        if not last.startswith(b"[DONE]"):
+            json.loads(last)
+    except ValueError:
+        return []  # the event is cut in the middle: an incomplete answer, not a malformed one
+    return [last]

@@ -11,6 +11,7 @@ from disco.cost import Ledger
 from disco.playback import reader_metrics
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
+from disco.session.records.assist_record import assist_record
 from disco.session.records.route_record import (
     AttemptRecord,
     CandidateRecord,
@@ -71,6 +72,7 @@ def make_record(
         else session.reservation.report(session.ending.closed_at or t0),
         winner=_winner(session, segments),
         judgements=_judgements(session),
+        assist=assist_record(session),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from disco.cost import Ledger
 from disco.plan import BudgetCut, CoolDown
 from disco.session.attempt.attempt_state import AttemptOutcome
+from disco.session.records.assist_record import AssistRecord
 from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
@@ -258,6 +259,7 @@ class RouteRecord:
         winner: name of the endpoint whose content (text, a tool call or reasoning) came first, or began the answer anew
             after a judge had overruled that; None where none came.
         judgements: verdicts on what attempts wrote, in order; empty without a cascade.
+        assist: how the answer was divided between a writer and its heir; None under a policy that divides no answers.
     """
 
     created_s: float | None
@@ -281,6 +283,7 @@ class RouteRecord:
     budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     winner: str | None = None
     judgements: tuple[JudgementRecord, ...] = ()
+    assist: AssistRecord | None = None
 
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report the old names
 
@@ -359,6 +362,7 @@ class RouteRecord:
             "segments": [_to_json_types(p) for p in self.segments],
             "migrations": [_to_json_types(t) for t in self.migrations],
             "judgements": [_to_json_types(j) for j in self.judgements],
+            "assist": None if self.assist is None else _to_json_types(self.assist),
             "pace": _to_json_types(self.pace),
             "ledger": self.ledger.to_dict(),
         }

@@ -51,6 +51,7 @@ class AssistControl:
         outcome: how it went.
         writer: the attempt that writes the beginning; None until it has written.
         over_cap: whether the writer wrote more than it was allowed to.
+        read_at: when the heir, parked, had read the prompt; None before.
         tempos: (time, tokens/s) of each change of the rate at which text is shown; None: as it comes.
     """
 
@@ -60,6 +61,7 @@ class AssistControl:
         self.outcome: AssistOutcome = "running"
         self.writer: AttemptState | None = None
         self.over_cap = False
+        self.read_at: float | None = None
         self.tempos: list[tuple[float, float | None]] = []
         self._assist, self._config, self._candidates = assist, parts.config, parts.candidates
         self._attempts, self._transcript, self._race = parts.attempts, parts.transcript, parts.race
@@ -136,6 +138,8 @@ class AssistControl:
         """Go on after the heir has read all that it was given, or has stopped."""
         if state is not self._follower.state or not self._runs or self.writer is None:
             return
+        if self.read_at is None and state.holds_prompt:
+            self.read_at = now
         if self._waiting is not None:
             self._hand_over(now, out)
         else:
