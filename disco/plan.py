@@ -10,6 +10,7 @@ from disco._moved import former_names
 from disco.rates import Rates
 
 __all__ = [
+    "FOLLOW_TOKENS",
     "TTFT_QUANTILES",
     "Assist",
     "BudgetCut",
@@ -32,6 +33,10 @@ Reach = Literal["device", "own", "any"]
 
 Place = Literal["device", "server"]
 """This machine ("device"), or any other ("server")."""
+
+FOLLOW_TOKENS = 8
+"""A parked attempt that reads along is given so many new tokens at once. It reads them as one batch, which takes little
+longer than reading a single one."""
 
 TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""

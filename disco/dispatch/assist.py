@@ -16,7 +16,7 @@ from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, best_share
 from disco.dispatch.presets import AssistSection
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided, sides
-from disco.plan import Assist, Candidate, Start
+from disco.plan import FOLLOW_TOKENS, Assist, Candidate, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -119,6 +119,7 @@ class AssistPolicy:
                 device_overhead_s=device.time_to_first_token_s(0),
                 slowest_tpot_s=1 / pace_tps,
                 lengths=self._answers(features.max_tokens),
+                batch_tokens=2 * FOLLOW_TOKENS,  # one batch that is being read, and one that is not yet full
                 server_rates=server.rates,
                 device_rates=device.rates,
                 most_tokens=None if settings.tokens == "auto" else settings.tokens,

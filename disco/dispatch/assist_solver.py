@@ -6,10 +6,10 @@ tokens are dropped and L' = L − lost_at_cut are shown. The display shows one t
 
 With k the device's seconds per token read, p the server's per token written, R the time at which the device has read
 the prompt, o the device's overhead and A = C + (L−1)·p the arrival of the server's last token, the device's first token
-comes at `max(max(R, C) + k·L', A + k) + o`, because it reads the server's tokens while they arrive. It is due at
-`C + τ·L'`. So no token is late when
+comes at `max(max(R, C) + k·L', A + b·k) + o`, because it reads the server's tokens while they arrive, in batches: at
+most b of them are unread at A. It is due at `C + τ·L'`. So no token is late when
 
-    L' >= (max(R − C, 0) + o)/(τ − k)    and    L' >= ((lost_at_cut − 1)·p + k + o)/(τ − p),
+    L' >= (max(R − C, 0) + o)/(τ − k)    and    L' >= ((lost_at_cut − 1)·p + b·k + o)/(τ − p),
 
 and neither side writes slower than τ. Eqs. 4 and 6 of the paper have the device write the server's tokens again, and
 let it read from 0 and from C at once; `disco/replay/papers/pd_device/paper_forms.py` has them as printed.
@@ -106,6 +106,7 @@ class AssistCase:
         cached_tokens: the tokens of the prompt that the device need not read again.
         refinings: the refiners that are on.
         lost_at_cut: tokens that are dropped because the cut goes back to a word boundary.
+        batch_tokens: b, the most of the server's tokens that are unread when the last of them comes, at least 1.
         most_tokens: the largest L allowed; None for no limit.
     """
 
@@ -122,6 +123,7 @@ class AssistCase:
     cached_tokens: int = 0
     refinings: tuple[Refining, ...] = ()
     lost_at_cut: int = 2
+    batch_tokens: int = 1
     most_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ class AssistCase:
         """Return when the device's first token comes, s after the request, if the server writes `tokens` tokens."""
         arrived_s = self.server_ttft_s + (tokens - 1) * self.server_tpot_s
         along_s = max(read_s, self.server_ttft_s) + (tokens - self.lost_at_cut) * self.device_read_s
-        return max(along_s, arrived_s + self.device_read_s) + self.device_overhead_s
+        return max(along_s, arrived_s + self.batch_tokens * self.device_read_s) + self.device_overhead_s
 
     def due_s(self, tokens: int) -> float:
         """Return when the reader needs the device's first token, s after the request."""
@@ -205,7 +207,8 @@ def least_tokens(case: AssistCase, read_s: float) -> int | NoShare:
     for_prompt = _least(max(read_s - case.server_ttft_s, 0.0) + overhead_s, slowest_s - k)
     if for_prompt is None:
         return NoShare.READING_PACE
-    for_last_token = _least((case.lost_at_cut - 1) * written_s + k + overhead_s, slowest_s - written_s)
+    unread_s = case.batch_tokens * k
+    for_last_token = _least((case.lost_at_cut - 1) * written_s + unread_s + overhead_s, slowest_s - written_s)
     if for_last_token is None:
         return NoShare.SERVER_PACE
     tokens = max(for_prompt, for_last_token) + case.lost_at_cut

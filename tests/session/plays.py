@@ -106,11 +106,12 @@ def run_session(
     *,
     cancel_at: float = math.inf,
     cancel_takes_s: float = 0.0,
+    scripts: type[ProfileScripts] | None = None,
 ) -> Run:
     """Play a session to its end; the reader leaves at `cancel_at`, and a cancelled attempt goes on for a while."""
-    scripts = ProfileScripts(profiles, request, rng or np.random.default_rng(0), session.config.prompt_tokens)
+    made = (scripts or ProfileScripts)(profiles, request, rng or np.random.default_rng(0), session.config.prompt_tokens)
     out: list[tuple[float, list[Delta]]] = []
-    player = Player(session, scripts, cancel_takes_s=cancel_takes_s, out=out)
+    player = Player(session, made, cancel_takes_s=cancel_takes_s, out=out)
     now = player.run(0.0, cancel_at)
     running = {number for number, playing in player.playing.items() if not playing.stopped}
     return Run(session, out, player.finished, player.error, now, running)
@@ -158,10 +159,12 @@ def play(
     seed: int = 0,
     cancel_at: float = math.inf,
     cancel_takes_s: float = 0.0,
+    scripts: type[ProfileScripts] | None = None,
     **how: Any,
 ) -> Run:
     """One session, played to its end; `how` is for `session_of`."""
-    rng, ends = np.random.default_rng(seed), {"cancel_at": cancel_at, "cancel_takes_s": cancel_takes_s}
+    rng = np.random.default_rng(seed)
+    ends = {"cancel_at": cancel_at, "cancel_takes_s": cancel_takes_s, "scripts": scripts}
     return run_session(session_of(profiles, plan, **how), profiles, request, rng, **ends)
 
 

@@ -7,16 +7,14 @@ model's probability of each token, is known as well.
 from __future__ import annotations
 
 from disco.events import Parked
+from disco.plan import FOLLOW_TOKENS
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.effects import Effect, FollowAttempt, ParkAttempt
 from disco.session.transcript import Transcript
 
-__all__ = ["GIVEN_TOKENS", "Follower"]
-
-GIVEN_TOKENS = 16
-"""A follower is given so many new tokens at once. A model reads them as one batch, hardly slower than a single one."""
+__all__ = ["Follower"]
 
 
 class Follower:
@@ -42,7 +40,7 @@ class Follower:
     def keep_up(self, out: list[Effect]) -> None:
         """Give the follower the whole words that it has not got, where it waits and there are enough of them."""
         state, transcript = self.state, self._transcript
-        if state is None or not state.awaits_text or transcript.tokens - state.given_tokens < GIVEN_TOKENS:
+        if state is None or not state.awaits_text or transcript.tokens - state.given_tokens < FOLLOW_TOKENS:
             return
         cut = last_word_start(transcript.written)
         self.reads_on(Prefix(transcript.written[:cut], transcript.tokens), out)
