@@ -19,6 +19,7 @@ __all__ = [
     "CoolDown",
     "Display",
     "Migration",
+    "Order",
     "Payer",
     "Place",
     "Plan",
@@ -168,6 +169,9 @@ class Migration:
     keep_prefill: bool = True
 
 
+Order = Literal["auto", "make_before_break", "break_before_make"]
+"""When the source of a migration stops; `session/switching/migration_rule.py` has the rule for "auto"."""
+
 Display = Literal["whole", "guard", "revise"]
 """What the reader of a judged answer sees before the verdict: nothing, whole sentences behind the judge, or everything,
 which a retraction then takes back where the answer rises."""
@@ -266,8 +270,10 @@ class Plan:
             may not use.
         migrations: by name of the writing endpoint, the migration that it allows; an endpoint that is missing keeps
             the answer.
-        order: "make_before_break" keeps the source writing until the target's first token arrives;
-            "break_before_make" stops the source at the cut (cheaper, but the reader may notice a pause).
+        order: "auto" pauses a source that can pause at the cut, lets it go on if the target is late, and stops another
+            source at the cut only where the target's time is known well; "make_before_break" keeps the source writing
+            until the target's first token arrives; "break_before_make" stops the source at the cut (cheaper, but the
+            reader may notice a pause).
         deprioritised: endpoints that are last among the fallbacks only because they cool down.
         budget_cuts: what a budget removed from the plan.
         wants: what attempts are asked for besides their text: "logp" (log probabilities for disco's own use), or
@@ -280,7 +286,7 @@ class Plan:
     starts: tuple[Start, ...]
     fallbacks: tuple[str, ...] = ()
     migrations: Mapping[str, Migration] = field(default_factory=dict)
-    order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+    order: Order = "auto"
     deprioritised: tuple[CoolDown, ...] = ()
     budget_cuts: tuple[BudgetCut, ...] = ()
     wants: frozenset[str] = frozenset()

@@ -25,7 +25,9 @@ from disco.session.effects import (
     Finish,
     FollowAttempt,
     ParkAttempt,
+    PauseAttempt,
     Release,
+    ResumeAttempt,
     StartAttempt,
 )
 from disco.session.machine import Session
@@ -217,6 +219,10 @@ class LiveSession:
                 attempt = self._attempts.get(effect.attempt)
                 if attempt is not None:
                     attempt.extend(effect.prefix)
+            elif type(effect) is PauseAttempt:
+                self._attempts[effect.attempt].pause()
+            elif type(effect) is ResumeAttempt:
+                self._attempts[effect.attempt].resume()
             elif type(effect) is Finish:
                 self._close(None)
             elif type(effect) is Fail:

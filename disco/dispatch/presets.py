@@ -15,7 +15,7 @@ from disco.cost.budget_limiter import Limit
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
 from disco.errors import ConfigurationError, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
-from disco.plan import Tempo
+from disco.plan import Order, Tempo
 
 __all__ = [
     "AssistSection",
@@ -104,12 +104,14 @@ class MigrationSection(_Section):
 
     Attributes:
         enabled: whether answers may move.
-        order: "make_before_break" keeps the source writing until the target writes, too;
-            "break_before_make" stops the source at the cut.
+        order: when the source of a migration stops: "auto" pauses a device at the cut, and lets it go on if the target
+            is late; it stops a server at the cut where the target's time is known well, else when the target writes.
+            "make_before_break" keeps any source writing until the target writes, too; "break_before_make" stops any
+            source at the cut.
     """
 
     enabled: bool = True
-    order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+    order: Order = "auto"
 
 
 class PlaybackSection(_Section):

@@ -118,6 +118,17 @@ class Attempt(ABC):
         del prefix
         return False
 
+    def pause(self) -> bool:
+        """Stop writing and keep all that is read and written, until `resume`; see `Capabilities.pauses`.
+
+        Returns False, and changes nothing, where the attempt cannot pause.
+        """
+        return False
+
+    def resume(self) -> bool:
+        """Go on writing after `pause`, exactly where the attempt stopped; False where it was not paused."""
+        return False
+
     @property
     def progress(self) -> Progress | None:
         """Return how far the attempt's prefill has come; None where the endpoint does not know."""

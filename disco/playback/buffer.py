@@ -25,6 +25,7 @@ from disco.playback.queued_items import (
     part_of,
     take_back,
     take_back_items,
+    weight_after,
     weight_of,
     word_is_whole,
 )
@@ -383,11 +384,15 @@ class Playback:
             return sum(delta.tokens for delta in self._raw_queue if delta.kind is _TEXT) + behind
         return self._tokens_pushed - self._tokens_released + behind
 
+    def tokens_after(self, position: int) -> float:
+        """Return how many tokens, pushed and not yet released, follow character `position` of the answer."""
+        behind, chars = (0.0, 0) if self._gate is None else (self._gate.tokens, self._gate.chars)
+        return weight_after(self._queue, self.pushed_chars - chars, position) + behind
+
     def slack_s(self, now: float) -> float:
         """Return the time until the reader has read all that was pushed: `D_N - now` with N tokens pushed, s.
 
-        At this time the next token, such as a target's first one, becomes due. Negative when the reader already
-        waits; 0 without a pace and before the first text.
+        Then the next token, such as a target's first one, is due. Negative when the reader waits; 0 before the text.
         """
         if self._text_started_at == _UNKNOWN:
             return 0.0

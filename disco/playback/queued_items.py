@@ -13,6 +13,7 @@ __all__ = [
     "part_of",
     "take_back",
     "take_back_items",
+    "weight_after",
     "weight_of",
     "word_is_whole",
 ]
@@ -111,6 +112,19 @@ def take_back(deltas: list[Delta], end: int, position: int) -> tuple[list[Delta]
         taken.append(delta)
         end = start
     return taken, end
+
+
+def weight_after(queue: deque[Item], end: int, position: int) -> float:
+    """Return the weight, in tokens, of what follows `position` in a queue of items whose text ends at `end`."""
+    weight = 0.0
+    for item in reversed(queue):
+        chars = item.chars - item.offset
+        behind = min(chars, end - position)
+        if behind <= 0:
+            break
+        weight += item.weight * behind / item.chars
+        end -= chars
+    return weight
 
 
 def take_back_items(queue: deque[Item], end: int, position: int) -> tuple[list[Delta], int, float]:

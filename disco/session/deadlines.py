@@ -18,6 +18,7 @@ class Silent(Protocol):
     first_content_at: float | None
     last_at: float
     quiet_from: float
+    paused_at: float | None
 
     @property
     def waits_for_its_turn(self) -> bool:
@@ -58,8 +59,8 @@ class Deadlines:
     def note(self, attempt: Silent) -> None:
         """Set the attempt's deadline again.
 
-        Call it when the attempt was opened, left its queue or wrote its first content, and when its silence is
-        counted from a new moment.
+        Call it when the attempt was opened, left its queue, wrote its first content, was paused or resumed, and when
+        its silence is counted from a new moment.
         """
         self._at[attempt.number] = self.of(attempt)
         self._find_next()
@@ -72,6 +73,8 @@ class Deadlines:
     def of(self, attempt: Silent) -> float:
         """Return the attempt's deadline, in seconds; `inf` where no clock runs."""
         clocks = self._clocks
+        if attempt.paused_at is not None:
+            return inf
         if attempt.first_content_at is None:
             waits = clocks.first_content_s is None or attempt.waits_for_its_turn
             return inf if waits else attempt.quiet_from + (clocks.first_content_s or 0.0)

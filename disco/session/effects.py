@@ -14,7 +14,9 @@ __all__ = [
     "Finish",
     "FollowAttempt",
     "ParkAttempt",
+    "PauseAttempt",
     "Release",
+    "ResumeAttempt",
     "StartAttempt",
 ]
 
@@ -62,6 +64,20 @@ class FollowAttempt:
     prefix: Prefix
 
 
+@dataclass(frozen=True, slots=True)
+class PauseAttempt:
+    """Let the attempt stop writing and keep all that it has read and written; see `Candidate.pauses`."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAttempt:
+    """Let a paused attempt go on writing where it stopped."""
+
+    attempt: int
+
+
 @dataclass(slots=True)  # made for nearly every token; a frozen one would take three times as long
 class Release:
     """Give these deltas to the reader, in this order."""
@@ -83,4 +99,14 @@ class Fail:
     error: Exception
 
 
-Effect = StartAttempt | CancelAttempt | ParkAttempt | FollowAttempt | Release | Finish | Fail
+Effect = (
+    StartAttempt
+    | CancelAttempt
+    | ParkAttempt
+    | FollowAttempt
+    | PauseAttempt
+    | ResumeAttempt
+    | Release
+    | Finish
+    | Fail
+)

@@ -63,7 +63,10 @@ class SessionConfig:
 
 @dataclass(slots=True)
 class RunningMigration:
-    """A migration under way: where the cut is, and what the source has written after the cut."""
+    """A migration under way: where the cut is, and what the source has written after the cut.
+
+    `paused`: the source was paused at the cut; `resumed_at`: when it went on because the migration was given up, s.
+    """
 
     source: int
     target: int
@@ -75,9 +78,9 @@ class RunningMigration:
     beyond: list[Delta]
     switched_at: float | None = None
     outcome: str = "running"  # then "switched", or why the migration was given up
-    reason: Literal["cost", "confidence", "assist"] = (
-        "cost"  # to save money; the source was unsure; as planned
-    )
+    paused: bool = False
+    resumed_at: float | None = None
+    reason: Literal["cost", "confidence", "assist"] = "cost"  # to save; the source was unsure; as planned
 
     @property
     def rises(self) -> bool:

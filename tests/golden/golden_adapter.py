@@ -63,6 +63,7 @@ PLAIN = (
     "created_s policy finish_reason prompt_tokens answer_tokens max_tokens winner seamless duration_s "
     "generated released"
 )
+RECORDED_ORDER = {"cheap": "break_before_make"}  # of migrations, by preset: the one that was shipped
 KNOWN = "prefill_tps overhead_s decode_tps continues context_tokens standby"  # of an endpoint, to dispatch
 
 
@@ -130,6 +131,8 @@ class Episode:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         preset = load_preset(setting.preset)
+        order = RECORDED_ORDER.get(setting.preset, "make_before_break")
+        preset = preset.model_copy(update={"migration": preset.migration.model_copy(update={"order": order})})
         self.preset = with_limits(preset, setting.limits)
         rng = setting.rng("dispatcher")
         lengths = Lengths.from_samples([draw_prompt_tokens(rng) for _ in range(200)])

@@ -111,7 +111,7 @@ def lasts(mean: float) -> dict:
     return {"lengths": AnswerLengths.geometric(mean)}
 
 
-BREAK = {"make_before_break": False}
+BREAK = {"order": "break_before_make"}
 UNWAITED = {"slack_s": math.inf, **BREAK}
 DEAR = to(rates=Rates(2e-6, 1e-8))
 MOSTLY_SHORT = {**DEAR, "lengths": AnswerLengths.from_samples([5] * 95 + [2000] * 5)}
@@ -142,7 +142,7 @@ UNPACED_FAST = {**UNPACED, **to(decode_tps=100.0)}
         # Where no reader waits, no slack is needed.
         (SLUGGISH, GO, None),
         # Keeping a fast source writing for the 51 s that this target needs would eat up the saving.
-        ({**SLUGGISH, "make_before_break": True}, NEVER, Reason.NOT_WORTH_IT),
+        ({**SLUGGISH, "order": "make_before_break"}, NEVER, Reason.NOT_WORTH_IT),
         # Without a pace, only a target that makes up for the gap: R > t_m·r_s·r_t/(r_t − r_s) = 152.5.
         (UNPACED, NEVER, Reason.NO_BUFFER),
         ({**UNPACED_FAST, **lasts(153)}, GO, None),

@@ -102,6 +102,7 @@ class KnownPackets:
         "_first_at",
         "_gaps",
         "_known_at",
+        "_known_from_at",
         "_known_s",
         "_packets",
         "first",
@@ -133,6 +134,7 @@ class KnownPackets:
         # Both are computed late: most attempts that lose a race are asked only for the first packet.
         self._known_s: list[float] | None = None
         self._known_at: list[float] | None = None
+        self._known_from_at = 0.0
         self._packets = packets
         self._ended: Callable[[], Ended] | None = ended
         self.pieces = pieces
@@ -167,11 +169,12 @@ class KnownPackets:
         """Return the times of the packets that are not taken yet and come before `until`, s.
 
         Args:
-            started_at: time when the attempt began to work, s; the same at every call.
+            started_at: time when the attempt began to work, s; later than at the call before after a pause.
             until: time, s.
         """
         times = self._known_at
-        if times is None:
+        if times is None or started_at != self._known_from_at:
+            self._known_from_at = started_at
             times = self._times_s
             if started_at:
                 times = [started_at + at for at in times]

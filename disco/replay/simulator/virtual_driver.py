@@ -17,6 +17,7 @@ from disco.endpoints.simulation.simulated_script import Scripted
 from disco.events import Delta, Ended, Parked, Progress, Started, Usage
 from disco.replay.simulator.device_queue import SharedDevice
 from disco.replay.simulator.paced_flow import KnownPackets, flow, flows, take_stretch
+from disco.replay.simulator.played_attempt import Playing
 from disco.session.effects import (
     CancelAttempt,
     Effect,
@@ -24,7 +25,9 @@ from disco.session.effects import (
     Finish,
     FollowAttempt,
     ParkAttempt,
+    PauseAttempt,
     Release,
+    ResumeAttempt,
     StartAttempt,
 )
 from disco.session.machine import Session
@@ -54,59 +57,6 @@ class Scripts(Protocol):
     def reads_s(self, endpoint: str, tokens: int) -> float:
         """Return how long a follower at this endpoint needs to read `tokens` tokens, in seconds."""
         ...
-
-
-class Playing:
-    """One attempt in virtual time. Mutable: all but its number, its start and its player."""
-
-    __slots__ = (
-        "cached_tokens",
-        "events",
-        "follows",
-        "given",
-        "number",
-        "over",
-        "parked",
-        "player",
-        "prompt_tokens",
-        "start",
-        "started_at",
-        "stopped",
-        "works",
-        "written",
-    )
-
-    def __init__(self, player: Player, start: StartAttempt) -> None:
-        self.player = player
-        self.number = start.attempt
-        self.start = start
-        self.events: Iterator[Scripted] = iter(())
-        self.started_at = math.inf  # when the attempt begins to work; it may have to wait for its turn
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.written = 0
-        self.parked = False
-        self.follows = False  # parked, and stays to read more
-        self.given: int | None = (
-            None  # tokens of the answer that a follower was given; None: it reads its prompt
-        )
-        self.works = False  # on a shared device, or in its queue
-        self.over = False  # the script has ended or was cut short
-        self.stopped = False
-
-    def begin(self, at: float) -> None:
-        """Begin to work at time `at`."""
-        self.player.begin(self, at)
-
-    def forget(self) -> None:
-        """Note that the endpoint no longer holds the prompt's prefill."""
-        self.player.holding.pop(self.start.endpoint, None)
-
-    def processed(self, now: float) -> Usage:
-        """Return what the attempt is charged for if it stops now."""
-        if now < self.started_at:
-            return Usage()
-        return Usage(self.prompt_tokens, self.written, self.cached_tokens)
 
 
 Entry = tuple[float, int, int, "Player", Playing | None, Any]  # (at, rank, tie-break, player, attempt, event)
@@ -193,7 +143,7 @@ class Player:
                 _, _, _, _, playing, event = heappop(heap)
                 assert playing is not None
                 now = max(now, event_at)
-                if type(event) is list and not (playing.over or playing.parked):
+                if type(event) is list and not (playing.over or playing.parked or playing.is_shifted):
                     now = self.write(playing, event, now, cancel_at)
                 else:
                     self.deliver(playing, event, now)
@@ -210,6 +160,9 @@ class Player:
             effects = session.deltas(number, packet, now)
             if effects and (self.out is not None or len(effects) > 1 or type(effects[0]) is not Release):
                 self.apply(effects, now)
+                if playing.paused_at is not None:
+                    self.schedule(playing)
+                    return now
             if heap and heap[0][0] < until:
                 until = heap[0][0]
             state = session.attempts[number]
@@ -230,7 +183,7 @@ class Player:
                 at += started_at
             if at > session.wake_at or at >= until or type(event) is not list or playing.parked:
                 if at < math.inf:
-                    heappush(heap, (at, _EVENT, next(self.ties), self, playing, event))
+                    self.push(playing, at, event)
                 return now
             now, packet = at, event
 
@@ -244,6 +197,8 @@ class Player:
             self.stop(playing, now)
         elif playing.over:
             return
+        elif playing.is_shifted:
+            playing.put_off(event, now)
         elif type(event) is Started:
             self.apply(session.began(number, now), now)
         elif type(event) is Progress:
@@ -307,8 +262,11 @@ class Player:
         """Put the attempt's next event on the heap."""
         scripted = next(playing.events, None)
         if scripted is not None and scripted[0] < math.inf:
-            at = playing.started_at + scripted[0]
-            heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, scripted[1]))
+            self.push(playing, playing.started_at + scripted[0], scripted[1])
+
+    def push(self, playing: Playing, at: float, event: Any) -> None:
+        """Put an event of an attempt on the heap."""
+        heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, event))
 
     def begin(self, playing: Playing, at: float) -> None:
         """Begin an attempt's script at time `at`."""
@@ -320,14 +278,14 @@ class Player:
                 unread += self.session.config.prompt_tokens
             playing.prompt_tokens += unread
             done_at = at + self.scripts.reads_s(start.endpoint, unread)
-            heappush(self.heap, (done_at, _EVENT, next(self.ties), self, playing, Parked(Usage())))
+            self.push(playing, done_at, Parked(Usage()))
             return
         playing.started_at = at
         playing.events, playing.prompt_tokens, playing.cached_tokens = self.scripts.script(
             start, kept=self.holding.get(start.endpoint)
         )
         if self.session.candidates[start.endpoint].announces:
-            heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, Started(playing.cached_tokens)))
+            self.push(playing, at, Started(playing.cached_tokens))
         self.schedule(playing)
 
     def apply(self, effects: list[Effect], now: float) -> None:
@@ -342,8 +300,7 @@ class Player:
             elif type(effect) is CancelAttempt:
                 playing = self.playing[effect.attempt]
                 if not playing.over:
-                    at = now + self.cancel_takes_s
-                    heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, _STOP))
+                    self.push(playing, now + self.cancel_takes_s, _STOP)
             elif type(effect) is ParkAttempt:
                 playing = self.playing[effect.attempt]
                 playing.parked, playing.follows = True, effect.follows
@@ -352,6 +309,10 @@ class Player:
                 if not playing.over:
                     playing.given = effect.prefix.tokens
                     self.enter(playing, now)
+            elif type(effect) is PauseAttempt:
+                self.playing[effect.attempt].paused_at = now
+            elif type(effect) is ResumeAttempt:
+                self.playing[effect.attempt].resume(now)
             elif type(effect) is Finish:
                 self.closed = True
                 self.finished = effect.reason

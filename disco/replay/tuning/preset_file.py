@@ -53,7 +53,7 @@ class PresetChoice:
             "summary": summary,
             "dispatch": dispatch,
             "cost": {"exchange_rate": self.exchange_rate},
-            "migration": {"enabled": self.arm.migrate, "order": "make_before_break"},
+            "migration": {"enabled": self.arm.migrate, "order": self.arm.order},
             "playback": playback,
         }
 

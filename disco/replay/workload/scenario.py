@@ -17,7 +17,7 @@ from disco.dispatch.policies.policy import Delays
 from disco.dispatch.regime import Regime, regime
 from disco.endpoints.simulation.simulated_script import Fault
 from disco.errors import ConfigurationError
-from disco.plan import Candidate
+from disco.plan import Candidate, Order
 from disco.profiles import DeviceProfile, Empirical, Lengths, Price, PriceTable, ServerProfile, load_prices
 from disco.replay.stations.station import DEFAULT_TPS, Station
 from disco.replay.workload.trace import Gaps, Trace
@@ -199,14 +199,14 @@ class Arm:
         budget: share b of all prompt tokens that the constrained endpoint may process.
         tail: share α kept for slow servers.
         migrate: answers may migrate to the cheaper side.
-        order: whether the source of a migration writes until the target writes, or stops at the cut.
+        order: when the source of a migration stops; see `disco.plan.Order`.
     """
 
     policy: str
     budget: float = 0.5
     tail: float = 0.05
     migrate: bool = False
-    order: Literal["make_before_break", "break_before_make"] = "make_before_break"
+    order: Order = "auto"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.budget <= 1.0:

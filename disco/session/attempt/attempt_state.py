@@ -48,6 +48,7 @@ class AttemptState:
     first_content_at: float | None = None
     last_at: float = 0.0  # when its last content came
     quiet_from: float = 0.0  # its silence is counted from here at the earliest
+    paused_at: float | None = None  # since when it is paused; None: it is not
     ended_at: float | None = None
     tokens: int = 0  # content tokens written so far
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content

@@ -13,7 +13,7 @@ from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
 from disco.session.attempt.token_allowance import lowered_limit
 from disco.session.deadlines import Deadlines
-from disco.session.effects import CancelAttempt, Effect, StartAttempt
+from disco.session.effects import CancelAttempt, Effect, PauseAttempt, ResumeAttempt, StartAttempt
 from disco.session.session_config import EndpointWatch, SessionConfig
 
 __all__ = ["AttemptTable"]
@@ -108,9 +108,23 @@ class AttemptTable:
         if not state.stopped:
             out.append(CancelAttempt(state.number))
 
+    def pause(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """Let an attempt stop writing; its silence is no failure until it goes on."""
+        state.paused_at = now
+        self.deadlines.note(state)
+        out.append(PauseAttempt(state.number))
+
+    def resume(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        """Let a paused attempt go on writing; its silence is counted from now."""
+        state.paused_at = None
+        state.quiet_from = now
+        self.deadlines.note(state)
+        out.append(ResumeAttempt(state.number))
+
     def leave(self, state: AttemptState, outcome: AttemptOutcome, now: float) -> None:
         """Ignore the attempt's events from now on, without cancelling the attempt."""
         state.outcome = outcome
+        state.paused_at = None
         state.ended_at = now
         self.deadlines.over(state)
 

@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 from disco.cost import Ledger
+from disco.events import DeltaKind
 from disco.playback import reader_metrics
 from disco.session.attempt.attempt_state import AttemptState
 from disco.session.machine import Session
@@ -21,7 +22,7 @@ from disco.session.records.route_record import (
     RouteRecord,
     SegmentRecord,
 )
-from disco.session.session_config import Judgement
+from disco.session.session_config import Judgement, RunningMigration
 
 __all__ = ["make_record"]
 
@@ -189,9 +190,24 @@ def _migrations(session: Session) -> tuple[MigrationRecord, ...]:
                 slack_s=None if h.slack_s == float("inf") else h.slack_s,
                 late_tokens=late,
                 reason=h.reason,
+                paused_s=_paused_s(session, h),
+                wasted_tokens=_wasted_tokens(h),
             )
         )
     return tuple(out)
+
+
+def _paused_s(session: Session, migration: RunningMigration) -> float:
+    if not migration.paused:
+        return 0.0
+    ends_at = (migration.resumed_at, migration.switched_at, session.attempts[migration.source].ended_at)
+    return next(at for at in ends_at if at is not None) - migration.decided_at
+
+
+def _wasted_tokens(migration: RunningMigration) -> int:
+    if migration.outcome != "switched" or migration.rises:
+        return 0
+    return sum(d.tokens for d in migration.beyond if d.kind is not DeltaKind.ROLE)
 
 
 def _judgements(session: Session) -> tuple[JudgementRecord, ...]:

@@ -164,6 +164,8 @@ class MigrationRecord:
         expected_s, took_s: predicted and real time to the target's first token, s.
         slack_s: the slack at the moment of decision, s; None when there is no reader yet.
         late_tokens: released tokens after the cut that came after the reader's deadline.
+        paused_s: how long the source was paused from the cut on, s; 0 where it was not.
+        wasted_tokens: tokens that the source wrote after the cut and that are not in the answer.
         reason: "cost" (to the cheaper endpoint), "confidence" (to a higher tier, because the source was unsure), or
             "assist" (to the heir that the plan named).
     """
@@ -180,6 +182,8 @@ class MigrationRecord:
     slack_s: float | None
     late_tokens: int
     reason: str = "cost"
+    paused_s: float = 0.0
+    wasted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,13 @@ from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
 from disco.session.session_config import Role, RunningMigration, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
-from disco.session.switching.migration_rule import MigrationVerdict, Rule, Snapshot
+from disco.session.switching.migration_rule import (
+    HandoverOrder,
+    MigrationVerdict,
+    Rule,
+    Snapshot,
+    handover_order,
+)
 from disco.session.transcript import Transcript
 
 __all__ = ["RECONSIDER_S", "ConsideredMigration", "MigrationControl"]
@@ -29,9 +35,9 @@ _MOST_GIVEN_UP = 2  # migrations away from one writer that may fail before it ke
 _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
 
 
-def _usable_slack_s(slack_s: float, pace_tps: float) -> float:
-    """Return the part of a slack that a migration can use: the cut goes back to a word boundary, about two tokens."""
-    return max(0.0, slack_s - 2 / pace_tps)
+def _usable_slack_s(slack_s: float, pace_tps: float, lost_tokens: float) -> float:
+    """Return the part of a slack that a migration can use: the cut goes back to a word boundary."""
+    return max(0.0, slack_s - lost_tokens / pace_tps)
 
 
 _WHILE_BANKING = frozenset({MigrationVerdict.BANK})
@@ -49,6 +55,7 @@ class ConsideredMigration:
         written_tokens: tokens of the answer so far.
         unchanging: the verdicts that change nothing at present.
         pace_tps: the reader's pace, tokens/s.
+        lost_tokens: how many tokens the cut is expected to take back.
         ask_at: when to ask next, s; after that, at most once every `RECONSIDER_S`.
     """
 
@@ -56,18 +63,19 @@ class ConsideredMigration:
     written_tokens: int
     unchanging: frozenset[MigrationVerdict]
     pace_tps: float
+    lost_tokens: float
     ask_at: float
 
     def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
         """Whether nothing would happen after `more_tokens` more tokens, with a slack of `slack_s` seconds."""
-        slack_s = _usable_slack_s(slack_s, self.pace_tps)
+        slack_s = _usable_slack_s(slack_s, self.pace_tps, self.lost_tokens)
         return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
 class MigrationControl:
     """Where the answer may move from its present writer, and the migration under way, if there is one.
 
-    Mutable: `migrations`, `moving`, `move`, `_writer`, `_margin`, `_rules`, `_reconsider_at`, `_failed`.
+    Mutable: `migrations`, `moving`, `move`, `_writer`, `_lateness`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
         migrations: every migration that was begun.
@@ -94,7 +102,8 @@ class MigrationControl:
         self._attempts = attempts
         self._transcript = transcript
         self._writer: AttemptState | None = None
-        self._margin = config.margin
+        self._lost_tokens = 1 if plan.order == "auto" else 2
+        self._lateness = 1.0  # how many times slower than known the targets are taken to be
         # For this writer and margin; the key is whether the target has the prompt.
         self._rules: dict[bool, Rule] = {}
         self._reconsider_at = 0.0
@@ -134,7 +143,9 @@ class MigrationControl:
         if not self._config.streams:
             return inf
         pace = self._config.pace_tps
-        return 0.0 if pace is None else _usable_slack_s(self._transcript.playback.slack_s(now), pace)
+        if pace is None:
+            return 0.0
+        return _usable_slack_s(self._transcript.playback.slack_s(now), pace, self._lost_tokens)
 
     def _rule(self, *, target_has_prompt: bool) -> Rule:
         """Return the rule for the migration that is considered; needed at every token, so made once."""
@@ -142,11 +153,17 @@ class MigrationControl:
         if rule is None:
             assert self._writer is not None
             assert self.move is not None
-            target = self._candidates[self.move.target]
+            source, target = self._writer.candidate, self._candidates[self.move.target]
+            if (
+                target_has_prompt and target.load_s
+            ):  # its model is loaded, even if the plan expected a load time
+                target = replace(target, load_s=0.0)
+            order = handover_order(self._plan.order, source, target)
+            # The distribution of a target's time needs no safety factor where a late target does no harm.
+            is_weighed = order == "pause" and bool(target.ttft_quantiles)
             snapshot = Snapshot(
-                source=self._writer.candidate,
-                # A target that holds the prompt has loaded its model, even if the plan expected a load time.
-                target=replace(target, load_s=0.0) if target_has_prompt and target.load_s else target,
+                source=source,
+                target=target,
                 prompt_tokens=self._config.prompt_tokens,
                 written_tokens=0,
                 max_tokens=self._config.max_tokens,
@@ -154,8 +171,8 @@ class MigrationControl:
                 slack_s=0.0,
                 pace_tps=self._config.pace_tps,
                 lengths=self._lengths,
-                margin=self._margin,
-                make_before_break=self._plan.order == "make_before_break",
+                margin=self._lateness if is_weighed else self._lateness * self._config.margin,
+                order=order,
             )
             rule = self._rules[target_has_prompt] = Rule(snapshot)
         return rule
@@ -172,7 +189,9 @@ class MigrationControl:
         if self._transcript.playback.banking:
             unchanging = _WHILE_BANKING if kept is None or kept.keeps_prefill else _WHILE_THE_TARGET_READS
         rule = self._rule(target_has_prompt=kept is not None)
-        return ConsideredMigration(rule, self._transcript.tokens, unchanging, pace, self._reconsider_at)
+        return ConsideredMigration(
+            rule, self._transcript.tokens, unchanging, pace, self._lost_tokens, self._reconsider_at
+        )
 
     def was_asked(self, next_at: float) -> None:
         """Do not ask the rule before `next_at`, s: the driver has asked it itself, and nothing has changed."""
@@ -195,12 +214,31 @@ class MigrationControl:
         if decision.verdict is not MigrationVerdict.GO or (kept is not None and not kept.keeps_prefill):
             return
         cut = last_word_start(self._transcript.written)
-        if cut > 0 and cut >= self._transcript.shown_chars:
-            self._cut(cut, target, decision.handover_s, now, out)
+        if cut > 0 and cut >= self._transcript.shown_chars and self._is_covered(cut, rule, now):
+            self._cut(cut, target, rule.order, decision.handover_s, now, out)
 
-    def _cut(self, cut: int, target: Candidate, expected_s: float, now: float, out: list[Effect]) -> None:
+    def _is_covered(self, cut: int, rule: Rule, now: float) -> bool:
+        """Whether the slack at this very cut is large enough; the named orders take an average cut instead."""
+        pace = self._config.pace_tps
+        if self._plan.order != "auto" or pace is None or not self._config.streams:
+            return True
+        playback = self._transcript.playback
+        slack_s = _usable_slack_s(playback.slack_s(now), pace, playback.tokens_after(cut))
+        return rule.verdict(self._transcript.tokens, slack_s) is MigrationVerdict.GO
+
+    def _cut(
+        self,
+        cut: int,
+        target: Candidate,
+        order: HandoverOrder,
+        expected_s: float,
+        now: float,
+        out: list[Effect],
+    ) -> None:
         source, transcript = self._writer, self._transcript
         assert source is not None
+        if order == "pause":
+            self._attempts.pause(source, now, out)
         beyond = transcript.take_back(cut)
         prefix = transcript.prefix_for(target, source.candidate, cut)
         state = self._attempts.open(target.name, Role.TARGET, prefix, now, out)
@@ -213,9 +251,10 @@ class MigrationControl:
             expected_s=expected_s,
             slack_s=transcript.playback.slack_s(now) if self._config.streams else inf,
             beyond=beyond,
+            paused=order == "pause",
         )
         self.migrations.append(self.moving)
-        if self._plan.order == "break_before_make":
+        if order == "break_before_make":
             self._attempts.stop(source, AttemptOutcome.HANDED_OVER, now, out)
 
     def begin(
@@ -271,19 +310,24 @@ class MigrationControl:
         """Return when to give up the migration under way, in seconds; `inf` where it is not to be given up.
 
         A rise is not given up: what the source writes is in doubt. Giving up a migration pays only while the source
-        still writes and has text after the cut. With a pace, the time is when the reader has read everything. Without
-        one the reader waits from the cut on; the time is then `margin` times the expected duration after the decision.
+        still writes and has text after the cut, or is paused. With a pace, the time is when the reader has read
+        everything; a paused source goes on early enough that its next token is not late. Without a pace the reader
+        waits from the cut on; the time is then `margin` times the expected duration after the decision.
         """
         moving = self.moving
-        if (
-            moving is None
-            or moving.rises
-            or not (self._config.streams and is_content(moving.beyond) and self.source.active)
-        ):
+        if moving is None or moving.rises or not (self._config.streams and self.source.active):
             return inf
-        if self._config.pace_tps is None:
-            return moving.decided_at + self._margin * moving.expected_s
-        return now + self._transcript.playback.slack_s(now)
+        paused = self.source.paused_at is not None
+        if not (paused or is_content(moving.beyond)):
+            return inf
+        pace = self._config.pace_tps
+        if pace is None:
+            return moving.decided_at + self._lateness * self._config.margin * moving.expected_s
+        late_at = now + self._transcript.playback.slack_s(now)
+        if paused:
+            next_token_s = self._config.margin / self.source.candidate.decode_tps
+            late_at -= max(0.0, next_token_s - sum(d.tokens for d in moving.beyond) / pace)
+        return late_at
 
     def is_late(self, now: float) -> bool:
         """Whether to give up the migration under way now."""
@@ -316,7 +360,10 @@ class MigrationControl:
             self._attempts.stop(target, AttemptOutcome.ABANDONED, now, out)
         self._transcript.give_back(source, moving.beyond, now)
         moving.beyond = []
-        self._margin *= 2
+        if source.paused_at is not None and why != "source_finished":
+            moving.resumed_at = now
+            self._attempts.resume(source, now, out)
+        self._lateness *= 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
         given_up = sum(1 for h in self.migrations if h.source == source.number)

@@ -12,6 +12,13 @@ both conditions together are the optimal stopping rule (the tests compare it wit
 necessary.
 
 Time: no token is late when `S >= t_m` (`r_t >= r_c`), or `S >= t_m + (R−1)·(1/r_t − 1/r_c)` (`r_t < r_c`).
+
+Order: a source that can pause is paused at the cut. If the target is late, the source goes on, and the next migration
+may be tried: a late target costs its prompt, and no token is late. So the slack to wait for is not the most cautious
+one, but the one that costs least. With g the slack that a token of the source adds, and F the distribution of t_m, a
+try at slack S succeeds with probability F(S), and each try needs S/g tokens of the source and one prompt of the target.
+The tries until one succeeds cost `V(S) = (S/g·Δc + C)/F(S)`; the rule takes the quantile with the least V. What is in
+the bank already does not change the best S.
 """
 
 from __future__ import annotations
@@ -19,18 +26,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
-from disco.plan import Candidate
+from disco.plan import Candidate, Order
 from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = [
     "AnswerLengths",
     "Decision",
+    "HandoverOrder",
     "MigrationVerdict",
     "Reason",
     "Rule",
     "Snapshot",
     "decide",
+    "handover_order",
     "slack_needed_s",
 ]
 
@@ -61,6 +71,24 @@ class Reason(StrEnum):
     SLACK = "slack"  # with BANK: not enough slack yet
 
 
+HandoverOrder = Literal["pause", "make_before_break", "break_before_make"]
+"""What becomes of a source at the cut: it pauses, writes on until the target writes, or is stopped."""
+
+
+def handover_order(order: Order, source: Candidate, target: Candidate) -> HandoverOrder:
+    """Return what a plan's order means for one source and one target.
+
+    Under "auto", a source that can pause does. Another source is stopped at the cut where the target's time to first
+    token is known well: a line in the tokens to read, with no model to load and no queue. Else it writes on.
+    """
+    if order != "auto":
+        return order
+    if source.pauses:
+        return "pause"
+    is_line = not target.ttft_quantiles and target.prefill_tps < math.inf
+    return "break_before_make" if is_line and not target.load_s + target.queue_s else "make_before_break"
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The input of the migration rule at one moment.
@@ -76,8 +104,8 @@ class Snapshot:
         pace_tps: r_c; None when text is passed on unpaced.
         lengths: distribution of answer lengths.
         margin: safety factor on t_m, at least 1; double it after a migration that was given up.
-        make_before_break: whether the source writes on until the target's first token; the tokens that it then
-            writes after the cut are discarded and billed.
+        order: what becomes of the source at the cut. Under "make_before_break", the tokens that it writes after the cut
+            are discarded and billed.
     """
 
     source: Candidate
@@ -90,7 +118,7 @@ class Snapshot:
     pace_tps: float | None
     lengths: AnswerLengths
     margin: float = 1.25
-    make_before_break: bool = True
+    order: HandoverOrder = "make_before_break"
 
     def __post_init__(self) -> None:
         if not self.margin >= 1:
@@ -160,13 +188,34 @@ class Rule:
         self._prompt_tokens = 0 if snapshot.target_has_prompt else snapshot.prompt_tokens
         self._saving = source.cost_out - target.cost_out
         self._cost_in, self._wasted_cost = target.cost_in, source.cost_out
-        self._t_0 = snapshot.target.time_to_first_token_s(0)
         # What one more token of the source adds to the slack, less what it adds to the migration time. A shorter
         # rest of the answer is not counted: the expected rest need not become shorter with each token.
         self._per_token_s = 0.0
         if snapshot.pace_tps is not None:
             per_prefilled_s = snapshot.margin / snapshot.target.prefill_tps
             self._per_token_s = 1 / snapshot.pace_tps - 1 / snapshot.source.decode_tps - per_prefilled_s
+        self._t_0 = self._planned_s()
+
+    def _planned_s(self) -> float:
+        """Return the time t_0 to plan with; see the module's docstring for a source that pauses."""
+        target, per_token_s = self._snapshot.target, self._per_token_s
+        first_s = target.time_to_first_token_s(0)
+        quantiles = target.ttft_quantiles
+        if self._snapshot.order != "pause" or not quantiles or per_token_s <= 0 or self._saving <= 0:
+            return first_s
+        waits_s = first_s - target.overhead_s
+
+        def cost(number: int) -> float:
+            tokens = (waits_s + quantiles[number]) * self._snapshot.margin / per_token_s
+            price = self._cost_in * (self._prompt_tokens + tokens)
+            return (tokens * self._saving + price) * len(quantiles) / (number + 1)
+
+        return waits_s + quantiles[min(range(len(quantiles)), key=cost)]
+
+    @property
+    def order(self) -> HandoverOrder:
+        """What becomes of the source at the cut."""
+        return self._snapshot.order
 
     def decide(self, written_tokens: int, slack_s: float) -> Decision:
         """Decide for `written_tokens` tokens written and a slack of `slack_s` seconds."""
@@ -189,7 +238,7 @@ class Rule:
 
         # The formula of `Candidate.time_to_first_token_s`, without the cost of a call.
         t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps
-        wasted_tokens = source.decode_tps * t_m_s if snapshot.make_before_break else 0.0
+        wasted_tokens = source.decode_tps * t_m_s if snapshot.order == "make_before_break" else 0.0
         price = self._price(n, expected, wasted_tokens)
         now = expected * saving - price
         if now < 0 or saving <= 0 or expected <= 0:

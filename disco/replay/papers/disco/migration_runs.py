@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from disco.plan import Order
+from disco.replay.papers.disco.handover_bound import clairvoyant_saving_usd
 from disco.replay.papers.disco.paper_setup import Pair
 from disco.replay.simulator.event_evaluator import simulate
 from disco.replay.vector.evaluator import evaluate
@@ -19,13 +21,12 @@ from disco.replay.workload.scenario import Arm, resolve
 from disco.replay.workload.trace import Trace
 from disco.session.records.route_record import RouteRecord
 
-__all__ = ["ORDERS", "MigrationRuns", "Order", "Reader", "migration_runs_of", "reader_of"]
+__all__ = ["ORDERS", "MigrationRuns", "Reader", "migration_runs_of", "reader_of"]
 
 Floats = NDArray[np.float64]
-Order = Literal["make_before_break", "break_before_make"]
 
-ORDERS: Final[tuple[Order, ...]] = ("make_before_break", "break_before_make")
-"""disco's order, and the paper's: in the paper's the source stops once enough is buffered, before the target writes."""
+ORDERS: Final[tuple[Order, ...]] = ("auto", "make_before_break", "break_before_make")
+"""disco's order, the safest one, and the paper's: there the source stops once enough is buffered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class MigrationRuns:
         staying_usd: the same without migration.
         bound_usd: the same if every answer of the more expensive side moved after its first token, and moving cost
             nothing.
+        clairvoyant_usd: the same if every answer moved at the moment that costs least and makes no token late; see
+            `handover_bound`.
         example: the record of the first answer that migrated; None when none did.
     """
 
@@ -55,6 +58,7 @@ class MigrationRuns:
     cost_usd: float
     staying_usd: float
     bound_usd: float
+    clairvoyant_usd: float
     example: RouteRecord | None
 
     @property
@@ -64,8 +68,13 @@ class MigrationRuns:
 
     @property
     def bound_percent(self) -> float:
-        """The most that any migration could save, in % of the cost."""
+        """What migration would save if it cost nothing, in % of the cost."""
         return 100.0 * (1.0 - self.bound_usd / self.staying_usd)
+
+    @property
+    def clairvoyant_percent(self) -> float:
+        """The most that any migration could save, in % of the cost."""
+        return 100.0 * (1.0 - self.clairvoyant_usd / self.staying_usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,7 @@ def migration_runs_of(
         cost_usd=float(moving.cost_usd.sum()),
         staying_usd=staying_usd,
         bound_usd=staying_usd - could_move * abs(extra_usd),
+        clairvoyant_usd=staying_usd - clairvoyant_saving_usd(workload, scenario, staying, seed=seed),
         example=moving.example,
     )
 

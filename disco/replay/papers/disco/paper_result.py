@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any
 
 from disco.dispatch.regime import Regime
+from disco.plan import Order
 from disco.replay.metrics.over_seeds import Figure
-from disco.replay.papers.disco.migration_runs import ORDERS, MigrationRuns, Order, Reader, reader_of
+from disco.replay.papers.disco.migration_runs import ORDERS, MigrationRuns, Reader, reader_of
 from disco.replay.papers.disco.paper_setup import REGIMES, SERVERS
 from disco.replay.papers.disco.planning_times import PlanningTime
 from disco.replay.papers.disco.printed_figures import (
@@ -200,6 +201,7 @@ class PaperResult:
                         "cost_usd": m.cost_usd,
                         "without_migration_usd": m.staying_usd,
                         "saved_percent": m.saved_percent,
+                        "clairvoyant_percent": m.clairvoyant_percent,
                         "bound_percent": m.bound_percent,
                     }
                     for m in self.migrations

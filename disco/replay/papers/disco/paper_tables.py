@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from disco.dispatch.regime import Regime
+from disco.plan import Order
 from disco.replay.metrics.over_seeds import Figure
-from disco.replay.papers.disco.migration_runs import Order
 from disco.replay.papers.disco.paper_result import PaperResult
 from disco.replay.papers.disco.printed_figures import (
     COST_CUT_PERCENT,
@@ -19,7 +19,11 @@ from disco.replay.papers.paper_table import UNKNOWN, PaperTable
 __all__ = ["paper_tables"]
 
 _LETTER: dict[Regime, str] = {"server-constrained": "S", "device-constrained": "D"}
-_ORDER: dict[Order, str] = {"make_before_break": "make first", "break_before_make": "break first"}
+_ORDER: dict[Order, str] = {
+    "auto": "auto",
+    "make_before_break": "make first",
+    "break_before_make": "break first",
+}
 
 
 def paper_tables(result: PaperResult) -> list[PaperTable]:
@@ -188,7 +192,8 @@ def _table_3(result: PaperResult) -> PaperTable:
         (
             f"Token by token: the first {result.event_requests} requests of the first run, {_budgets(result)}.",
             "All devices together; read at 4.8 tokens/s.",
-            "Make first (disco's): the source writes until the target does.",
+            "Auto (disco's): a device pauses at the cut, and goes on if the server is late; a server stops at the cut.",
+            "Make first: the source writes until the target does.",
             "Break first (the paper's): the source stops before the target writes.",
             "Late: tokens behind the cut that are released after their deadline, per answer that migrated.",
         ),
@@ -220,6 +225,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
                 f"{without * 1e3:.4g}",
                 *saved,
                 f"{most.saved_percent:.1f}",
+                f"{max(move.clairvoyant_percent for move in mine):.1f}",
                 f"{max(move.bound_percent for move in mine):.1f}",
             )
         )
@@ -232,6 +238,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
             "$/1000 without",
             *(f"b={budget:g}" for budget in budgets),
             "best device",
+            "clairvoyant",
             "bound",
         ),
         tuple(rows),
@@ -242,6 +249,7 @@ def _figure_7(result: PaperResult) -> PaperTable:
                 for (regime, order), (percent, where) in sorted(best.items())
             ),
             "Unified cost; the same answers as for Table 3, each with and without migration.",
+            "Clairvoyant: best device, if each answer moved when that costs least with no token late, all times known.",
             "Bound: best device, if each answer of the more expensive side moved after its first token at no cost.",
         ),
     )

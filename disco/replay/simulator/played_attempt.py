@@ -1,0 +1,98 @@
+"""One attempt in virtual time: its script, and what a pause does to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from disco.endpoints.simulation.simulated_script import Scripted
+from disco.events import Usage
+from disco.session.effects import StartAttempt
+
+if TYPE_CHECKING:
+    from disco.replay.simulator.virtual_driver import Player
+
+__all__ = ["Playing"]
+
+
+class Playing:
+    """One attempt in virtual time. Mutable: all but its number, its start and its player."""
+
+    __slots__ = (
+        "cached_tokens",
+        "events",
+        "follows",
+        "given",
+        "held",
+        "number",
+        "over",
+        "parked",
+        "paused_at",
+        "player",
+        "prompt_tokens",
+        "shift_s",
+        "start",
+        "started_at",
+        "stopped",
+        "works",
+        "written",
+    )
+
+    def __init__(self, player: Player, start: StartAttempt) -> None:
+        self.player = player
+        self.number = start.attempt
+        self.start = start
+        self.events: Iterator[Scripted] = iter(())
+        self.started_at = math.inf  # when the attempt begins to work; it may have to wait for its turn
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.written = 0
+        self.parked = False
+        self.follows = False  # parked, and stays to read more
+        self.given: int | None = None  # how many tokens of the answer it was given to read; None: none
+        self.works = False  # on a shared device, or in its queue
+        self.paused_at: float | None = None
+        self.held: Scripted | None = None  # the next event and its time, kept back by a pause
+        self.shift_s = 0.0  # how much later the event on the heap comes, because of a pause
+        self.over = False  # the script has ended or was cut short
+        self.stopped = False
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether the attempt's event on the heap does not come at its time there, because of a pause."""
+        return self.paused_at is not None or self.shift_s > 0.0
+
+    def put_off(self, event: Any, now: float) -> None:
+        """Keep an event until the attempt goes on, or put it back on the heap for its new time."""
+        if self.paused_at is not None:
+            self.held = now + self.shift_s, event
+            self.shift_s = 0.0
+        else:
+            self.player.push(self, now + self.shift_s, event)
+            self.shift_s = 0.0
+
+    def resume(self, now: float) -> None:
+        """Go on after a pause: every later event comes later by the length of the pause."""
+        assert self.paused_at is not None
+        shift_s, self.paused_at = now - self.paused_at, None
+        self.started_at += shift_s
+        if self.held is None:
+            self.shift_s += shift_s
+        else:
+            (at, event), self.held = self.held, None
+            self.player.push(self, at + shift_s, event)
+
+    def begin(self, at: float) -> None:
+        """Begin to work at time `at`."""
+        self.player.begin(self, at)
+
+    def forget(self) -> None:
+        """Note that the endpoint no longer holds the prompt's prefill."""
+        self.player.holding.pop(self.start.endpoint, None)
+
+    def processed(self, now: float) -> Usage:
+        """Return what the attempt is charged for if it stops now."""
+        if now < self.started_at:
+            return Usage()
+        return Usage(self.prompt_tokens, self.written, self.cached_tokens)
