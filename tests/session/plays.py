@@ -38,6 +38,7 @@ def candidate(name: str, profile: SimulatedProfile, cost_out: float = 1e-6, **mo
     facts = {
         "reach": "device" if name == "device" else "any",
         "parks": name == "device",
+        "pauses": name == "device",
         "rates": Rates(cost_out / 10, cost_out),
         "prefill_tps": profile.prefill_tps,
         "overhead_s": profile.overhead_s + profile.ttft_s,

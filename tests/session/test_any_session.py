@@ -44,7 +44,7 @@ def crowds(draw: st.DrawFn) -> dict[str, object]:
         moves = {a: Migration(b, draw(st.booleans())) for a, b in targets.items() if b not in (None, a)}
         costs = {name: draw(st.sampled_from([1e-9, 1e-7, 1e-6, 1e-4])) for name in names}
     starts = tuple(Start(name, draw(st.sampled_from([0.0, 0.1, 1.0]))) for name in starters)
-    hand_over = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    hand_over = draw(st.sampled_from(["auto", "make_before_break", "break_before_make"]))
     max_tokens = draw(st.none() | st.integers(1, 120))
     return {
         "max_tokens": max_tokens,
@@ -52,6 +52,7 @@ def crowds(draw: st.DrawFn) -> dict[str, object]:
         "profiles": {name: draw(profiles_of_one) for name in names},
         "plan": Plan(starts, fallbacks, moves, hand_over),  # type: ignore[arg-type]
         "costs": costs,
+        "believed": {name: {"pauses": draw(st.booleans())} for name in names},
         "pace": draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps))),
         "streams": draw(st.booleans()),
         "timeouts": draw(st.sampled_from([Timeouts(), Timeouts(gap_s=1.0), Timeouts(total_s=3.0)])),

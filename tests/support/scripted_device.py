@@ -28,14 +28,16 @@ class ScriptedDevice(Endpoint):
         script: Callable[[Prefix], Iterable[Step]],
         *,
         parks: bool = True,
+        pauses: bool = False,
         prompt_tokens: int = 10,
         closing_s: float = 0.0,
     ) -> None:
         self.script, self.parks, self.prompt_tokens, self.closing_s = script, parks, prompt_tokens, closing_s
+        self.pauses = pauses
         self.closed = 0
 
     def capabilities(self, model: str | None = None) -> Capabilities:
-        return Capabilities(continues=True, features=None, parks=True)
+        return Capabilities(continues=True, features=None, parks=True, pauses=self.pauses)
 
     def open(self, request: Request, prefix: Prefix = Prefix()) -> Attempt:  # noqa: B008 - frozen
         return ScriptedAttempt(self, iter(self.script(prefix)))
@@ -45,6 +47,7 @@ class ScriptedAttempt(Attempt):
     def __init__(self, device: ScriptedDevice, steps: Iterator[Step]) -> None:
         self.device, self.steps = device, steps
         self.written = 0
+        self.goes_on: anyio.Event | None = None  # None: it is not paused
 
     async def __anext__(self) -> list[Delta] | Ended:
         for step in self.steps:
@@ -54,6 +57,8 @@ class ScriptedAttempt(Attempt):
                 await anyio.sleep(step)
                 continue
             event = step if isinstance(step, list | Ended) else await step()
+            while self.goes_on is not None:
+                await self.goes_on.wait()
             self.written += len(event) if isinstance(event, list) else 0
             return event
         raise StopAsyncIteration
@@ -65,6 +70,16 @@ class ScriptedAttempt(Attempt):
 
     def park(self) -> bool:
         return self.device.parks
+
+    def pause(self) -> bool:
+        self.goes_on = anyio.Event()
+        return self.device.pauses
+
+    def resume(self) -> bool:
+        going_on, self.goes_on = self.goes_on, None
+        if going_on is not None:
+            going_on.set()
+        return going_on is not None
 
     @property
     def usage(self) -> Usage:

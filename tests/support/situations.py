@@ -41,7 +41,7 @@ def situations(draw: st.DrawFn) -> dict[str, object]:
     moves = {
         a: Migration(b, draw(st.booleans())) for a in names for b in names if a != b and draw(st.booleans())
     }
-    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    order = draw(st.sampled_from(["auto", "make_before_break", "break_before_make"]))
     pace = draw(st.none() | st.floats(3.0, 60.0).map(lambda tps: Pace(tps=tps)))
     return {
         "profiles": {n: draw(profiles_of_one) for n in names},

@@ -201,7 +201,7 @@ def _paused_s(session: Session, migration: RunningMigration) -> float:
     if not migration.paused:
         return 0.0
     ends_at = (migration.resumed_at, migration.switched_at, session.attempts[migration.source].ended_at)
-    return next(at for at in ends_at if at is not None) - migration.decided_at
+    return min(at for at in ends_at if at is not None) - migration.decided_at
 
 
 def _wasted_tokens(migration: RunningMigration) -> int:

@@ -202,10 +202,14 @@ def test_answers_at_the_limit_count_as_cut_short():
         (2.0, "make_before_break", "race", None),
         (30.0, "make_before_break", "server_only", None),
         (30.0, "break_before_make", "race", 1),
+        (2.0, "auto", "device_only", None),
+        (5.0, "auto", "device_only", 1),
     ],
 )
 def test_stretches_change_nothing(pace_tps, order, policy, slots):
     where = scenario(pace_tps=pace_tps, device_slots=slots, max_tokens=256)
+    if policy == "device_only":
+        where = replace(where, device_rates=DEAR_DEVICE)
     load = resolve(trace(12, gap_s=1.0, longest=300), where, seed=1)
     arm = Arm(policy, migrate=True, order=order)
     with mock.patch.object(virtual_driver, "take_stretch", wraps=virtual_driver.take_stretch) as taken:

@@ -219,7 +219,7 @@ def situations(draw: st.DrawFn) -> tuple[tuple[Station, ...], Plan, float | None
         if target != name
     }
     rest = tuple(name for name in names if name not in starters)
-    order = draw(st.sampled_from(["make_before_break", "break_before_make"]))
+    order = draw(st.sampled_from(["auto", "make_before_break", "break_before_make"]))
     return (
         tuple(stations),
         Plan(starts, rest, moves, order),
