@@ -104,7 +104,7 @@ class Scene:
             dispatch={"policy": policy},
             cost={"exchange_rate": 0.0},
             playback={"pace_tps": 10.0 if self.moment in ("move", "held for its pace") else "off"},
-            migration={"enabled": self.moment == "move"},
+            migration={"enabled": self.moment == "move", "order": "make_before_break"},
         )
         retries = int(self.moment == "back-off")
         return AsyncDisco(local=self.local, policy=preset, max_retries=retries, device_profile=SPEEDY, **more)

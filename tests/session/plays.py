@@ -110,7 +110,9 @@ def run_session(
     scripts: type[ProfileScripts] | None = None,
 ) -> Run:
     """Play a session to its end; the reader leaves at `cancel_at`, and a cancelled attempt goes on for a while."""
-    made = (scripts or ProfileScripts)(profiles, request, rng or np.random.default_rng(0), session.config.prompt_tokens)
+    made = (scripts or ProfileScripts)(
+        profiles, request, rng or np.random.default_rng(0), session.config.prompt_tokens
+    )
     out: list[tuple[float, list[Delta]]] = []
     player = Player(session, made, cancel_takes_s=cancel_takes_s, out=out)
     now = player.run(0.0, cancel_at)

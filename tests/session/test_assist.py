@@ -25,7 +25,9 @@ from disco.session.switching.answer_lengths import AnswerLengths
 LONG = 1_000  # prompt tokens
 ANSWER = 120
 TTFT_S, SERVER_TPS, READ_TPS, DEVICE_TPS, PACE_TPS = 0.6, 50.0, 250.0, 30.0, 10.0
-PLAIN = "A word after another one and so on without a stop " * 40  # each token is a word, so one is lost at a cut
+PLAIN = (
+    "A word after another one and so on without a stop " * 40
+)  # each token is a word, so one is lost at a cut
 
 
 def divided(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session.plays import NO_CLOCKS, check, play, record_of, session_of
+from session.plays import NO_CLOCKS, REQUEST, check, play, record_of, run_session, session_of
 
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import EndpointFailure, FailureKind
@@ -218,3 +218,30 @@ def test_a_reader_who_leaves_ends_a_paused_attempt():
     out = session.stopped(1, Usage(29, 0), now + 0.1)
     assert out == [Finish("cancelled")]
     assert record_of(session).migrations[0].paused_s == pytest.approx(0.1)
+
+
+# ---------------------------------------------------------------- a target that still reads
+
+
+@pytest.mark.parametrize("fault", [None, Fault(0, kind=FailureKind.CRASHED)])
+@pytest.mark.parametrize("cancel_at", [math.inf, 0.9, 1.05])
+def test_a_server_is_stopped_while_its_target_still_reads_and_whatever_comes_nothing_is_lost(
+    fault, cancel_at
+):
+    """The device loses the race, reads on, and crashes on its way or not; or the reader leaves meanwhile."""
+    device = SimulatedProfile(ttft_s=0.1, prefill_tps=20.0, decode_tps=40.0, answer_tokens=120)
+    first = replace(device, fault=fault)
+    plan = Plan((Start("server"), Start("device")), (), {"server": Migration("device")})
+    how = {**MOVES, "costs": {"device": 1e-9, "server": 1e-3}}
+    session = session_of({"device": first, "server": WRITES}, plan, **how)
+    run = run_session(session, {"device": first, "server": WRITES}, REQUEST, cancel_at=cancel_at)
+    record = check(run)
+    if cancel_at < math.inf:
+        assert run.finished == "cancelled"
+    else:
+        assert (run.finished, record.answer_tokens) == ("stop", 120)
+    (move, *_) = record.migrations
+    server = record.attempts[0]
+    assert move.decided_s < 1.1, "the device reads for as long"
+    assert server.ended_s == move.decided_s
+    assert server.tokens - server.kept_tokens <= 2

@@ -40,7 +40,8 @@ def played(
         name: {"reach": name, "rates": rates[name], "load_s": load_s * (name == "device"), "overhead_s": 0.1}
         for name in profiles
     }
-    plan = Plan(starts, fallbacks, {"server": Migration("device")} if move else {})
+    moves = {"server": Migration("device")} if move else {}
+    plan = Plan(starts, fallbacks, moves, "make_before_break")
     pace = None if pace_tps is None else Pace(tps=pace_tps)
     more = {"prompt_tokens": prompt_tokens, "pace": pace, "cancel_at": cancel_at}
     return record_of(play(profiles, plan, believed=believed, **more).session, created_s=created_s)

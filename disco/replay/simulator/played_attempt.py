@@ -25,6 +25,7 @@ class Playing:
         "follows",
         "given",
         "held",
+        "idle",
         "number",
         "over",
         "parked",
@@ -35,6 +36,8 @@ class Playing:
         "start",
         "started_at",
         "stopped",
+        "successor",
+        "waits",
         "works",
         "written",
     )
@@ -53,10 +56,13 @@ class Playing:
         self.given: int | None = None  # how many tokens of the answer it was given to read; None: none
         self.works = False  # on a shared device, or in its queue
         self.paused_at: float | None = None
+        self.idle = False  # a follower that has read all that it was given
+        self.successor: Playing | None = None  # waits until this attempt, a parked one, has read
         self.held: Scripted | None = None  # the next event and its time, kept back by a pause
         self.shift_s = 0.0  # how much later the event on the heap comes, because of a pause
         self.over = False  # the script has ended or was cut short
         self.stopped = False
+        self.waits = False  # for another attempt, which reads what this one needs
 
     @property
     def is_shifted(self) -> bool:
@@ -86,6 +92,10 @@ class Playing:
     def begin(self, at: float) -> None:
         """Begin to work at time `at`."""
         self.player.begin(self, at)
+
+    def reads_for(self, endpoint: str) -> bool:
+        """Whether the attempt is parked on that endpoint and still reads the prompt."""
+        return self.parked and not (self.over or self.idle) and self.start.endpoint == endpoint
 
     def forget(self) -> None:
         """Note that the endpoint no longer holds the prompt's prefill."""

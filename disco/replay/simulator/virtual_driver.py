@@ -234,26 +234,20 @@ class Player:
         self.apply(self.session.stopped(playing.number, usage or playing.processed(now), now), now)
         self.leave(playing, now)
 
-    def enter(self, playing: Playing, now: float) -> None:
-        """Let the attempt work: at once, or where its endpoint has a queue, when its turn comes."""
-        device = self.devices.get(playing.start.endpoint) if self.devices else None
-        if device is None:
-            self.begin(playing, now)
-        else:
-            playing.works = True
-            device.enter(playing, now)
-
     def leave(self, playing: Playing, now: float) -> None:
-        """Free the attempt's slot, or its place in the queue."""
+        """Free the attempt's slot, or its place in the queue, for the attempt that waits for it."""
         if playing.works and self.devices:
             playing.works = False
             endpoint = playing.start.endpoint
             self.devices[endpoint].leave(playing, now, keeps=endpoint in self.holding)
+        successor, playing.successor = playing.successor, None
+        if successor is not None and not successor.over:
+            self.enter(successor, now)
 
     def has_read(self, playing: Playing, now: float) -> None:
         """Report that a follower has read all that it was given; its endpoint is free until it is given more."""
         self.holding[playing.start.endpoint] = playing.given or 0
-        playing.events = iter(())
+        playing.events, playing.idle = iter(()), True
         self.leave(playing, now)
         usage = Usage(playing.prompt_tokens, 0, playing.cached_tokens)
         self.apply(self.session.parked(playing.number, Parked(usage), now), now)
@@ -267,6 +261,16 @@ class Player:
     def push(self, playing: Playing, at: float, event: Any) -> None:
         """Put an event of an attempt on the heap."""
         heappush(self.heap, (at, _EVENT, next(self.ties), self, playing, event))
+
+    def enter(self, playing: Playing, now: float) -> None:
+        """Let an attempt begin now, or when its endpoint has a slot."""
+        playing.waits = playing.idle = False
+        device = self.devices.get(playing.start.endpoint) if self.devices else None
+        if device is None:
+            self.begin(playing, now)
+        else:
+            playing.works = True
+            device.enter(playing, now)
 
     def begin(self, playing: Playing, at: float) -> None:
         """Begin an attempt's script at time `at`."""
@@ -296,7 +300,11 @@ class Player:
                     self.out.append((now, effect.deltas))
             elif type(effect) is StartAttempt:
                 playing = self.playing[effect.attempt] = Playing(self, effect)
-                self.enter(playing, now)
+                reading = next((p for p in self.playing.values() if p.reads_for(effect.endpoint)), None)
+                if reading is None:
+                    self.enter(playing, now)
+                else:
+                    playing.waits, reading.successor = True, playing
             elif type(effect) is CancelAttempt:
                 playing = self.playing[effect.attempt]
                 if not playing.over:

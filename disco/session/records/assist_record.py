@@ -55,5 +55,7 @@ def assist_record(session: Session) -> AssistRecord | None:
         read_s=None if control.read_at is None else round(control.read_at - t0, 6),
         agreement=total / tokens if tokens else None,
         agreement_tokens=tokens,
-        tempos=tuple((round(at - t0, 4), tps if tps is None else round(tps, 2)) for at, tps in control.tempos),
+        tempos=tuple(
+            (round(at - t0, 4), tps if tps is None else round(tps, 2)) for at, tps in control.tempos
+        ),
     )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Literal
 
@@ -18,6 +18,14 @@ from disco.session.attempt.attempt_table import AttemptTable
 from disco.session.effects import Effect
 from disco.session.session_config import Role, RunningMigration, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
+from disco.session.switching.considered_migration import (
+    AT_NO_VERDICT,
+    NOT_YET,
+    WHILE_BANKING,
+    WHILE_THE_TARGET_READS,
+    ConsideredMigration,
+    usable_slack_s,
+)
 from disco.session.switching.migration_rule import (
     HandoverOrder,
     MigrationVerdict,
@@ -27,49 +35,12 @@ from disco.session.switching.migration_rule import (
 )
 from disco.session.transcript import Transcript
 
-__all__ = ["RECONSIDER_S", "ConsideredMigration", "MigrationControl"]
+__all__ = ["RECONSIDER_S", "MigrationControl"]
 
 RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
 _ROUNDING = 1e-9  # of times, s
 _MOST_GIVEN_UP = 2  # migrations away from one writer that may fail before it keeps the answer
 _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
-
-
-def _usable_slack_s(slack_s: float, pace_tps: float, lost_tokens: float) -> float:
-    """Return the part of a slack that a migration can use: the cut goes back to a word boundary."""
-    return max(0.0, slack_s - lost_tokens / pace_tps)
-
-
-_WHILE_BANKING = frozenset({MigrationVerdict.BANK})
-# While the target still prefills the prompt of this answer.
-_WHILE_THE_TARGET_READS = frozenset({MigrationVerdict.BANK, MigrationVerdict.GO})
-_NOT_YET = frozenset({MigrationVerdict.RETRY})
-
-
-@dataclass(frozen=True, slots=True)
-class ConsideredMigration:
-    """What `MigrationControl.consider` will check at the next packets, for drivers that know these in advance.
-
-    Attributes:
-        rule: the rule that decides.
-        written_tokens: tokens of the answer so far.
-        unchanging: the verdicts that change nothing at present.
-        pace_tps: the reader's pace, tokens/s.
-        lost_tokens: how many tokens the cut is expected to take back.
-        ask_at: when to ask next, s; after that, at most once every `RECONSIDER_S`.
-    """
-
-    rule: Rule
-    written_tokens: int
-    unchanging: frozenset[MigrationVerdict]
-    pace_tps: float
-    lost_tokens: float
-    ask_at: float
-
-    def leaves_all_as_it_is(self, more_tokens: int, slack_s: float) -> bool:
-        """Whether nothing would happen after `more_tokens` more tokens, with a slack of `slack_s` seconds."""
-        slack_s = _usable_slack_s(slack_s, self.pace_tps, self.lost_tokens)
-        return self.rule.verdict(self.written_tokens + more_tokens, slack_s) in self.unchanging
 
 
 class MigrationControl:
@@ -145,7 +116,7 @@ class MigrationControl:
         pace = self._config.pace_tps
         if pace is None:
             return 0.0
-        return _usable_slack_s(self._transcript.playback.slack_s(now), pace, self._lost_tokens)
+        return usable_slack_s(self._transcript.playback.slack_s(now), pace, self._lost_tokens)
 
     def _rule(self, *, target_has_prompt: bool) -> Rule:
         """Return the rule for the migration that is considered; needed at every token, so made once."""
@@ -154,9 +125,8 @@ class MigrationControl:
             assert self._writer is not None
             assert self.move is not None
             source, target = self._writer.candidate, self._candidates[self.move.target]
-            if (
-                target_has_prompt and target.load_s
-            ):  # its model is loaded, even if the plan expected a load time
+            if target_has_prompt and target.load_s:
+                # Its model is loaded, even if the plan expected a load time.
                 target = replace(target, load_s=0.0)
             order = handover_order(self._plan.order, source, target)
             # The distribution of a target's time needs no safety factor where a late target does no harm.
@@ -185,10 +155,12 @@ class MigrationControl:
         if self.move is None or self.moving is not None or pace is None:
             return None
         kept = self._attempts.parked_at(self.move.target)
-        unchanging = _NOT_YET
-        if self._transcript.playback.banking:
-            unchanging = _WHILE_BANKING if kept is None or kept.keeps_prefill else _WHILE_THE_TARGET_READS
         rule = self._rule(target_has_prompt=kept is not None)
+        unchanging = NOT_YET
+        if kept is not None and not kept.keeps_prefill and self._may_cut_early(rule):
+            unchanging = AT_NO_VERDICT  # the answer may be cut at any token
+        elif self._transcript.playback.banking:
+            unchanging = WHILE_BANKING if kept is None or kept.keeps_prefill else WHILE_THE_TARGET_READS
         return ConsideredMigration(
             rule, self._transcript.tokens, unchanging, pace, self._lost_tokens, self._reconsider_at
         )
@@ -206,24 +178,47 @@ class MigrationControl:
         target = self._candidates[self.move.target]
         kept = self._attempts.parked_at(target.name)
         rule = self._rule(target_has_prompt=kept is not None)
-        decision = rule.decide(self._transcript.tokens, self._slack_s(now))
+        reads_s = self._still_reads_s(kept, rule, now)
+        decision = rule.decide(self._transcript.tokens, self._slack_s(now) - (reads_s or 0.0))
         self._reconsider_at = now + RECONSIDER_S
         self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
         if decision.verdict is MigrationVerdict.NEVER:
             self.move = None
-        if decision.verdict is not MigrationVerdict.GO or (kept is not None and not kept.keeps_prefill):
+        if decision.verdict is not MigrationVerdict.GO or reads_s is None:
             return
         cut = last_word_start(self._transcript.written)
-        if cut > 0 and cut >= self._transcript.shown_chars and self._is_covered(cut, rule, now):
-            self._cut(cut, target, rule.order, decision.handover_s, now, out)
+        if cut > 0 and cut >= self._transcript.shown_chars and self._is_covered(cut, rule, reads_s, now):
+            self._cut(cut, target, rule.order, decision.handover_s + reads_s, now, out)
 
-    def _is_covered(self, cut: int, rule: Rule, now: float) -> bool:
+    def _may_cut_early(self, rule: Rule) -> bool:
+        """Whether the answer may be cut while a parked target still reads its prompt.
+
+        A source that is stopped or paused at the cut then writes nothing in vain meanwhile.
+        """
+        return self._plan.order == "auto" and rule.order != "make_before_break"
+
+    def _still_reads_s(self, kept: AttemptState | None, rule: Rule, now: float) -> float | None:
+        """Return how long a parked target will read its prompt at most, s; None: wait until it has reported that.
+
+        It takes its turn before the attempt that continues the answer.
+        """
+        if kept is None or kept.keeps_prefill:
+            return 0.0
+        target = kept.candidate
+        unpaced = self._config.streams and self._config.pace_tps is None
+        if not self._may_cut_early(rule) or unpaced or kept.waits_for_its_turn or target.ttft_quantiles:
+            return None
+        reads_s = target.time_to_first_token_s(self._config.prompt_tokens) - target.queue_s
+        left_s = kept.works_from_at + self._config.margin * reads_s - now
+        return left_s if left_s > 0 else None  # slower than known: so is what is left
+
+    def _is_covered(self, cut: int, rule: Rule, reads_s: float, now: float) -> bool:
         """Whether the slack at this very cut is large enough; the named orders take an average cut instead."""
         pace = self._config.pace_tps
         if self._plan.order != "auto" or pace is None or not self._config.streams:
             return True
         playback = self._transcript.playback
-        slack_s = _usable_slack_s(playback.slack_s(now), pace, playback.tokens_after(cut))
+        slack_s = usable_slack_s(playback.slack_s(now), pace, playback.tokens_after(cut)) - reads_s
         return rule.verdict(self._transcript.tokens, slack_s) is MigrationVerdict.GO
 
     def _cut(

@@ -1,14 +1,14 @@
-"""Live assists beside other ways to answer: SmolLM2 in this process, and llama.cpp's own server with it behind a proxy.
+"""Live assists beside other ways to answer: SmolLM2 in this process, and behind a proxy in llama.cpp's own server.
 
 On a machine with few cores the server reads a prompt no faster than the device, which no server does. So its cache is
-WARMED: before each request the prompt is sent to the server once, without the proxy and outside every figure. The proxy
-then makes it answer after `--ttft` seconds. One thread each.
+WARMED: before each request the prompt is sent to the server once, without the proxy and outside every figure. The
+proxy then makes it answer after `--ttft` seconds. One thread each.
 
-The prompts are made of the pages of docs, a part of a page each, 600 to 1,500 tokens by the model's own count. Each is
-answered in every way before the next one is. Prints, for each way: the reader's time to first token (also as a ratio to
-"server", prompt by prompt), the longest gap between two pieces of text per token, the answers without a late token, tokens
-and money by side, and the time to the end. Then for the assist: the server's own count of its tokens beside the limit, the
-seams, and why answers were not divided.
+The prompts are made of the pages of docs, 600 to 1,500 tokens by the model's own count. Each is answered in every way
+before the next one is. Prints, for each way: the reader's time to first token (also as a ratio to "server", prompt by
+prompt), the longest gap between two pieces of text per token, the answers without a late token, tokens and money by
+side, and the time to the end. Then for the assist: the server's own count of its tokens beside the limit, the seams,
+and why answers were not divided.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,9 @@ async def prompts(server: Any, count: int, seed: int) -> list[tuple[str, int]]:
     """Beginnings of pages' parts, with their length as the model counts it, evenly spread over 600 to 1,500 tokens."""
     del seed
     text = "\n\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
-    paragraphs = [part for part in text.split("\n\n") if len(part) > 200 and "|" not in part and "```" not in part]
+    paragraphs = [
+        part for part in text.split("\n\n") if len(part) > 200 and "|" not in part and "```" not in part
+    ]
     out = []
     async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
         for number in range(count):
@@ -204,7 +207,9 @@ def show(found: dict[str, Seen], pace: float) -> None:
         first = [ttft_of(r) for r in records]
         gaps = [gap for r in records for gap in gaps_of(r)]
         on_time = [reader_metrics.late_tokens(r.released, pace) == 0 for r in records]
-        ratios = [mine / other for mine, other in zip(first, beside, strict=True)] if beside else [float("nan")]
+        ratios = (
+            [mine / other for mine, other in zip(first, beside, strict=True)] if beside else [float("nan")]
+        )
         table.row(
             name,
             len(records),
@@ -236,17 +241,23 @@ def show_assists(name: str, seen: Seen, pace: float) -> None:
     late = [reader_metrics.late_tokens(r.released, pace) for r in divided]
     agreed = [r.assist.agreement for r in divided if r.assist.agreement is not None]
     print(f"  prompt tokens {min(seen.prompts)} to {max(seen.prompts)}")
-    print(f"  limit L: median {statistics.median(r.assist.tokens for r in divided)}, "
-          f"{min(r.assist.tokens for r in divided)} to {max(r.assist.tokens for r in divided)}")
+    print(
+        f"  limit L: median {statistics.median(r.assist.tokens for r in divided)}, "
+        f"{min(r.assist.tokens for r in divided)} to {max(r.assist.tokens for r in divided)}"
+    )
     print(f"  server's own count of its tokens <= L: {sum(within)} of {len(divided)}")
     print(f"  seams exact: {sum(r.seamless for r in divided)} of {len(divided)}")
     print(f"  longest gap per token <= 1/pace + one frame: {sum(longest)} of {len(divided)}")
     print(f"  answers without a late token: {late.count(0)} of {len(divided)}")
     took = [m.took_s for r in divided for m in r.migrations if m.took_s is not None]
-    print(f"  from the end of the server's part to the device's first token: P50 {percentile(took, 0.5):.3f} s")
+    print(
+        f"  from the end of the server's part to the device's first token: P50 {percentile(took, 0.5):.3f} s"
+    )
     if agreed:
-        print(f"  agreement (nats per token): mean {statistics.mean(agreed):.2f}, "
-              f"{min(agreed):.2f} to {max(agreed):.2f}")
+        print(
+            f"  agreement (nats per token): mean {statistics.mean(agreed):.2f}, "
+            f"{min(agreed):.2f} to {max(agreed):.2f}"
+        )
 
 
 def ttft_of(record: RouteRecord) -> float:
@@ -256,7 +267,7 @@ def ttft_of(record: RouteRecord) -> float:
 def gaps_of(record: RouteRecord) -> list[float]:
     """Seconds between two pieces of text, per token of the later one."""
     released = record.released
-    return [(b[0] - a[0]) / max(1, b[1]) for a, b in zip(released, released[1:], strict=False)] or [0.0]
+    return [(b[0] - a[0]) / max(1, b[1]) for a, b in pairwise(released)] or [0.0]
 
 
 def written(record: RouteRecord, place: str) -> int:

@@ -69,13 +69,31 @@ def many(where: Scenario, n: int) -> Workload:
 
 
 def test_a_loser_that_keeps_its_prefill_need_not_do_it_again():
-    out = alone(scenario(), Arm("race", migrate=True), answers=400, ttfts=0.3)
+    out = alone(scenario(), Arm("race", migrate=True, order="make_before_break"), answers=400, ttfts=0.3)
     loser, target = out.example.attempts[0], out.example.attempts[2]
     assert (loser.endpoint, loser.outcome, loser.prompt_tokens) == ("device", "parked", 50)
     assert (out.reading.moved.tolist(), out.reading.handover_late_tokens.tolist()) == ([True], [0.0])
     np.testing.assert_array_equal(out.reading.moved_tbt_s, out.reading.tbt_s)
     assert target.cached_tokens == 50
     assert out.example.migrations[0].took_s == pytest.approx(0.1 + out.example.migrations[0].cut_tokens / 100)
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+def test_a_server_stops_while_the_loser_still_reads_what_it_goes_on_with(slots):
+    where = scenario(device_slots=slots)
+    out = alone(where, Arm("race", migrate=True), answers=400, prompts=100, ttfts=0.2)
+    loser, server, target = out.example.attempts
+    assert (server.ended_s, target.started_s) == (out.example.migrations[0].decided_s,) * 2
+    assert target.started_s < loser.ended_s == pytest.approx(0.1 + 100 / 100)
+    assert (loser.outcome, target.cached_tokens, out.reading.late_tokens[0]) == ("parked", 100, 0)
+    # The target begins when the loser has read the prompt.
+    cut = out.example.migrations[0].cut_tokens
+    assert target.first_content_s == pytest.approx(loser.ended_s + 0.1 + cut / 100)
+    named = alone(
+        where, Arm("race", migrate=True, order="break_before_make"), answers=400, prompts=100, ttfts=0.2
+    )
+    assert named.example.attempts[1].ended_s > loser.ended_s
+    assert out.cost_usd[0] < named.cost_usd[0]
 
 
 def test_the_server_as_a_target_takes_a_time_of_its_own():
