@@ -37,9 +37,9 @@ DEFAULT_PACE = 4.8  # people read 4 to 5 tokens/s
 LENGTHS = "lengths-azure-conv-2023"
 # From this number of requests × arms × seeds × scenarios on, processes save more time than their start takes.
 WORTH_PROCESSES = {"vectorised": 20_000_000, "events": 2_000}
-DISCO, RECSERVE, SYNTHETIC, FILE, CHUNKS = "disco", "recserve", "synthetic", "file", "chunks"
+DISCO, RECSERVE, PD, SYNTHETIC, FILE, CHUNKS = "disco", "recserve", "pd", "synthetic", "file", "chunks"
 VERDICTS = "verdicts"
-PAPERS = (DISCO, RECSERVE)
+PAPERS = (DISCO, RECSERVE, PD)
 OLD_NAMES = {"paper": DISCO}  # accepted until the next version
 KINDS = {
     FILE: "a trace file",
@@ -47,19 +47,21 @@ KINDS = {
     SYNTHETIC: "`synthetic` requests",
     DISCO: "the DiSCo paper's evaluation (`disco`), which sets it",
     RECSERVE: "the RecServe paper's evaluation (`recserve`), which sets it",
+    PD: "the P/D-Device paper's evaluation (`pd`), which sets it",
     VERDICTS: "the verdicts of recorded routes (--verdicts)",
 }
 # The kinds of replay that each option applies to. Options not listed apply to all.
 APPLIES = {
     **dict.fromkeys(("format", "skip_invalid"), (FILE, CHUNKS)),
     **dict.fromkeys(("requests", "arrivals", "mean_interval"), (SYNTHETIC,)),
-    **dict.fromkeys(("runs", "quick"), (DISCO, RECSERVE)),
+    "runs": (DISCO, RECSERVE),
+    "quick": PAPERS,
     "lengths": (SYNTHETIC, DISCO),
     **dict.fromkeys(("device", "server", "price", "exchange_rate", "max_tokens"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("policy", "budget", "tail", "seeds"), (FILE, CHUNKS, SYNTHETIC)),
     **dict.fromkeys(("events", "migrate"), (FILE, SYNTHETIC)),
     "chunk_rows": (FILE, CHUNKS),
-    **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, DISCO, RECSERVE)),
+    **dict.fromkeys(("html", "jobs", "scheduler"), (FILE, CHUNKS, SYNTHETIC, *PAPERS)),
     **dict.fromkeys(("verdicts", "beta", "histories"), (VERDICTS,)),
 }
 ONLY_WITH_EVENTS = ("pace", "device_slots", "idle_unload")
@@ -81,9 +83,14 @@ def run_replay(screen: Screen, arguments: argparse.Namespace) -> int:
     if arguments.json == "-":
         screen = Screen(sys.stderr)  # standard output is for the JSON only
     if arguments.trace in PAPERS:
-        from disco.cli.replay_paper import replay_paper, replay_recserve  # noqa: PLC0415 - large, rarely needed
+        from disco.cli import replay_paper  # noqa: PLC0415 - large, rarely needed
 
-        return (replay_paper if arguments.trace == DISCO else replay_recserve)(screen, arguments)
+        runs = {
+            DISCO: replay_paper.replay_paper,
+            RECSERVE: replay_paper.replay_recserve,
+            PD: replay_paper.replay_pd,
+        }
+        return runs[arguments.trace](screen, arguments)
     if arguments.verdicts:
         from disco.cli.replay_verdicts import replay_recorded_verdicts  # noqa: PLC0415 - rarely needed
 

@@ -1,4 +1,4 @@
-"""`disco replay disco` and `disco replay recserve`: a paper's evaluation, our figures beside the printed ones."""
+"""`disco replay disco`, `recserve` and `pd`: a paper's evaluation, our figures beside the printed ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from disco.cli.console import Screen
 from disco.cli.output_files import write
 from disco.replay.papers.disco import paper_tables, run_paper
 from disco.replay.papers.paper_table import PaperTable
+from disco.replay.papers.pd_device import pd_page, pd_tables, run_pd
 from disco.replay.papers.recserve import recserve_page, recserve_tables, run_recserve
 from disco.replay.report import to_html
 from disco.replay.sweeps.executors import open_executor
 
-__all__ = ["replay_paper", "replay_recserve"]
+__all__ = ["replay_paper", "replay_pd", "replay_recserve"]
 
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
 QUICK_PASSES = 2
+QUICK_PD: dict[str, Any] = {"requests": 500, "arrivals": 3_000}
 
 
 def replay_paper(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -49,6 +51,19 @@ def replay_recserve(screen: Screen, arguments: argparse.Namespace) -> int:
         write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
     if arguments.html is not None:
         write(screen, arguments.html, recserve_page(result), "Page with the plots")
+    return 0
+
+
+def replay_pd(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Run the P/D-Device paper's evaluation and print its tables; return the exit status."""
+    amount = QUICK_PD if arguments.quick else {}
+    with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
+        result = run_pd(executor=executor, progress=tell, **amount)
+    _print(screen, pd_tables(result))
+    if arguments.json is not None:
+        write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
+    if arguments.html is not None:
+        write(screen, arguments.html, pd_page(result), "Page with the plots")
     return 0
 
 

@@ -249,7 +249,10 @@ def refused(capsys, *arguments: str) -> str:
     ("arguments", "message"),
     [
         *((f"replay TRACE {options}", message) for options, message in MISTAKES),
-        ("replay nowhere", "A trace is a file; for `disco replay` also `synthetic`, `disco` or `recserve`"),
+        (
+            "replay nowhere",
+            "A trace is a file; for `disco replay` also `synthetic`, `disco`, `recserve` or `pd`",
+        ),
         ("replay nowhere.csv", "nowhere.csv"),
         ("replay synthetic --arrivals gama", "Did you mean 'gamma'"),
         ("replay synthetic --requests 0", "requests must be at least 1"),
