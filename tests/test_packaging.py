@@ -57,7 +57,14 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
     found = names(wheel)
     assert names(top / hatchling_build.build_wheel(str(top))) == found
     metadata = {name for name in found if ".dist-info/" in name}
-    kinds = {".py", ".css", ".js", ".json", ".gz", ".md"}  # .json, .gz, .md: recorded numbers, and their origin
+    kinds = {
+        ".py",
+        ".css",
+        ".js",
+        ".json",
+        ".gz",
+        ".md",
+    }  # .json, .gz, .md: recorded numbers, and their origin
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "disco").rglob("*") if p.suffix in kinds}
     for kind in ("policies", "profiles"):
         expected |= {f"disco/_data/{kind}/{path.name}" for path in (ROOT / kind).glob("*.toml")}

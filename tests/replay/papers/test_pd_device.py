@@ -19,6 +19,7 @@ from disco.replay.papers.pd_device.mask_bytes import mask_rows
 from disco.replay.papers.pd_device.measured_tables import MEASURED, measured_tables
 from disco.replay.papers.pd_device.paper_forms import PaperCase, speedup
 from disco.replay.papers.pd_device.request_mix import Requests, _of, shipped_mix, summarise
+from disco.replay.papers.pd_device.session_runs import SESSION_ARMS
 from disco.replay.papers.pd_device.ttft_runs import ASSIST, DEVICE, SERVER, run_situation, servers
 
 EIGHT_K = PaperCase(8_192, 0.25, CLOUD, NPU)
@@ -26,7 +27,7 @@ EIGHT_K = PaperCase(8_192, 0.25, CLOUD, NPU)
 
 @pytest.fixture(scope="module")
 def small():
-    return run_pd(requests=100, arrivals=400)
+    return run_pd(requests=100, arrivals=400, sessions=10)
 
 
 def test_the_papers_formulas_by_hand():
@@ -185,16 +186,16 @@ def test_the_page_has_all_plots_and_loads_nothing(small):
 
 
 def test_the_command_writes_its_figures(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("disco.cli.replay_paper.QUICK_PD", {"requests": 100, "arrivals": 400})
+    monkeypatch.setattr("disco.cli.replay_paper.QUICK_PD", {"requests": 100, "arrivals": 400, "sessions": 10})
     out = tmp_path / "pd.json"
     assert main(["replay", "pd", "--quick", "--jobs", "1", "--json", str(out)]) == 0
     assert "Assumed constants" in capsys.readouterr().out
     figures = json.loads(out.read_text())
     assert len(figures["situations"]) == 36
     assert figures["assumed"][0]["what"] == "cloud: prefill k_c"
-    assert figures | {"took_s": 0} == json.loads(json.dumps(run_pd(requests=100, arrivals=400).to_dict())) | {
-        "took_s": 0
-    }
+    assert figures | {"took_s": 0} == json.loads(
+        json.dumps(run_pd(requests=100, arrivals=400, sessions=10).to_dict())
+    ) | {"took_s": 0}
 
 
 def test_too_few_requests_are_refused(capsys):
@@ -202,3 +203,16 @@ def test_too_few_requests_are_refused(capsys):
         run_pd(requests=99)
     assert main(["replay", "pd", "--runs", "3"]) == 2
     assert "--runs does not apply to the P/D-Device paper's evaluation (`pd`)" in capsys.readouterr().err
+
+
+def test_sessions_without_an_assist_pay_the_server_for_more(small):
+    assert len(small.sessions) == 4 * 2 * 4
+    by_arm = {(one.server, one.device, one.arm): one for one in small.sessions}
+    for one in small.session_assists:
+        alone, device, race, moved = (by_arm[one.server, one.device, arm] for arm in SESSION_ARMS)
+        assert (alone.server_tokens, alone.money, device.server_tokens) == (1, pytest.approx(1), 0)
+        # The session's first tokens are those of the closed forms.
+        assert (alone.mean_s, device.mean_s) == pytest.approx((one.mean_s[SERVER], one.mean_s[DEVICE]))
+        assert race.mean_s == pytest.approx(np.minimum(alone.mean_s, race.mean_s))
+        assert one.server_tokens <= moved.server_tokens <= race.server_tokens <= 1
+        assert moved.late_tokens == 0

@@ -19,9 +19,10 @@ from disco.replay.papers.pd_device.assist_play import (
     pace_s,
 )
 from disco.replay.papers.pd_device.assumptions import CLOUD, KEPT, NPU, SLOWEST_S
+from disco.replay.papers.pd_device.drawn_tables import situation_table
 from disco.replay.papers.pd_device.paper_forms import PaperCase
 from disco.replay.papers.pd_device.pd_run import PdResult
-from disco.replay.papers.pd_device.pd_tables import shared_tables, situation_table
+from disco.replay.papers.pd_device.pd_tables import shared_tables
 from disco.replay.papers.pd_device.printed_claims import claims
 from disco.replay.papers.pd_device.ttft_runs import ASSIST, DEVICE, LEVELS, PAPER_DEVICE, SERVER
 from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, log_axis, numbers

@@ -20,6 +20,7 @@ from disco.replay.papers.pd_device.length_figures import (
 )
 from disco.replay.papers.pd_device.mask_bytes import MaskRow, mask_rows
 from disco.replay.papers.pd_device.request_mix import RequestMix, shipped_mix
+from disco.replay.papers.pd_device.session_runs import SESSION_ARMS, SessionRow, run_sessions
 from disco.replay.papers.pd_device.ttft_runs import (
     LOW_QUANTILE,
     SituationResult,
@@ -49,6 +50,8 @@ class PdResult:
         lengths: TTFT and L by prompt length.
         smooth: the pace of the display by L.
         seams: what happens at the seam.
+        sessions: what the session does without an assist, in virtual time, on fewer requests.
+        session_assists: the closed forms of the assist on the same requests.
         situations: each server with each device and refiner, on drawn requests.
         quantiles: one situation for each quantile of `LOW_QUANTILES`, on each real server with the NPU-like device.
         capacity: of the server, by L.
@@ -62,6 +65,8 @@ class PdResult:
     lengths: tuple[LengthRow, ...]
     smooth: tuple[SmoothRow, ...]
     seams: tuple[SeamRow, ...]
+    sessions: tuple[SessionRow, ...]
+    session_assists: tuple[SituationResult, ...]
     situations: tuple[SituationResult, ...]
     quantiles: tuple[SituationResult, ...]
     capacity: tuple[CapacityRow, ...]
@@ -77,6 +82,7 @@ def run_pd(
     *,
     requests: int = 5_000,
     arrivals: int | None = None,
+    sessions: int = 300,
     mix: RequestMix | None = None,
     arms: TtftArms = closed_forms,
     executor: Executor | None = None,
@@ -88,6 +94,7 @@ def run_pd(
     Args:
         requests: number of requests in each situation.
         arrivals: number of arrivals in the queues; None: all of the table.
+        sessions: number of requests in each run of sessions, at most `requests`.
         mix: where requests are drawn from; None: the shipped table.
         arms: computes the times to first token; see `TtftArms`.
         executor: runs the parts; None: in this process. Every executor gives the same figures.
@@ -98,13 +105,14 @@ def run_pd(
         ConfigurationError: a number out of range.
     """
     began_at = time.monotonic()
-    if requests < _FEWEST or (arrivals is not None and arrivals < _FEWEST) or seed < 0:
+    if requests < _FEWEST or (arrivals is not None and arrivals < _FEWEST) or sessions < 1 or seed < 0:
         raise ConfigurationError(
-            f"requests and arrivals must be at least {_FEWEST} and seed at least 0, not {requests}, {arrivals} and "
-            f"{seed}"
+            f"requests and arrivals must be at least {_FEWEST}, sessions at least 1 and seed at least 0, not "
+            f"{requests}, {arrivals}, {sessions} and {seed}"
         )
     mix = shipped_mix() if mix is None else mix
     drawn, queued = mix.draw(seed, requests), mix.draw(seed, arrivals)
+    played = mix.draw(seed, min(requests, sessions))
     how = {"seed": seed, "arms": arms}
     tasks: list[tuple[Any, ...]] = [(capacity_row, (queued, share), {}) for share in SHARES]
     tasks += [
@@ -119,9 +127,19 @@ def run_pd(
         if server.ttft is not None
         for level in LOW_QUANTILES
     ]
+    tasks += [
+        (run_situation, (server, device, played), how) for server in servers() for device in devices()[:2]
+    ]
+    tasks += [
+        (run_sessions, (server, device, played, arm), {"seed": seed})
+        for server in servers()
+        for device in devices()[:2]
+        for arm in SESSION_ARMS
+    ]
     done = run_all(executor, _run_part, tasks, progress)
     results = [one for one in done if isinstance(one, SituationResult)]
     main = len(servers()) * len(devices()) * (1 + len(KEPT))
+    compared = main + len(LOW_QUANTILES) * sum(server.ttft is not None for server in servers())
     return PdResult(
         source=f"{mix.source} ({mix.licence})",
         requests=len(drawn),
@@ -129,8 +147,10 @@ def run_pd(
         lengths=length_rows(devices()),
         smooth=smooth_rows(),
         seams=seam_rows(),
+        sessions=tuple(one for one in done if isinstance(one, SessionRow)),
+        session_assists=tuple(results[compared:]),
         situations=tuple(results[:main]),
-        quantiles=tuple(results[main:]),
+        quantiles=tuple(results[main:compared]),
         capacity=tuple(one for one in done if isinstance(one, CapacityRow)),
         masks=mask_rows(seed),
         took_s=time.monotonic() - began_at,

@@ -7,23 +7,19 @@ from typing import Final
 from disco.dispatch.assist_solver import NoShare
 from disco.replay.papers.paper_table import UNKNOWN, PaperTable
 from disco.replay.papers.pd_device.assist_play import CONSISTENT, LEXICAL, MASK, OURS, PARALLEL, PRINTED
-from disco.replay.papers.pd_device.assumptions import ASSUMED, KEPT, LONGEST_ANSWER, SLOWEST_S, WHOLE_ANSWER
-from disco.replay.papers.pd_device.capacity import FORMULA_PROMPT, MOST_WAIT_S, SLOTS
+from disco.replay.papers.pd_device.assumptions import ASSUMED, KEPT, LONGEST_ANSWER, SLOWEST_S
+from disco.replay.papers.pd_device.drawn_tables import (
+    capacity_table,
+    quantile_table,
+    session_table,
+    situation_table,
+)
 from disco.replay.papers.pd_device.mask_bytes import POOLED
 from disco.replay.papers.pd_device.measured_tables import measured_tables
 from disco.replay.papers.pd_device.pd_run import PdResult
 from disco.replay.papers.pd_device.printed_claims import NOT_REPRODUCED, claims, contradictions
-from disco.replay.papers.pd_device.ttft_runs import (
-    ASSIST,
-    DEVICE,
-    LEVELS,
-    LOW_QUANTILE,
-    PAPER_DEVICE,
-    SERVER,
-    SituationResult,
-)
 
-__all__ = ["pd_tables", "shared_tables", "situation_table"]
+__all__ = ["pd_tables", "shared_tables"]
 
 _REASONS: Final = {
     NoShare.SERVER_PACE: "server too slow",
@@ -50,8 +46,9 @@ def shared_tables(result: PdResult) -> list[PaperTable]:
 def _shared(result: PdResult) -> tuple[list[PaperTable], list[PaperTable]]:
     before = [_claims(result), *(_lengths(result, kept) for kept in KEPT), _smooth(result), _seams(result)]
     after = [
-        _quantiles(result),
-        _capacity(result),
+        session_table(result),
+        quantile_table(result),
+        capacity_table(result),
         _masks(result),
         _refinement(result),
         *measured_tables(),
@@ -161,126 +158,6 @@ def _seams(result: PdResult) -> PaperTable:
             (
                 "Played token by token. Stall: how much later than the display's pace the first token after the seam "
                 "comes. Ours: lexical refiner, which keeps as much; its display is set as in the table above."
-            ),
-        ),
-    )
-
-
-def situation_table(situations: tuple[SituationResult, ...]) -> PaperTable:
-    """Return the table of servers and devices on drawn requests."""
-    p50, p90, p99 = (LEVELS.index(level) for level in (0.5, 0.9, 0.99))
-    rows = tuple(
-        (
-            one.server,
-            one.device,
-            "off" if one.kept is None else f"{one.kept:g}",
-            *(f"{one.mean_s[arm]:.2f}" for arm in (SERVER, DEVICE, ASSIST)),
-            " / ".join(f"{one.ttft_s[ASSIST][i]:.2f}" for i in (p50, p90, p99)),
-            f"{one.mean_s[PAPER_DEVICE]:.2f}",
-            f"{100 * one.feasible:.0f} %",
-            UNKNOWN if one.tokens is None else f"{one.tokens[0]:.0f} / {one.tokens[1]:.0f}",
-            f"{100 * one.handed_over:.0f} %",
-            f"{100 * one.late:.1f} %",
-            f"{100 * one.server_tokens:.0f} %",
-            f"{100 * one.money:.0f} %",
-        )
-        for one in situations
-    )
-    requests = situations[0].requests if situations else 0
-    return PaperTable(
-        f"Figure 7a on {requests:,} drawn requests: TTFT in s, L, and the server's part",
-        (
-            "server",
-            "device",
-            "lexical r",
-            "server only",
-            "device only",
-            "assist",
-            "assist P50 / 90 / 99",
-            "TTFT_d, r = .25",
-            "with an L",
-            "L P50 / 90",
-            "handed over",
-            "late",
-            "server's tokens",
-            "bill",
-        ),
-        rows,
-        (
-            (
-                f"L is the solver's, for the {100 * LOW_QUANTILE:g} % quantile of the server's TTFT. Requests without "
-                "an L are the server's alone. Handed over: of all requests; the other answers were "
-                "shorter than L, or the device was first. Late: of those handed over, the share whose device came "
-                "after its time; that happens only where the server was faster than that quantile."
-            ),
-            "Server's tokens and bill: relative to the server writing every answer; the bill includes all prompts.",
-            "TTFT_d: Eq. 3, when the paper's device can take over. Printed: its mean is 60 % below device-only.",
-        ),
-    )
-
-
-def _quantiles(result: PdResult) -> PaperTable:
-    rows = tuple(
-        (
-            one.server,
-            f"{100 * one.low_quantile:g} %",
-            UNKNOWN if one.tokens is None else f"{one.tokens[0]:.0f}",
-            f"{100 * one.late:.1f} %",
-            f"{100 * one.late_though_slow:.1f} %",
-            f"{one.late_p99_s:.3f}",
-            f"{100 * one.server_tokens:.1f} %",
-        )
-        for one in result.quantiles
-    )
-    return PaperTable(
-        "Which quantile of the server's TTFT L should be computed for (NPU-like device, no refiner)",
-        ("server", "quantile", "L P50", "late", "late, slow servers", "late P99 s", "server's tokens"),
-        rows,
-        (
-            (
-                "A server that is faster than expected leaves the device less time. Slow servers: those no faster than "
-                "the quantile, of which none may be late."
-            ),
-        ),
-    )
-
-
-def _capacity(result: PdResult) -> PaperTable:
-    whole = result.capacity[-1]
-    rows = tuple(
-        (
-            "whole answer" if row.tokens is None else str(row.tokens),
-            f"{row.formula:.1f}x",
-            *(
-                f"{rate:.1f} ({rate / most:.1f}x)"
-                for rate, most in (
-                    (row.fixed_rps, whole.fixed_rps),
-                    (row.real_rps, whole.real_rps),
-                    (row.pools_rps, whole.pools_rps),
-                    (row.refining_rps, whole.refining_rps),
-                )
-            ),
-        )
-        for row in result.capacity
-    )
-    return PaperTable(
-        f"Figures 3d, 7d: requests/s that the server holds with P99 TTFT <= {MOST_WAIT_S:g} s, by L",
-        (
-            "L",
-            "paper's formula",
-            f"one pool, {WHOLE_ANSWER} tokens",
-            "one pool, real answers",
-            "two pools",
-            "two pools, refining",
-        ),
-        rows,
-        (
-            f"Formula: T({WHOLE_ANSWER})/T(L) at l = {FORMULA_PROMPT:,}. Printed: 1.6 to 15, for 100 to 10 tokens.",
-            (
-                f"Queues: {result.arrivals:,} arrivals of {result.source}, drawn from a table of derived numbers; time "
-                f"is stretched. One pool: a request holds one of {SLOTS} slots from its prefill to its last token. "
-                f"Two pools: one prefill worker, then {SLOTS} slots; the wait for a slot may be as long as that "
-                "for the first token. Refining: the worker also makes the mask."
             ),
         ),
     )

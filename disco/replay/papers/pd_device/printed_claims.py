@@ -105,7 +105,7 @@ def _claims(result: PdResult) -> Iterator[Claim]:
         "10 to 100 tokens against 200: 1.6 to 15 times, mean 7.6",
         f"formula {min(gains):.1f} to {max(gains):.1f}, mean {sum(gains) / len(gains):.1f}; queue with two pools and "
         f"real answers {min(real):.1f} to {max(real):.1f}",
-        "near; no single prompt length gives both extremes, and the prefill pool ends the gain of small L",
+        f"at l = {FORMULA_PROMPT:,}; no single length gives both extremes. The prefill pool ends the gain of small L",
     )
     mask = next(row for row in result.masks if (row.prompt_tokens, row.kept) == (8_192, 0.25))
     yield Claim(
