@@ -5,6 +5,7 @@ openai.OpenAIError
     ├── ConfigurationError        unknown preset, profile or option, contradictory settings (also a ValueError)
     ├── ModelFileError            a model file is missing or is not a readable GGUF (also a FileNotFoundError
     │                             or ValueError is *not* implied: one type, one handler)
+    ├── WrongMaskError            a mask of a refined prompt is for another text (also a ValueError)
     ├── NoEndpointError           no configured endpoint may serve this request (also openai.BadRequestError)
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
@@ -44,6 +45,7 @@ __all__ = [
     "LocalModelError",
     "ModelFileError",
     "NoEndpointError",
+    "WrongMaskError",
     "attach_evidence",
     "nearest",
 ]
@@ -64,6 +66,10 @@ class ModelFileError(DiscoError):
 def _local_request() -> httpx2.Request:
     # The openai exception types require a request; there was none on the network.
     return httpx2.Request("POST", "disco://local/chat/completions")
+
+
+class WrongMaskError(DiscoError, ValueError):
+    """A mask does not fit the text that it is applied to; refine the text without it."""
 
 
 class NoEndpointError(DiscoError, openai.BadRequestError):
