@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disco.cli.console import Screen
+from disco.cli.measurement.squad_prompt import EXAMPLES, question_messages
 from disco.cli.measurement.squad_questions import (
     Question,
     exact_match,
@@ -28,19 +29,6 @@ from disco.request import Request
 
 __all__ = ["run_answers", "settings_of"]
 
-_INSTRUCTION = "You answer questions about a text with a few words copied from the text."
-# Invented for this purpose. Without examples the model answers in whole sentences, which F1 marks down.
-_TEXT = (
-    "The bakery on Mill Road was opened in 1921 by Ada Finch, a miller's daughter from Orrin. It sold rye bread at "
-    "four pence a loaf, and closed when the bridge was washed away."
-)
-_EXAMPLES = (
-    ("Who opened the bakery?", "Ada Finch"),
-    ("When was it opened?", "1921"),
-    ("What did a loaf cost?", "four pence"),
-    ("What was sold there?", "rye bread"),
-    ("Why did it close?", "the bridge was washed away"),
-)
 _PARAMS: Mapping[str, Any] = {"temperature": 0, "stop": ["\n"]}
 _REPORT_EVERY_S = 10.0
 
@@ -65,7 +53,7 @@ async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
             model=arguments.model,
             rows=tuple(AnswerRow.of_cells(cells) for cells in so_far.rows[: len(questions)]),
             notes={
-                "prompt": f"instruction, {len(_EXAMPLES)} invented examples, then paragraph and question",
+                "prompt": f"instruction, {len(EXAMPLES)} invented examples, then paragraph and question",
                 "sampling": f"greedy, at most {arguments.tokens} tokens, one line",
             },
         )
@@ -107,7 +95,7 @@ async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: 
 async def _row(endpoint: LlamaCppEndpoint, question: Question, tokens: int) -> AnswerRow:
     """Return the row of one question. Raises OpenAIError: the model failed, or the prompt does not fit its context."""
     asked = f"Text: {question.paragraph}\n\nQuestion: {question.question}"
-    request = Request(_messages(asked), "local", {**_PARAMS, "max_tokens": tokens})
+    request = Request(question_messages(asked), "local", {**_PARAMS, "max_tokens": tokens})
     answer, logp, finish, usage = "", list[float](), "", Usage()
     try:
         async with endpoint.open(request, wants=frozenset({"logp"})) as attempt:
@@ -134,22 +122,12 @@ async def _row(endpoint: LlamaCppEndpoint, question: Question, tokens: int) -> A
     )
 
 
-def _messages(asked: str) -> list[dict[str, str]]:
-    # The examples come first, so that the prompt cache holds them; then the paragraph, which several questions share.
-    messages = [{"role": "system", "content": _INSTRUCTION}]
-    for number, (question, answer) in enumerate(_EXAMPLES):
-        text = f"Text: {_TEXT}\n\n" if number == 0 else ""
-        messages.append({"role": "user", "content": f"{text}Question: {question}"})
-        messages.append({"role": "assistant", "content": answer})
-    return [*messages, {"role": "user", "content": asked}]
-
-
 def settings_of(texts: str | Path, model: str, tokens: int) -> dict[str, object]:
     """Return everything that an answer depends on: only rows with the same settings are resumed."""
     return {
         "texts": hashlib.sha256(Path(texts).read_bytes()).hexdigest(),
         "model": model,
         "tokens": tokens,
-        "prompt": _messages(""),
+        "prompt": question_messages(""),
         "params": dict(_PARAMS),
     }

@@ -8,6 +8,7 @@ from typing import Any
 from disco.cli.console import Screen
 from disco.cli.measurement.answer_options import add_answers
 from disco.cli.measurement.ladder_options import add_ladder
+from disco.cli.measurement.refinement.refine_options import add_refine
 
 __all__ = ["add_measure"]
 
@@ -20,6 +21,7 @@ def add_measure(commands: Any) -> argparse.ArgumentParser:
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     add_answers(subcommands).set_defaults(run=_answers)
     add_ladder(subcommands).set_defaults(run=_ladder)
+    add_refine(subcommands).set_defaults(run=_refine)
     return parser
 
 
@@ -33,3 +35,9 @@ async def _ladder(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.measurement.ladder import run_ladder  # noqa: PLC0415 - as above
 
     return await run_ladder(screen, arguments)
+
+
+async def _refine(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.measurement.refinement.refine_run import run_refine  # noqa: PLC0415 - as above
+
+    return await run_refine(screen, arguments)

@@ -28,12 +28,14 @@ class Question:
         question: what is asked.
         answers: the right answers, at least one; any of them counts.
         paragraph_number: of the paragraph in its file, from 0.
+        starts: where each right answer begins in the paragraph, in characters; -1 where the file does not say.
     """
 
     paragraph: str
     question: str
     answers: tuple[str, ...]
     paragraph_number: int
+    starts: tuple[int, ...] = ()
 
 
 def read_questions(path: str | Path) -> list[Question]:
@@ -66,7 +68,10 @@ def _questions(content: Any) -> Iterator[Question]:
         for asked in paragraph["qas"]:
             answers = tuple(_text(answer["text"]) for answer in asked["answers"])
             if answers:
-                yield Question(_text(paragraph["context"]), _text(asked["question"]), answers, number)
+                starts = tuple(int(answer.get("answer_start", -1)) for answer in asked["answers"])
+                yield Question(
+                    _text(paragraph["context"]), _text(asked["question"]), answers, number, starts
+                )
 
 
 def _text(value: Any) -> str:
