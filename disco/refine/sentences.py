@@ -28,20 +28,11 @@ _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 # A full stop behind these does not end a sentence. Those that often end one ("etc.", "Inc.", "a.m.") are left out.
 _ABBREVIATIONS = frozenset(
-    """
-    mr mrs ms mx dr prof st mt ft rev hon gen col lt sgt capt cmdr adm maj gov sen rep pres supt messrs mme mlle
-    vs viz cf e.g i.e eg ie ca approx fig figs eq eqs sec secs ch chap vol vols pp ed eds al est dept univ
-    jan feb mar apr jun jul aug sep sept oct nov dec
-    z.b d.h u.a o.ä bzw nr bd abs vgl hr hrn fr frl geb gest inkl evtl ggf
-    sra srta ud uds pág págs núm art dña
-    """.split()
+    ["mr", "mrs", "ms", "mx", "dr", "prof", "st", "mt", "ft", "rev", "hon", "gen", "col", "lt", "sgt", "capt", "cmdr", "adm", "maj", "gov", "sen", "rep", "pres", "supt", "messrs", "mme", "mlle", "vs", "viz", "cf", "e.g", "i.e", "eg", "ie", "ca", "approx", "fig", "figs", "eq", "eqs", "sec", "secs", "ch", "chap", "vol", "vols", "pp", "ed", "eds", "al", "est", "dept", "univ", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "z.b", "d.h", "u.a", "o.ä", "bzw", "nr", "bd", "abs", "vgl", "hr", "hrn", "fr", "frl", "geb", "gest", "inkl", "evtl", "ggf", "sra", "srta", "ud", "uds", "pág", "págs", "núm", "art", "dña"]
 )
-_BEFORE_NUMBERS = frozenset("no nos p pp s n nr art fig eq sec ch vol núm pág".split())
+_BEFORE_NUMBERS = frozenset(["no", "nos", "p", "pp", "s", "n", "nr", "art", "fig", "eq", "sec", "ch", "vol", "núm", "pág"])
 _MONTHS = frozenset(
-    """
-    january february march april may june july august september october november december
-    januar februar märz mai juni juli oktober dezember jahrhundert
-    """.split()
+    ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december", "januar", "februar", "märz", "mai", "juni", "juli", "oktober", "dezember", "jahrhundert"]
 )
 _HARD_WRAP = 50  # a line of at least this many characters without an end mark may go on in the next line
 

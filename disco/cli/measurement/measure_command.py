@@ -8,6 +8,7 @@ from typing import Any
 from disco.cli.console import Screen
 from disco.cli.measurement.answer_options import add_answers
 from disco.cli.measurement.ladder_options import add_ladder
+from disco.cli.measurement.quality.quality_options import add_quality
 from disco.cli.measurement.refinement.refine_options import add_refine
 
 __all__ = ["add_measure"]
@@ -22,6 +23,7 @@ def add_measure(commands: Any) -> argparse.ArgumentParser:
     add_answers(subcommands).set_defaults(run=_answers)
     add_ladder(subcommands).set_defaults(run=_ladder)
     add_refine(subcommands).set_defaults(run=_refine)
+    add_quality(subcommands).set_defaults(run=_quality)
     return parser
 
 
@@ -41,3 +43,7 @@ async def _refine(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.measurement.refinement.refine_run import run_refine  # noqa: PLC0415 - as above
 
     return await run_refine(screen, arguments)
+async def _quality(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.measurement.quality.quality_command import run_quality  # noqa: PLC0415 - as above
+
+    return await run_quality(screen, arguments)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXAMPLES", "question_messages"]
+__all__ = ["EXAMPLES", "INSTRUCTION", "question_messages"]
 
-_INSTRUCTION = "You answer questions about a text with a few words copied from the text."
+INSTRUCTION = "You answer questions about a text with a few words copied from the text."
 # Invented for this purpose. Without examples the model answers in whole sentences, which F1 marks down.
 _TEXT = (
     "The bakery on Mill Road was opened in 1921 by Ada Finch, a miller's daughter from Orrin. It sold rye bread at "
@@ -27,7 +27,7 @@ def question_messages(asked: str) -> list[dict[str, str]]:
 
     The examples come first, so that the prompt cache holds them; then the text, which several questions share.
     """
-    messages = [{"role": "system", "content": _INSTRUCTION}]
+    messages = [{"role": "system", "content": INSTRUCTION}]
     for number, (question, answer) in enumerate(EXAMPLES):
         text = f"Text: {_TEXT}\n\n" if number == 0 else ""
         messages.append({"role": "user", "content": f"{text}Question: {question}"})

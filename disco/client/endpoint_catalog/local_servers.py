@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from disco.endpoints.local_server import LocalServerEndpoint
     from disco.plan import Reach
 
-__all__ = ["REACHES", "LocalServer", "is_address"]
+__all__ = ["REACHES", "LocalServer", "is_address", "is_loopback"]
 
 REACHES = ("device", "own", "any")
 _EXAMPLE = 'base_url="http://localhost:11434/v1"'
@@ -69,7 +69,7 @@ class LocalServer:
         host = _host(self.base_url)
         if self.reach not in REACHES:
             raise ConfigurationError(f'reach must be "device", "own" or "any", not {self.reach!r}.')
-        if self.reach == "device" and not _is_loopback(host):
+        if self.reach == "device" and not is_loopback(host):
             raise ConfigurationError(
                 f"{host} is not this machine, so prompts would leave it. If it is another machine of yours, give "
                 f'reach="own" (disco.LocalServer or disco.Tier). It then serves requests that may leave this machine.'
@@ -188,7 +188,8 @@ def _host(base_url: str) -> str:
     return host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by its name alone."""
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761: these never leave the machine
         return True
     try:

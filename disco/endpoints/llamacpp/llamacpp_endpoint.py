@@ -14,13 +14,16 @@ from disco.endpoints.gguf_header import GgufError, read_header
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.output.text_scoring import TextScoring
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
 from disco.endpoints.llamacpp.runtime.child_process import ModelProcess, require_processes
 from disco.endpoints.llamacpp.runtime.job import Job
 from disco.endpoints.llamacpp.runtime.speed_benchmark import Measurement, MeasurementJob
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
+from disco.events import Delta
 from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppEndpoint"]
@@ -271,6 +274,33 @@ class LlamaCppEndpoint(Endpoint):
         if result is None:
             raise ConfigurationError(f"Endpoint {self.name!r} was closed while it was measured.")
         return result
+
+    async def log_probabilities(self, request: Request, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """Return how probable each token of each text is as the answer to a request.
+
+        Args:
+            request: its messages count; its parameters do not.
+            texts: the answers, not written by this model in general. What they have in common at their beginning is
+                computed once.
+
+        Returns:
+            For each text the log probability (natural) of every token, in order; of the model's own logits, before
+            any sampling option. The token that would end the answer is not among them.
+
+        Raises:
+            DiscoError: the model cannot be loaded, failed, or is too busy.
+            OpenAIError: prompt and text exceed the context, or the prompt has content that is not text.
+        """
+        mail = Mailbox()
+        try:
+            messages = plain_messages(request.messages, endpoint=self.name)
+        except EndpointFailure as failure:
+            raise failure.error from failure.__cause__
+        job = TextScoring(mail, messages, texts, renderer=self._loaded_renderer, name=self.name)
+        scored = [item.logp or () for item in await self._run(job, mail) if isinstance(item, Delta)]
+        if len(scored) < len(texts):
+            raise ConfigurationError(f"Endpoint {self.name!r} was closed while it scored texts.")
+        return scored
 
     async def _run(
         self, job: Job, mail: Mailbox, progress: Callable[[int, int], None] | None = None

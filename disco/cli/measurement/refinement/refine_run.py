@@ -34,7 +34,7 @@ _CONTEXT_TOKENS = 2048
 _BATCH_TOKENS = 512
 
 
-async def run_refine(screen: Screen, arguments: argparse.Namespace) -> int:  # noqa: RUF029 - as other commands
+async def run_refine(screen: Screen, arguments: argparse.Namespace) -> int:
     """Measure the arms and write the table; return the exit status."""
     check_output(arguments, out=arguments.out)
     for option in ("tokens", "server_tokens", "threads", "paragraphs"):

@@ -25,7 +25,7 @@ from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
 from disco.errors import ConfigurationError, LocalModelError
 
-__all__ = ["Aborted", "NativeModel", "StopFlag", "Work"]
+__all__ = ["Aborted", "NativeModel", "StopFlag", "Work", "load_library"]
 
 # A library must not print: llama.cpp's own log goes here, all of it at DEBUG.
 _log = logging.getLogger("disco.llamacpp")
@@ -80,7 +80,7 @@ def _strlen() -> Any:
     return runtime.strlen
 
 
-def _load_library() -> Any:
+def load_library() -> Any:
     """Import llama_cpp, start its backend and send its log to this module's logger. Repeating it is harmless."""
     global _log_callback  # noqa: PLW0603 - must outlive every model
     library = importlib.import_module("llama_cpp")
@@ -145,7 +145,7 @@ class NativeModel:
         header = check_model_file(path)
         self.path = path
         self.vocabulary = header.vocabulary
-        self._lib = _load_library()
+        self._lib = load_library()
         _errors.clear()
         self._model: Any = None
         self._context: Any = None

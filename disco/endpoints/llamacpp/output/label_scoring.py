@@ -17,7 +17,7 @@ from disco.errors import ContextLengthError, EndpointFailure, FailureKind
 from disco.events import Delta
 from disco.request import Prefix
 
-__all__ = ["LabelScoring", "score_labels"]
+__all__ = ["LabelScoring", "score_labels", "token_log_probabilities"]
 
 
 class LabelScoring(PromptJob):
@@ -113,23 +113,37 @@ def score_labels(
 ) -> npt.NDArray[np.float64]:
     """Return the log probability of each label behind the prompt, shape (labels,), nats.
 
-    What labels have in common at their beginning is computed once. Afterwards the cache holds the prompt again.
+    The arguments are those of `token_log_probabilities`.
+    """
+    return np.array([sum(logp) for logp in token_log_probabilities(model, prompt, labels, on_read=on_read)])
+
+
+def token_log_probabilities(
+    model: NativeModel,
+    prompt: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    *,
+    on_read: Callable[[int], None] = lambda _tokens: None,
+) -> list[tuple[float, ...]]:
+    """Return the log probability of every token of each text behind the prompt, nats, in the order of the texts.
+
+    What texts have in common at their beginning is computed once. Afterwards the cache holds the prompt again.
 
     Args:
         model: it has just computed the prompt, so that its newest logits are those behind it.
         prompt: the prompt's tokens.
-        labels: the tokens of each label, at least one.
+        texts: the tokens of each text, at least one.
         on_read: called with the number of tokens computed, after each step; may raise `Aborted`.
     """
     room = np.empty(model.vocabulary_tokens, np.float32)
     rows = [_Row(model.logits(), room)]  # rows[d]: behind the prompt and the first d tokens of `path`
     path: Sequence[int] = ()
-    scores = np.zeros(len(labels))
-    for number in sorted(range(len(labels)), key=lambda one: tuple(labels[one])):
-        label = labels[number]
-        shared = _shared(path, label[:-1])
+    found: dict[int, tuple[float, ...]] = {}
+    for number in sorted(range(len(texts)), key=lambda one: tuple(texts[one])):
+        text = texts[number]
+        shared = _shared(path, text[:-1])
         del rows[shared + 1 :]
-        path = label[:-1]  # the last token's own successor does not matter
+        path = text[:-1]  # the last token's own successor does not matter
         context = [*prompt, *path]
         done = model.keep(len(prompt) + shared) if len(path) > shared else len(context)
         while done < len(context):
@@ -140,9 +154,9 @@ def score_labels(
             known = max(0, len(prompt) + shared - done)
             rows += [_Row(model.logits(place), room) for place in range(known, len(batch))]
             done += len(batch)
-        scores[number] = sum(row[token] for row, token in zip(rows, label, strict=True))
+        found[number] = tuple(row[token] for row, token in zip(rows, text, strict=True))
     model.keep(len(prompt))
-    return scores
+    return [found[number] for number in range(len(texts))]
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

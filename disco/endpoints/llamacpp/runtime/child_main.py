@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
+from disco.endpoints.llamacpp.output.text_scoring import TextScoring
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.runtime.child_protocol import (
     pack,
@@ -126,7 +127,8 @@ class _Process:
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
             return MeasurementJob(self._out, **content)
-        job = self._scoring(content) if name == "score" else self._generation(content)
+        makers = {"score": self._scoring, "score_texts": self._text_scoring}
+        job = makers.get(name, self._generation)(content)
         job.park = content["park"]
         job.on_progress = lambda progress: self._out.send("progress", progress)
         return job
@@ -147,6 +149,15 @@ class _Process:
             self._out,
             content["messages"],
             tuple(content["classes"]),
+            renderer=self._loaded_renderer,
+            name=content["name"],
+        )
+
+    def _text_scoring(self, content: Any) -> Job:
+        return TextScoring(
+            self._out,
+            content["messages"],
+            tuple(content["texts"]),
             renderer=self._loaded_renderer,
             name=content["name"],
         )

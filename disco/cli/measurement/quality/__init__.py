@@ -1,0 +1,1 @@
+"""`disco measure quality`: how good an answer is that one model begins and another ends."""
