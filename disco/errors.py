@@ -10,6 +10,7 @@ openai.OpenAIError
     │   └── ContextLengthError    the prompt is longer than every endpoint's context (code context_length_exceeded)
     ├── BudgetExceededError       a budget leaves nothing for this request (also openai.RateLimitError, code
     │                             insufficient_quota)
+    ├── RedactionError            the application's `redact` hook failed, so nothing was sent
     ├── LocalModelError           the device model failed while it worked (also openai.APIConnectionError)
     ├── IncompleteAnswerError     a server ended without a finish reason (also openai.APIConnectionError)
     └── AnswerTimeoutError        one of the four clocks ran out (also openai.APITimeoutError)
@@ -45,6 +46,7 @@ __all__ = [
     "LocalModelError",
     "ModelFileError",
     "NoEndpointError",
+    "RedactionError",
     "WrongMaskError",
     "attach_evidence",
     "nearest",
@@ -103,6 +105,10 @@ class BudgetExceededError(DiscoError, openai.RateLimitError):
         super().__init__(message, response=response, body=body)
         self.limit = limit
         self.retry_after_s = retry_after_s
+
+
+class RedactionError(DiscoError):
+    """The application's `redact` hook failed, or cannot be applied to the request. Nothing was sent."""
 
 
 class LocalModelError(DiscoError, openai.APIConnectionError):

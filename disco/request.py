@@ -41,6 +41,9 @@ class Request:
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
         cap: disco's own limit on the tokens of the answer, for an endpoint that is to write only its beginning; None:
             there is none. The endpoint sends it under a name that its server takes.
+        redaction: what redacts the request on its way to any endpoint that is not on this device
+            (`endpoints.redaction.Redaction`); None: nothing is redacted.
+        added_tokens: the most tokens that the redaction adds to the prompt, as far as it is known.
     """
 
     messages: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -54,6 +57,8 @@ class Request:
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
     cap: int | None = None
+    redaction: Any = field(default=None, repr=False, compare=False)
+    added_tokens: int = 0
 
     def due_in(self, deadline_s: float) -> Request:
         """Return the request with another limit on the time of the whole answer, in seconds."""

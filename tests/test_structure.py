@@ -39,6 +39,7 @@ ENDPOINT_KINDS = {
     "endpoints.openai_api": {"endpoints.continuation"},
     "endpoints.llamacpp": set(),
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
+    "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.simulation": set(),
 }
 

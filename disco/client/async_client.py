@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
+    from disco.endpoints.redaction import Redact
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -67,9 +68,9 @@ class AsyncRouting(RoutedClient):
         """
         await self.router.warm_up(self.server, model, self.default_options)
 
-    @has_signature_of(AsyncOpenAI.copy, "default_options")
+    @has_signature_of(AsyncOpenAI.copy, "default_options", "redact")
     def copy(self, **changes: Any) -> Self:
-        """As the SDK's `copy`. The copy shares the local model and the statistics."""
+        """As the SDK's `copy`. The copy shares the local model and the statistics; `redact=None` ends the redaction."""
         return super().copy(**self._changes_of_copy(changes))  # type: ignore[misc, no-any-return]
 
     with_options = copy
@@ -188,6 +189,10 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         timeouts: the four clocks of each attempt, in seconds. The SDK's `timeout` sets the clocks for silence.
         default_options: options for every request, as in `extra_body={"disco": {...}}`. The options of a request
             take precedence. `with_options(default_options=...)` adds to them.
+        redact: a function that is given each text of a request and returns the parts to hide, with their kinds:
+            `{"ann@example.org": "EMAIL"}`. No endpoint but those on this machine gets these parts; it gets
+            `[EMAIL_1]`, and the answer has the original in its place. Requests that disco does not route are refused.
+            See docs/redaction.md for the limits.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -219,6 +224,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
+        redact: Redact | None = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -247,6 +253,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             histories=histories,
             timeouts=timeouts,
             default_options=default_options,
+            redact=redact,
             on_route=on_route,
         )
         sdk = {

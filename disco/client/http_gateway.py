@@ -20,14 +20,18 @@ from disco.client.chat.routed_request import (
     routed_request,
 )
 from disco.client.direct.direct_answer import DirectAnswer
-from disco.client.request_options import take_options
+from disco.client.request_options import RequestOptions, take_options
+from disco.cost.token_bounds import most_prompt_tokens
 from disco.errors import NoEndpointError
+from disco.request import Request
 
 if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
 
     from disco.client.live_driver import LiveSession
     from disco.client.routed_client import RoutedClient
+    from disco.client.router import Router
+    from disco.endpoints.redaction import Redact
 
 __all__ = ["may_ask_server", "model_list", "open_session", "respond", "way_of"]
 
@@ -61,7 +65,8 @@ def way_of(
     if router.local_model is not None and model_of(options, rest) == router.local_model:
         own = own.model_copy(update={"local_only": True})  # the local model was requested by name
     options.extra_json = cast("Any", rest)
-    if server is not None and is_answer(options) and client._timeouts is None:  # noqa: SLF001 - our own mixin
+    is_plain = client._timeouts is None and client.redact is None  # noqa: SLF001 - our own mixin
+    if server is not None and is_answer(options) and is_plain:
         body: dict[str, Any] = {**cast("dict[str, Any]", options.json_data or {}), **(rest or {})}
         if router.is_direct(server, str(body.get("model")), own):
             return DirectAnswer(router, server, options.url, body, own, stream=stream)
@@ -79,6 +84,14 @@ def way_of(
             f"{options.method.upper()} {options.url} would leave {'this machine' if here else 'your machines'}, which "
             f"the preset {router.preset.name!r} or the request forbids. Use chat.completions.create, which "
             f"{'the local model' if here else 'an endpoint there'} answers, or another preset (and the server's model)."
+        )
+    if client.redact is not None and (
+        options.json_data is not None or rest or options.files or options.content
+    ):
+        raise NoEndpointError(
+            f"{options.method.upper()} {options.url} with these parameters goes to the server as it is, so the redact "
+            "hook cannot be applied, and nothing was sent. Use chat.completions.create with one choice, or "
+            "with_options(redact=None) for requests that need no redaction."
         )
     return None
 
@@ -101,6 +114,8 @@ async def open_session(
         request = replace(request, responses=server_body(routed.body))
     if client._timeouts is None:  # noqa: SLF001 - our own mixin
         request = replace(request, timeouts_alone=clocks_alone(options.timeout, client.timeout))
+    if client.redact is not None:
+        request = await _redacted_outside(request, client.redact, client.router, routed.own)
     return await client.router.open(
         request,
         client.server,
@@ -108,6 +123,20 @@ async def open_session(
         options=routed.own,
         max_retries=options.get_max_retries(client.max_retries),
     )
+
+
+async def _redacted_outside(request: Request, redact: Redact, router: Router, own: RequestOptions) -> Request:
+    """Return the request with the redaction that it has outside this machine."""
+    from disco.endpoints.redaction import Redaction  # noqa: PLC0415 - rarely needed
+
+    redaction = Redaction(redact)
+    request = replace(request, redaction=redaction)
+    if router.has_budget(own) and router.reach_of(own) != "device":
+        # A budget is reserved before the start, and placeholders may be longer than what they stand for.
+        sent = (await redaction.redacted(request)).request
+        added = most_prompt_tokens(sent) - most_prompt_tokens(request)
+        request = replace(request, added_tokens=max(0, added))
+    return request
 
 
 async def respond(

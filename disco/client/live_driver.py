@@ -292,6 +292,10 @@ class LiveSession:
 
     def _open(self, start: StartAttempt, request: Request) -> Attempt:
         endpoint = self._endpoints[start.endpoint]
+        if request.redaction is not None:
+            from disco.endpoints.redaction import redacting  # noqa: PLC0415 - rarely needed
+
+            endpoint, request = redacting(endpoint, request)
         if start.wants:
             return endpoint.open(request, start.prefix, wants=start.wants)
         return endpoint.open(request, start.prefix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from disco.client.endpoint_catalog.backups import Backup
     from disco.client.router import Router
     from disco.endpoints.openai_api import OpenAIEndpoint
+    from disco.endpoints.redaction import Redact
 
 __all__ = ["RoutedClient", "has_signature_of", "takes_arguments_of"]
 
@@ -44,11 +45,13 @@ class RoutedClient:
         router: plans the requests and starts their sessions; copies of the client share it.
         server: the server endpoint; None if the client has no server.
         default_options: the options of every request, which those of the request replace.
+        redact: names what is replaced by placeholders before a text leaves this machine; None: nothing.
     """
 
     router: Router
     server: OpenAIEndpoint | None
     default_options: RequestOptions
+    redact: Redact | None
 
     # The SDK's attributes that are used here.
     api_key: str
@@ -72,6 +75,12 @@ class RoutedClient:
         self.router = shared.router
         self._continuation, self._verdicts = shared.continuation, shared.verdicts
         self._timeouts = settings.timeouts or shared.timeouts
+        self.redact = settings.redact or shared.redact
+        if self.redact is not None and not callable(self.redact):
+            raise ConfigurationError(
+                f"redact is a {type(self.redact).__name__}. Give a function from a text to a dict of its parts and "
+                'their kinds: redact=lambda text: dict.fromkeys(EMAIL.findall(text), "EMAIL").'
+            )
         self.default_options = shared.options
         if settings.default_options is not None:
             self.default_options = merge_options(
@@ -82,7 +91,9 @@ class RoutedClient:
             self._verdicts = self.server.verdicts  # copies share them
         self.router.check(self.server, self.default_options)
         # WebSockets do not go through `request`. This address, which never resolves, keeps them on this machine.
-        if self.server is None or not self.router.may_ask(self.server, self.default_options):
+        # Nor does a hook read what they send.
+        server = None if self.redact is not None else self.server
+        if server is None or not self.router.may_ask(server, self.default_options):
             self.websocket_base_url = NOWHERE
         elif self.websocket_base_url == NOWHERE:
             self.websocket_base_url = None
@@ -131,12 +142,16 @@ class RoutedClient:
             self._verdicts,
             self._timeouts,
             self.default_options,
+            self.redact,
             self.server is not None,
         )
 
     def _changes_of_copy(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for the SDK's `copy`."""
-        added = {"_shared": self._shared(), "default_options": changes.pop("default_options", None)}
+        shared = self._shared()
+        if "redact" in changes:  # None: the copy redacts nothing
+            shared = replace(shared, redact=changes.pop("redact"))
+        added = {"_shared": shared, "default_options": changes.pop("default_options", None)}
         if self.server is None:
             changes["_enforce_credentials"] = False
         if "timeout" in changes:  # a new limit on silence replaces the clocks for silence

@@ -156,10 +156,14 @@ class Router:
             and not options.classes
             and options.pace_tps in (None, "off")
             and options.deadline_s is None
-            and not (self.preset.limits.budgets or self._preset(options).limits.budgets)
+            and not self.has_budget(options)
             and self.may_ask(server, options)
             and not server.is_known_to_continue(model)
         )
+
+    def has_budget(self, options: RequestOptions) -> bool:
+        """Return whether a budget limits requests with these options."""
+        return bool(self.preset.limits.budgets or self._preset(options).limits.budgets)
 
     def candidate_of(self, server: Endpoint, model: str, options: RequestOptions) -> tuple[Candidate, str]:
         """Return the server as a session sees it, and the name of the preset that applies."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.continuation.verdicts import Verdicts
     from disco.endpoints.contract import Endpoint
+    from disco.endpoints.redaction import Redact
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -44,6 +45,7 @@ class ClientSettings:
     histories: str | os.PathLike[str] | HistoryStore | None = None
     timeouts: Timeouts | None = None
     default_options: Mapping[str, Any] | None = None
+    redact: Redact | None = None
     on_route: OnRoute | None = None
 
     @classmethod
@@ -62,6 +64,7 @@ class SharedParts:
         verdicts: what probes have found; None where there is no server. Mutable.
         timeouts: the clocks, if the application gave them.
         options: the default options of the copied client.
+        redact: the application's hook; None: nothing is redacted.
         has_server: whether the copied client has a server.
     """
 
@@ -70,4 +73,5 @@ class SharedParts:
     verdicts: Verdicts | None = field(repr=False)
     timeouts: Timeouts | None = None
     options: RequestOptions = NO_OPTIONS
+    redact: Redact | None = None
     has_server: bool = True

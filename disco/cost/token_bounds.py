@@ -47,7 +47,8 @@ def most_prompt_tokens(request: Request) -> int:
     Text, images and audio are bounded. What a server adds by itself (a web search, a stored prompt) is not.
     """
     read = {name: value for name, value in request.params.items() if name not in _UNREAD}
-    return _FOR_REQUEST + _FOR_MESSAGE * len(request.messages) + _most(list(request.messages)) + _most(read)
+    own = _FOR_REQUEST + _FOR_MESSAGE * len(request.messages) + request.added_tokens
+    return own + _most(list(request.messages)) + _most(read)
 
 
 def most_prefix_tokens(prefix: Prefix) -> int:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from disco.dispatch import Preset
     from disco.endpoints.continuation import Continuation
     from disco.endpoints.contract import Endpoint
+    from disco.endpoints.redaction import Redact
     from disco.judging import HistoryStore
     from disco.profiles import DeviceProfile, ServerProfile
     from disco.telemetry import OnRoute
@@ -68,7 +69,7 @@ class SyncRouting(RoutedClient):
         """As `AsyncDisco.warm_up`."""
         self._portal.run(self.router.warm_up, self.server, model, self.default_options)
 
-    @has_signature_of(OpenAI.copy, "default_options")
+    @has_signature_of(OpenAI.copy, "default_options", "redact")
     def copy(self, **changes: Any) -> Self:
         """As the SDK's `copy`. The copy shares the local model and the statistics."""
         added: dict[str, Any] = {"_portal": self._portal}
@@ -180,7 +181,7 @@ class Disco(SyncRouting, OpenAI):
 
     Args:
         local, isolation, preset, policy, continuation, device_profile, server_profile, price, tiers, backups, budget,
-            histories, timeouts, default_options: as for `AsyncDisco`.
+            histories, timeouts, default_options, redact: as for `AsyncDisco`.
         on_route: as for `AsyncDisco`; called in the thread that made the answer.
         api_key, base_url, organization, project, timeout, max_retries, default_headers, default_query: as for
             `OpenAI`.
@@ -208,6 +209,7 @@ class Disco(SyncRouting, OpenAI):
         histories: str | os.PathLike[str] | HistoryStore | None = None,
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
+        redact: Redact | None = None,
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -236,6 +238,7 @@ class Disco(SyncRouting, OpenAI):
             histories=histories,
             timeouts=timeouts,
             default_options=default_options,
+            redact=redact,
             on_route=on_route,
         )
         sdk = {
