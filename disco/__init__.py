@@ -17,6 +17,7 @@ from disco.errors import (
     LocalModelError,
     ModelFileError,
     NoEndpointError,
+    RedactionError,
 )
 from disco.request import Timeouts
 
@@ -37,6 +38,7 @@ __all__ = [
     "LocalServer",
     "ModelFileError",
     "NoEndpointError",
+    "RedactionError",
     "RevisedText",
     "RouteLog",
     "Tier",

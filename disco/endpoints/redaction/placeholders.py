@@ -49,9 +49,10 @@ class Placeholders:
             RedactionError: what the hook returned is no mapping from parts of the text to kinds.
         """
         pairs = _checked(found, reading)
-        for original, kind in sorted(pairs.items(), key=lambda pair: (reading.index(pair[0]), pair[0])):
+        for original in sorted(pairs, key=lambda part: (reading.index(part), -len(part))):
             if original in self._of:
                 continue
+            kind = pairs[original]
             while True:
                 self._counts[kind] += 1
                 placeholder = f"[{kind}_{self._counts[kind]}]"
@@ -69,20 +70,23 @@ class Placeholders:
         return self._pattern.sub(lambda match: self._spelt[match[0]], text)
 
     def cut(self, text: str) -> int:
-        """Return the length of the text without an original that has begun at its end and is not complete.
+        """Return the length of the text without an original that has begun at its end and may go on.
 
-        White space before such an original is left out, too. Without one, the length is that of the text.
+        That is also so for an original with which a longer one begins. White space before it is left out, too. Where
+        nothing has begun, the length is that of the text.
         """
-        complete = max((match.end() for match in self._pattern.finditer(text)), default=0)
+        complete = [found.span() for found in self._pattern.finditer(text)]
         cut = len(text)
         for spelling in self._spelt:
-            for length in range(min(len(spelling) - 1, len(text) - complete), 0, -1):
+            for length in range(min(len(spelling) - 1, len(text)), 0, -1):
                 start = len(text) - length
+                if start >= cut or not text.endswith(spelling[:length]):
+                    continue
                 inside_word = start > 0 and text[start - 1].isalnum() and spelling[0].isalnum()
-                if text.endswith(spelling[:length]) and not inside_word:
-                    cut = min(cut, start)
-                    break
-        return cut if cut == len(text) else len(text[:cut].rstrip())
+                if not inside_word and not any(a < start < b for a, b in complete):
+                    cut = start
+        before = max((b for _, b in complete if b <= cut), default=0)
+        return cut if cut == len(text) else max(before, len(text[:cut].rstrip()))
 
 
 def in_json(original: str) -> str:

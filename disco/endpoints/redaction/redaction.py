@@ -68,9 +68,11 @@ class Redaction:
         texts: list[str] = []
         with_texts(request, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
         async with self._lock:
-            await self._read_all([*texts, prefix.text])
-            places = self._placeholders
-            sent = prefix.sent
+            await self._read_all(texts)
+            places, sent = self._placeholders, prefix.sent
+            # The hook does not read the beginning of an original, which it would take for another one.
+            sent = sent[: places.cut(sent)]
+            await self._read_all([sent])
             sent = sent[: places.cut(sent)]
             withheld = prefix.text[len(sent) :]
             spent = max(0, prefix.tokens - math.ceil(len(withheld) / _CHARS_PER_TOKEN))
