@@ -72,6 +72,13 @@ def test_record_and_replay_gives_back_what_was_measured(tmp_path):
     assert len((tmp_path / "routes.jsonl").read_text(encoding="utf-8").splitlines()) == 16
 
 
+def test_redaction_shows_what_is_sent(tmp_path):
+    sent, _, answer = run("redaction.py", tmp_path).partition("\nanswer: ")
+    assert sent == "sent: Repeat this sentence: [CUSTOMER_1] ([EMAIL_1]) met [CUSTOMER_2]."
+    assert answer.strip()
+    assert not re.search(r"\[(EMAIL|CUSTOMER)_\d\]", answer)
+
+
 def test_notebook_style_runs_from_cell_to_cell(tmp_path):
     answer, _, rest = run("notebook_style.py", tmp_path).partition("\ndevice, ")
     figures, _, stories = rest.strip().partition("\n\n")

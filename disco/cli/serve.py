@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +19,7 @@ from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
+    from disco.endpoints.redaction import Redact
 
 __all__ = ["KEY_VARIABLE", "add_serve", "run_serve"]
 
@@ -74,6 +77,12 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         metavar=("URL", "MODEL"),
         help="a further server, used if the first one does not answer; may be given several times. Its key is in "
         f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all backups",
+    )
+    parser.add_argument(
+        "--redact",
+        metavar="MODULE:FUNCTION",
+        help="a Python function that names the parts of each text that no server elsewhere may get, in a module of the "
+        "current folder or an installed one; see docs/redaction.md",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
@@ -154,6 +163,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
             tiers=_tiers(arguments.tier),
             backups=_backups(arguments.backup),
             histories=arguments.histories,
+            redact=None if arguments.redact is None else _hook(arguments.redact),
         ) as client:
             await serve(
                 client,
@@ -228,6 +238,27 @@ def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
             )
         backups.append(Backup(base_url=url, api_key=key, model=model))
     return backups
+
+
+def _hook(given: str) -> Redact:
+    """Return the function that `--redact` names.
+
+    Raises:
+        ConfigurationError: there is no such module, or no such function in it.
+    """
+    module, _, name = given.partition(":")
+    if not (module and name):
+        raise ConfigurationError(
+            f"--redact needs a module and a function in it, MODULE:FUNCTION; got {given!r}"
+        )
+    sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
+    try:
+        hook: Redact | None = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ConfigurationError(f"--redact: the module {module!r} cannot be imported: {error}") from error
+    if hook is None:
+        raise ConfigurationError(f"--redact: the module {module!r} has no {name!r}")
+    return hook
 
 
 def _tiers(given: Sequence[Sequence[str]]) -> list[Tier]:

@@ -20,7 +20,7 @@ from disco.events import Delta
 from disco.request import Request
 
 # Few characters, among them those of placeholders, so that originals overlap, contain each other and look like them.
-# Without a backslash: with one, a text may hold what JSON makes of an original, which comes back as the original itself.
+# No backslash: with one, a text may hold what JSON makes of an original, which comes back as the original itself.
 ODD = st.text(alphabet='ab[]_1A"\né ', max_size=40)
 
 
@@ -134,7 +134,14 @@ def test_a_placeholder_that_the_text_has_already_is_not_taken():
     assert Restorer(made.originals).whole(made.redacted(text)) == text
 
 
-@pytest.mark.parametrize("spelt", [json.dumps, lambda v: json.dumps(v, ensure_ascii=False), lambda v: json.dumps(v).replace("\\u00e9", "\\u00E9")])  # fmt: skip
+SPELT = {
+    "ascii": json.dumps,
+    "unicode": lambda value: json.dumps(value, ensure_ascii=False),
+    "capitals": lambda value: json.dumps(value).replace("\\u00e9", "\\u00E9"),
+}
+
+
+@pytest.mark.parametrize("spelt", SPELT.values(), ids=SPELT)
 def test_what_json_spells_in_another_way_is_read_and_replaced(spelt):
     told = spelt({"to": 'René "Bo"', "said": "line\nzora@heron.example"})
     assert 'René "Bo"' in reading_of(told)
@@ -165,7 +172,8 @@ def test_a_hook_that_returns_something_else_is_refused_without_a_quotation(found
 
 
 def test_every_text_of_a_request_is_one_and_the_protocol_is_not():
-    said = {"role": "user", "name": "x1", "content": [{"type": "text", "text": "x2"}, {"type": "image_url", "image_url": {"url": "https://images.example/u", "detail": "low"}}]}  # fmt: skip
+    picture = {"type": "image_url", "image_url": {"url": "https://images.example/u", "detail": "low"}}
+    said = {"role": "user", "name": "x1", "content": [{"type": "text", "text": "x2"}, picture]}
     call = {"id": "call_u", "type": "function", "function": {"name": "u", "arguments": '{"a": "x3"}'}}
     schema = {
         "type": "object",

@@ -194,6 +194,10 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         (f"{TIER} price=dear", {}, "such as price=0.1,0.4"),
         (TIER, {}, "has no api_key"),
         ("--tier http://127.0.0.1:1/v1", {}, "and the model"),
+        ("--policy private --redact no_such_module:find", {}, "'no_such_module' cannot be imported"),
+        ("--policy private --redact json:no_such_name", {}, "'json' has no 'no_such_name'"),
+        ("--policy private --redact json", {}, "MODULE:FUNCTION"),
+        ("--policy private --redact json:__name__", {}, "redact is a str"),
         ("--policy private --histories {preset}/x", {}, "there is no folder"),
         # The file of the last run is read and written: only the preset is wrong.
         ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),

@@ -44,6 +44,7 @@ def constructions(preset: Preset, profile: DeviceProfile, server: ServerProfile)
             histories=Path("histories.json"),
             default_options={"reach": "own", "task": "triage", "classes": ["spam", "ham"], "judge": "whole"},
         ),
+        AsyncDisco(redact=lambda text: {"Ann": "PERSON"} if "Ann" in text else {}).with_options(redact=None),
         AsyncDisco(local="smollm2-135m", price=(0.15, 0.6), on_route=seen, max_retries=0),
     ]
 
