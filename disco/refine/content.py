@@ -19,7 +19,7 @@ from disco.refine.units import UNIT_TOKENS, Unit, split_units
 __all__ = ["LEAST_TOKENS", "Passage", "Turn", "turns_of"]
 
 LEAST_TOKENS: Final = 64
-"""Prose of a turn with fewer tokens than this, by estimate, stays: there is nothing to save, and it may be an example."""
+"""A turn with fewer tokens of prose than this, by estimate, stays whole: it saves nothing, or is an example."""
 
 _ROLES = ("user", "tool", "function")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
@@ -126,15 +126,20 @@ def _turn_passages(
     heads, tails = _asking(asking, whole=whole)
     passages = []
     for one in texts:
-        head, tail = (heads.get(one.part, 0), tails.get(one.part, len(one.text))) if one.message == last_user else (
-            0, len(one.text),
-        )  # fmt: skip
-        units = split_units(one.text[:head]), split_units(one.text[head:tail]), split_units(one.text[tail:])
-        optional = [False] * len(units[0]) + [not u.fixed for u in units[1]] + [False] * len(units[2])
+        head, tail = 0, len(one.text)
+        if one.message == last_user:
+            head, tail = heads[one.part], tails[one.part]
+        stays, between, asks = (
+            split_units(text) for text in (one.text[:head], one.text[head:tail], one.text[tail:])
+        )
+        optional = [False] * len(stays) + [not unit.fixed for unit in between] + [False] * len(asks)
         if any(optional):
-            passages.append(Passage(one.message, one.part, tuple(sum(units, [])), tuple(optional)))
+            passages.append(Passage(one.message, one.part, (*stays, *between, *asks), tuple(optional)))
     question = "\n".join(
-        piece for one in asking for piece in (one.text[: heads[one.part]], one.text[tails[one.part] :]) if piece
+        piece
+        for one in asking
+        for piece in (one.text[: heads[one.part]], one.text[tails[one.part] :])
+        if piece
     )
     found = Turn(tuple(passages), "", "")
     if chosen is None and sum(unit.tokens for unit in found.optional()) < LEAST_TOKENS:
@@ -148,10 +153,8 @@ def _may_refine(message: Mapping[str, Any], index: int, chosen: frozenset[int] |
     return message.get("role") in _ROLES and not str(message.get("name") or "").startswith(_EXAMPLE_NAME)
 
 
-def _asking(
-    texts: Sequence[_Text], *, whole: bool
-) -> tuple[dict[int | None, int], dict[int | None, int]]:
-    """Return where, in each text of a user's message, what stays at its beginning ends and what stays at its end begins.
+def _asking(texts: Sequence[_Text], *, whole: bool) -> tuple[dict[int | None, int], dict[int | None, int]]:
+    """Return, for each text of a user's message, where the part that stays at its beginning ends, and at its end begins.
 
     What stays is the question: the last paragraph, and the first one if it is short (an instruction); or all of it,
     where an earlier message of the turn holds the content.
@@ -182,7 +185,9 @@ def _texts(message: Mapping[str, Any], index: int) -> list[_Text]:
     return [
         _Text(index, number, part["text"])
         for number, part in enumerate(content)
-        if isinstance(part, Mapping) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str)
+        if isinstance(part, Mapping)
+        and part.get("type") in ("text", "input_text")
+        and isinstance(part.get("text"), str)
     ]
 
 
@@ -192,5 +197,9 @@ def _joined(message: Mapping[str, Any]) -> str:
 
 def _calls(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls")
-    functions = [call.get("function") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    functions = (
+        [call.get("function") for call in calls if isinstance(call, Mapping)]
+        if isinstance(calls, list)
+        else []
+    )
     return "\n".join(str(one.get("arguments", "")) for one in functions if isinstance(one, Mapping))

@@ -75,8 +75,9 @@ def apply_mask(
     """Return the conversation that a mask keeps.
 
     Args:
-        messages, named: those that the mask was made for.
+        messages: those that the mask was made for.
         mask: from `Refined.mask`, of this process or of a server.
+        named: as given to `refine`.
         read_share: the share of the prompt that the device has read before the mask came, 0 to 1. Units in this part
             stay, whatever the mask says: what was read serves the answer, and leaving it out would lose the KV cache.
 
@@ -91,9 +92,7 @@ def apply_mask(
     return keep_units(messages, turns, kept)
 
 
-def keep_units(
-    messages: Sequence[Mapping[str, Any]], turns: Sequence[Turn], kept: Sequence[bool]
-) -> Refined:
+def keep_units(messages: Sequence[Mapping[str, Any]], turns: Sequence[Turn], kept: Sequence[bool]) -> Refined:
     """Return the conversation with these units, and what is not optional.
 
     Args:
@@ -162,9 +161,7 @@ def _tokens(message: Mapping[str, Any]) -> float:
     return sum(estimate_tokens(text) for text in texts if isinstance(text, str))
 
 
-def _read_units(
-    messages: Sequence[Mapping[str, Any]], turns: Sequence[Turn], read_share: float
-) -> int:
+def _read_units(messages: Sequence[Mapping[str, Any]], turns: Sequence[Turn], read_share: float) -> int:
     """Return how many optional units, from the first, lie or begin in the part of the prompt that was read."""
     before: list[float] = [0.0]
     for message in messages:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 __all__ = ["structured_spans"]
 
-_FENCE = re.compile(r"^[^\S\n]{0,3}(```+|~~~+)[^\n]*$", re.MULTILINE)
+# A fence of backticks may begin behind other text of its line.
+_FENCE = re.compile(r"^(?:[^\n`]*(?P<ticks>```+)|[^\S\n]{0,3}(?P<tildes>~~~+))[^\n`]*$", re.MULTILINE)
 _JSON_START = re.compile(r"\{\s*[\"}]|^[^\S\n]*\[", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _MARKUP = re.compile(r"\s*</?[A-Za-z!?][^<>\n]*>")
@@ -42,15 +43,16 @@ def structured_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _fences(text: str) -> Iterator[tuple[int, int]]:
-    opened: re.Match[str] | None = None
+    opened, start = "", 0
     for found in _FENCE.finditer(text):
-        if opened is None:
-            opened = found
-        elif found[1].startswith(opened[1]) and not found[0].strip().strip("`~"):
-            yield opened.start(), _behind_line(text, found.end())
-            opened = None
-    if opened is not None:  # never closed: it runs to the end
-        yield opened.start(), len(text)
+        fence = found["ticks"] or found["tildes"]
+        if not opened:
+            opened, start = fence, found.start()
+        elif fence.startswith(opened) and not found[0].strip().strip("`~"):
+            yield start, _behind_line(text, found.end())
+            opened = ""
+    if opened:  # never closed: it runs to the end
+        yield start, len(text)
 
 
 def _json(text: str) -> Iterator[tuple[int, int]]:
@@ -80,8 +82,6 @@ def _behind_line(text: str, at: int) -> int:
 def _lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield spans of lines: tables, lists of numbers, code without fences, markup, labelled examples."""
     lines = text.splitlines(keepends=True)
-    if len(lines) == 1 and not _is_numbers(text):
-        return
     columns = [_columns(line) for line in lines]
     examples = _example_lines(lines)
     position = 0
@@ -110,7 +110,11 @@ def _columns(line: str) -> tuple[str, int] | None:
     for separator in (";", ","):
         cells = line.strip().split(separator)
         # Prose has commas, too, but its parts are longer, and a full stop ends it.
-        if len(cells) > _LEAST_ROWS and max(map(len, cells)) <= 24 and not line.rstrip().endswith((".", "!", "?")):
+        if (
+            len(cells) > _LEAST_ROWS
+            and max(map(len, cells)) <= 24
+            and not line.rstrip().endswith((".", "!", "?"))
+        ):
             return separator, len(cells)
     return None
 

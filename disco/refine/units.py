@@ -52,7 +52,7 @@ def _unit(text: str, *, fixed: bool) -> Unit:
 
 
 def _prose(text: str) -> list[Unit]:
-    units = []
+    units: list[Unit] = []
     start = 0
     for end in sentence_ends(text):
         unit = _unit(text[start:end], fixed=False)
@@ -68,7 +68,9 @@ def _cut(unit: Unit) -> list[Unit]:
     text = unit.text
     for separator in (_CLAUSE, _SPACE):
         # A cut near an end would leave the long part as long as it was.
-        places = [found.end() for found in separator.finditer(text, len(text) // 5, len(text) - len(text) // 5)]
+        places = [
+            found.end() for found in separator.finditer(text, len(text) // 5, len(text) - len(text) // 5)
+        ]
         places = [place for place in places if 0 < place < len(text)]
         if places:
             at = min(places, key=lambda place: abs(2 * place - len(text)))

@@ -69,9 +69,7 @@ def _questions(content: Any) -> Iterator[Question]:
             answers = tuple(_text(answer["text"]) for answer in asked["answers"])
             if answers:
                 starts = tuple(int(answer.get("answer_start", -1)) for answer in asked["answers"])
-                yield Question(
-                    _text(paragraph["context"]), _text(asked["question"]), answers, number, starts
-                )
+                yield Question(_text(paragraph["context"]), _text(asked["question"]), answers, number, starts)
 
 
 def _text(value: Any) -> str:

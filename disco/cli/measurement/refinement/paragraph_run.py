@@ -1,4 +1,4 @@
-"""Measures all arms on the questions of one paragraph. Equal prompts are read once, prompts that begin alike together."""
+"""Measures all arms on one paragraph. Equal prompts are read once; those that begin alike share the KV cache."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ class ParagraphRun:
         for number, prompt in sorted(planned, key=lambda one: one[1].ids):
             question, gold = questions[number], golds[number]
             for begun in sorted({arm.begun for arm, *_ in prompt.arms}):
-                scored = self._scorer.score(
-                    prompt.ids, gold, server[number][:begun], answers=prompt.answers
-                )
+                scored = self._scorer.score(prompt.ids, gold, server[number][:begun], answers=prompt.answers)
                 f1 = token_f1(scored.answer, question.answers) if prompt.answers else np.nan
                 for arm, gold_kept, kept_share in prompt.arms:
                     if arm.begun == begun:
@@ -140,7 +138,11 @@ class ParagraphRun:
                 ids = self.ids(task, kept)
                 gold_kept = all(one for one, gold in zip(kept, task.gold, strict=True) if gold)
                 total = sum(unit.tokens for unit in units)
-                share = sum(unit.tokens for unit, one in zip(units, kept, strict=True) if one) / total if total else 1.0
+                share = (
+                    sum(unit.tokens for unit, one in zip(units, kept, strict=True) if one) / total
+                    if total
+                    else 1.0
+                )
             prompt = prompts.setdefault(tuple(ids), _Prompt(ids, answers=False))
             prompt.answers |= arm.answers
             prompt.arms.append((arm, gold_kept, share))
@@ -160,7 +162,9 @@ class ParagraphRun:
         content = str(task.messages[-1]["content"])
         text = b"".join(model.piece(token) for token in ids)
         start = text.rindex(content.encode())
-        bounds = [(start + len(content[:a].encode()), start + len(content[:b].encode())) for a, b in task.spans]
+        bounds = [
+            (start + len(content[:a].encode()), start + len(content[:b].encode())) for a, b in task.spans
+        ]
         places: list[int] = []
         at = unit = 0
         for token in ids:
@@ -176,7 +180,7 @@ class ParagraphRun:
 def _best_tokens(
     ids: list[int], places: Sequence[int], surprisal: NDArray[np.float64], task: Task, keep: float
 ) -> tuple[list[int], bool, float]:
-    """Return the prompt with the most surprising tokens of the text only (LLMLingua's criterion, on the model itself)."""
+    """Return the prompt with only the most surprising tokens of the text (LLMLingua's criterion, by the model itself)."""
     inside = [number for number, place in enumerate(places) if place >= 0]
     best = sorted(inside, key=lambda number: -surprisal[number - 1])[: round(keep * len(inside))]
     kept = set(best)

@@ -48,7 +48,11 @@ def add_refine(subcommands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--paragraphs", type=int, metavar="N", help="N paragraphs only, drawn at random")
     parser.add_argument(
-        "--tokens", type=int, default=16, metavar="N", help="tokens of an answer at most (default: %(default)s)"
+        "--tokens",
+        type=int,
+        default=16,
+        metavar="N",
+        help="tokens of an answer at most (default: %(default)s)",
     )
     parser.add_argument(
         "--server-tokens",

@@ -51,7 +51,10 @@ async def run_refine(screen: Screen, arguments: argparse.Namespace) -> int:
         if len(so_far.rows) < len(order):
             _measure([paragraphs[number] for number in order], so_far, arms, arguments)
         found = [
-            [dict(zip(arms, (Measured.of_cells(cells) for cells in question), strict=True)) for question in row]
+            [
+                dict(zip(arms, (Measured.of_cells(cells) for cells in question), strict=True))
+                for question in row
+            ]
             for row in so_far.rows[: len(order)]
         ]
         rows = summarise(found, arms)
@@ -108,7 +111,8 @@ def _measure(
                 each_s = (now - began_at) / (number + 1 - already)
                 left_min = each_s * (len(paragraphs) - number - 1) / 60
                 print(
-                    f"refine: {number + 1} of {len(paragraphs)} paragraphs, {each_s:.1f} s each, {left_min:.0f} min left",
+                    f"refine: {number + 1} of {len(paragraphs)} paragraphs, {each_s:.1f} s each, "
+                    f"{left_min:.0f} min left",
                     file=sys.stderr,
                     flush=True,
                 )
