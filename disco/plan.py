@@ -215,6 +215,7 @@ class Assist:
         least_agreement: the mean log probability (natural) of the writer's tokens under the heir's model below which
             the answer stays at the writer's endpoint, if that continues answers; None: it never stays there for that.
         tempo: see `Tempo`.
+        heir_tokens: length of the prompt that the heir reads, where it is refined; None: it reads the whole prompt.
     """
 
     writer: str
@@ -222,6 +223,7 @@ class Assist:
     tokens: int
     least_agreement: float | None = None
     tempo: Tempo = "follow"
+    heir_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

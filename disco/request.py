@@ -41,6 +41,7 @@ class Request:
         classes: the complete answers to choose between (see `check_classes`); empty: free text.
         cap: disco's own limit on the tokens of the answer, for an endpoint that is to write only its beginning; None:
             there is none. The endpoint sends it under a name that its server takes.
+        refined: the messages without the sentences that an heir need not read; None: every endpoint reads them all.
         redaction: what redacts the request on its way to any endpoint that is not on this device
             (`endpoints.redaction.Redaction`); None: nothing is redacted.
         added_tokens: the most tokens that the redaction adds to the prompt, as far as it is known.
@@ -57,6 +58,7 @@ class Request:
     responses: Mapping[str, Any] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
     cap: int | None = None
+    refined: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
     redaction: Any = field(default=None, repr=False, compare=False)
     added_tokens: int = 0
 

@@ -250,6 +250,9 @@ class LiveSession:
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
         if start.cap is not None:
             request = request.capped(start.cap)
+        assist = session.plan.assist
+        if assist is not None and request.refined is not None and start.endpoint == assist.heir:
+            request = replace(request, messages=request.refined)
         earlier = sum(a.candidate.name == start.endpoint for a in session.attempts[:number])
         if earlier:
             request = replace(request, retries=earlier)

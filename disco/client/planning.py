@@ -10,9 +10,11 @@ from disco.client.request_options import RequestOptions
 from disco.cost.budget_reservation import BudgetReservation
 from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
+from disco.dispatch.policies.policy_registry import ASSIST
 from disco.dispatch.within_budget import within_budget
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
+from disco.refine import refine
 from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
@@ -87,6 +89,13 @@ def prepare(
     pace = _pace(features, preset, options)
     if pace is not None and options.migrate is not False:
         features = replace(features, divided_at_tps=pace.tps)
+        if preset.dispatch.policy == ASSIST and preset.assist.refine != "off":
+            refined = refine(request.messages, keep=preset.assist.keep, selector=preset.assist.refine)
+            left = round(features.prompt_tokens * refined.prompt_share)
+            request, features = (
+                replace(request, refined=refined.messages),
+                replace(features, refined_tokens=left),
+            )
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,
@@ -96,6 +105,8 @@ def prepare(
         resting=resting,
         probing=probing,
     )
+    if plan.assist is None or plan.assist.heir_tokens is None:
+        request = replace(request, refined=None) if request.refined is not None else request
     if view.reservation is not None:
         plan = within_budget(
             plan,

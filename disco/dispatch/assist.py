@@ -12,7 +12,7 @@ from math import inf
 from typing import Literal
 
 from disco.dispatch.arranging import Arrangement, BudgetClass
-from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, best_share
+from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, Refining, best_share
 from disco.dispatch.presets import AssistSection
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided, sides
@@ -108,7 +108,8 @@ class AssistPolicy:
         soon_s = server.first_token_quantile_s(_SOON)
         if device.time_to_first_token_s(features.prompt_tokens) <= soon_s:
             return "device_first"
-        settings = self._settings
+        settings, refined = self._settings, features.refined_tokens
+        kept = 1.0 if refined is None else min(1.0, refined / features.prompt_tokens)
         share = best_share(
             AssistCase(
                 prompt_tokens=features.prompt_tokens,
@@ -122,13 +123,15 @@ class AssistPolicy:
                 batch_tokens=2 * FOLLOW_TOKENS,  # one batch that is being read, and one that is not yet full
                 server_rates=server.rates,
                 device_rates=device.rates,
+                refinings=(Refining("lexical", kept),) if kept < 1 else (),
                 most_tokens=None if settings.tokens == "auto" else settings.tokens,
             )
         )
         if share.tokens is None or share.tokens >= (features.max_tokens or inf):
             return "not_cheaper" if share.reason is None else share.reason.value
         least = None if settings.least_agreement == "off" else settings.least_agreement
-        return Assist(server.name, device.name, share.tokens, least, settings.tempo)
+        heir_tokens = refined if share.refining is not None else None
+        return Assist(server.name, device.name, share.tokens, least, settings.tempo, heir_tokens)
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return what `otherwise` returns."""

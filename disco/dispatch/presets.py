@@ -237,12 +237,17 @@ class AssistSection(_Section):
             limit but what the device needs.
         least_agreement: the mean log probability (natural) of the server's tokens under the device's model below which
             the device does not go on, and the server is asked to; at most 0. "off": the device always goes on.
+        refine: "lexical": the device reads only the sentences of a long prompt that have most to do with the question
+            (docs/refine.md). "off": it reads all of it, as the server always does.
+        keep: the share of that prose which the device reads under "lexical", above 0 and at most 1.
         tempo: "follow": the server's text is shown at a pace that follows the device's prefill. "once": the pace is
             computed once, when the first token comes (Eq. 4 of P/D-Device).
     """
 
     tokens: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     least_agreement: Literal["off"] | Annotated[float, Field(le=0.0)] = "off"
+    refine: Literal["off", "lexical"] = "off"
+    keep: float = Field(default=0.4, gt=0.0, le=1.0)
     tempo: Tempo = "follow"
 
 

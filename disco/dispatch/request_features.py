@@ -75,6 +75,8 @@ class Features:
         deadline_s: seconds after the request by which the whole answer must be complete; None: no deadline.
         divided_at_tps: the slowest pace, tokens/s, at which an answer that two endpoints write may be shown; None:
             nothing would hide the hand-over from the reader, or the caller forbids one.
+        refined_tokens: length of the prompt without the sentences that an heir need not read, tokens, estimated; None:
+            the prompt is not refined.
         may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
             logprobs.
     """
@@ -88,6 +90,7 @@ class Features:
     deadline_s: float | None = None
     class_tokens: int | None = None
     divided_at_tps: float | None = None
+    refined_tokens: int | None = None
 
     @property
     def expected_tokens(self) -> int:

@@ -71,6 +71,7 @@ class AssistControl:
         self._waiting: tuple[float, Prefix] | None = (
             None  # the writer is done: since when, and the heir's prefix
         )
+        self._prompt_tokens = assist.heir_tokens or parts.config.prompt_tokens  # that the heir reads
         parts.attempts.cap_of = self._cap_of
 
     def _cap_of(self, candidate: Candidate, role: Role) -> int | None:
@@ -178,7 +179,7 @@ class AssistControl:
         heir, writer = self._follower.state, self.writer
         assert writer is not None
         if heir is None or heir.stopped:
-            return self._candidates[self._assist.heir].time_to_first_token_s(self._config.prompt_tokens)
+            return self._candidates[self._assist.heir].time_to_first_token_s(self._prompt_tokens)
         speed = heir.candidate.prefill_tps
         if heir.holds_prompt:
             prompt_s = 0.0
@@ -187,9 +188,7 @@ class AssistControl:
             speed = progress.prefill_tps or speed
             prompt_s = (progress.tokens_total - progress.tokens_done) / speed - (now - at)
         else:
-            prompt_s = heir.candidate.time_to_first_token_s(self._config.prompt_tokens) - (
-                now - heir.works_from_at
-            )
+            prompt_s = heir.candidate.time_to_first_token_s(self._prompt_tokens) - (now - heir.works_from_at)
         more_s, more = 0.0, 0
         if self._waiting is None:
             more = max(0, (writer.cap or 0) - writer.tokens)
@@ -203,7 +202,7 @@ class AssistControl:
         heir, writer = self._candidates[self._assist.heir], self.writer
         assert writer is not None
         assert writer.first_content_at is not None
-        prefill_s = heir.time_to_first_token_s(self._config.prompt_tokens)
+        prefill_s = heir.time_to_first_token_s(self._prompt_tokens)
         more_s = max(0.0, prefill_s - (writer.first_content_at - writer.started_at))
         return 1 / (1 / heir.decode_tps + more_s / max(1, self._assist.tokens - 1))
 
@@ -265,7 +264,7 @@ class AssistControl:
             self._show_at(None, now)
             return
         target = self._attempts.open(name, Role.TARGET, prefix, now, out)
-        unread = self._config.prompt_tokens if keeps or state is None else 0
+        unread = self._prompt_tokens if keeps or state is None else 0
         self._migration.begin(
             self.writer, target, len(prefix.text), [], cut_at, "assist", unread_tokens=unread
         )
