@@ -40,6 +40,7 @@ __all__ = ["RECONSIDER_S", "MigrationControl"]
 RECONSIDER_S = 0.01  # how often a migration that still waits for its bank is considered again, s
 _ROUNDING = 1e-9  # of times, s
 _MOST_GIVEN_UP = 2  # migrations away from one writer that may fail before it keeps the answer
+_MOST_PAUSED = 4  # the same where the writer was paused meanwhile, so that a try wastes only a prompt
 _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace uses up the bank
 
 
@@ -358,11 +359,11 @@ class MigrationControl:
         if source.paused_at is not None and why != "source_finished":
             moving.resumed_at = now
             self._attempts.resume(source, now, out)
-        self._lateness *= 2
+        self._lateness *= self._config.margin if moving.paused else 2
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
         given_up = sum(1 for h in self.migrations if h.source == source.number)
-        if given_up >= _MOST_GIVEN_UP or target.candidate.name in self._failed:
+        if given_up >= (_MOST_PAUSED if moving.paused else _MOST_GIVEN_UP) or target.candidate.name in self._failed:
             self.move = None
             self._transcript.playback.banking = False
 
