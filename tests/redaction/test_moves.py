@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 from defects.asking import MODEL, client, create, device, preset, text_of, tried
@@ -49,7 +51,7 @@ def broken(after_tokens):
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_server_goes_on_from_wherever_the_device_broke_off(stream):
-    for after_tokens in range(1, TOKENS):
+    for after_tokens in range(1, TOKENS, 1 if stream else 6):
         server = MemoryServer(continuing(SAID))
         async with client(
             server, local=broken(after_tokens), policy=preset("device_only"), redact=hook
@@ -67,7 +69,7 @@ WAYS = {"flags": "flags", "echoes": "flags", "obeys": "instructed", "rephrases o
 
 @pytest.mark.parametrize("kind", WAYS)
 async def test_every_kind_of_server_goes_on_in_its_way(kind):
-    for after_tokens in range(6, TOKENS, 3):
+    for after_tokens in range(6, TOKENS, 5):
         plain = PlainServer(kind, SAID)
         server = MemoryServer(of(plain))
         settings = {"continuation": "auto", "policy": preset("device_only"), "redact": hook}
@@ -86,7 +88,7 @@ def rest_of_answer(prefix):
 
 
 async def test_the_device_goes_on_with_the_originals_wherever_the_server_broke_off():
-    for chars in range(3, len(SAID) - 1, 2):
+    for chars in range(3, len(SAID) - 1, 5):
         pieces = re.findall("(?s).{1,3}", SAID[:chars])
         reply = Reply([*(sse(chunk(piece), done=False) for piece in pieces), RESET])
         local = ScriptedDevice(rest_of_answer)
@@ -163,6 +165,35 @@ async def test_a_reader_who_leaves_within_a_placeholder_has_nothing_of_it():
             "cancelled",
             1,
         )
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_while_the_hook_reads_nothing_has_left_and_a_reader_may(leaves, monkeypatch):
+    async def slow(function, *, abandon_on_cancel):
+        await anyio.sleep(5.0)
+        return function()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", slow)
+    server = MemoryServer(spoken(["Oh."]))
+    async with client(server, redact=hook) as one:
+        with anyio.move_on_after(2.0 if leaves else 60.0):
+            await create(one, ASKED)
+        await anyio.sleep(10.0)
+    assert len(server.requests) == (not leaves)
+
+
+async def test_a_slow_hook_holds_up_no_device(monkeypatch):
+    async def slow(function, *, abandon_on_cancel):
+        await anyio.sleep(5.0)
+        return function()
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", slow)
+    server = MemoryServer(spoken(["Oh."]))
+    async with client(server, local=device(answer="Ah."), policy=preset("race"), redact=hook) as one:
+        began_at = anyio.current_time()
+        assert (await create(one, ASKED)).choices[0].message.content == "Ah."
+        assert anyio.current_time() - began_at < 5.0
+    assert server.requests == []
 
 
 async def test_an_answer_that_ends_within_a_placeholder_is_given_as_it_is():

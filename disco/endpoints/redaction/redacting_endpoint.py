@@ -40,7 +40,7 @@ class RedactingEndpoint(Endpoint):
     """See `Endpoint`. Every text that reaches `endpoint` goes through `open`, which redacts it.
 
     Args:
-        endpoint: gets the redacted requests. The caller closes it.
+        endpoint: gets the redacted requests; closing this endpoint closes that one.
         redaction: of the one request that this endpoint is for.
     """
 
@@ -70,6 +70,12 @@ class RedactingEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> RedactingAttempt:
         return RedactingAttempt(self._endpoint, self._redaction, request, prefix, wants)
+
+    async def warm_up(self) -> None:
+        await self._endpoint.warm_up()
+
+    async def aclose(self) -> None:
+        await self._endpoint.aclose()
 
 
 class RedactingAttempt(Attempt):
