@@ -3,12 +3,16 @@
 import json
 
 import pytest
+from scripted_server import chunk, scripted_server, sse, stream
 
 from disco.cli import main
+from disco.cli.measurement.quality.answer_scores import preference
 from disco.cli.measurement.quality.mixed_answers import WrittenAnswer, cut_answer
 from disco.cli.measurement.quality.model_argument import model_name
-from disco.cli.measurement.quality.quality_prompts import own_prompts, question_prompts
+from disco.cli.measurement.quality.quality_prompts import QualityPrompt, own_prompts, question_prompts
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.events import Delta
 from disco.replay.quality.quality_trace import MEASURES, load_quality_trace
 
@@ -111,7 +115,8 @@ def test_wrong_arguments_are_refused_before_the_work(texts, tmp_path, capsys, mo
 def test_models_are_named_without_their_folders():
     assert model_name("smollm2-135m@q2_k") == "smollm2-135m@Q2_K"
     assert model_name("/a/b/c.gguf") == "c"
-    assert model_name("http://localhost:1/v1#qwen3:4b") == "qwen3:4b"
+    assert model_name("http://localhost:1/v1#qwen3:4b") == "qwen3:4b (server)"
+    assert model_name("http://localhost:1/v1") == "localhost:1 (server)"
 
 
 def test_a_cut_drops_the_last_word_and_keeps_the_ids_of_the_rest():
@@ -138,7 +143,7 @@ def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_pa
         "smollm2-135m",
         "--judge",
         "smollm2-135m",
-        "--verdicts",
+        "--preferences",
     ]
     command += ["--tokens", "6", "--cuts", "2", "--assist", "", "--questions", "1"]
     assert main([*command, "--out", str(out), "--json", str(figures)]) == 0
@@ -148,7 +153,7 @@ def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_pa
     rows = {(row.first, row.second, row.cut): row for row in trace.rows}
     assert set(rows) == {(large, "", 0), (small, "", 0), (small, large, 2), (large, small, 2), ("", "", 0)}
     nothing = rows.pop(("", "", 0))
-    assert set(nothing.measures) == {"reader_nats"}
+    assert set(nothing.measures) == {"told_nats"}
     for row in rows.values():
         assert set(row.measures) == set(MEASURES)
         assert row.kept_tokens <= row.tokens <= 6
@@ -163,3 +168,48 @@ def test_both_models_write_mixed_answers_and_only_numbers_are_kept(texts, tmp_pa
     assert {one["measure"] for one in json.loads(figures.read_text())["measures"]} == set(MEASURES)
     said = capsys.readouterr()
     assert "mill" not in said.out + said.err + figures.read_text() + out.read_text()
+
+
+@pytest.mark.real
+def test_a_server_writes_and_judges_too(native_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    out, prompts = tmp_path / "q.csv", tmp_path / "p.txt"
+    prompts.write_text("Name a river.\n")
+    server = f"{native_server.base_url}#{native_server.model}"
+    command = ["measure", "quality", "--prompts", str(prompts), "--small", "smollm2-135m", "--threads", "1"]
+    command += ["--large", server, "--judge", server, "--tokens", "8", "--cuts", "4", "--assist", ""]
+    assert main([*command, "--out", str(out)]) == 0
+    rows = {(row.first, row.second): row for row in load_quality_trace(out).rows}
+    large = f"{native_server.model} (server)"
+    assert set(rows) == {
+        (large, ""),
+        ("smollm2-135m", ""),
+        ("smollm2-135m", large),
+        (large, "smollm2-135m"),
+    }
+    for row in rows.values():
+        assert set(row.measures) == {"preferred"}  # a server scores no text that it did not write
+        assert 0 <= row.measures["preferred"] <= 1
+        assert 0 < row.tokens <= 8
+
+
+@pytest.mark.real
+@pytest.mark.anyio
+async def test_a_judge_without_log_probabilities_is_asked_in_both_orders():
+    def says(reply):
+        return stream(sse(chunk(reply), chunk(finish="stop")))
+
+    prompt = QualityPrompt([{"role": "user", "content": "Name a river."}], 0)
+    scripts = [says("Answer 1."), says("2"), says("1"), says("1"), says("I cannot say."), says("2")]
+    async with (
+        scripted_server(*scripts) as server,
+        PlainClient(base_url=server.base_url, api_key="k") as client,
+    ):
+        judge = OpenAIEndpoint(client=client)
+        found = [await preference(judge, prompt, "The Rhine.", "Hamburg.") for _ in range(3)]
+        assert await preference(judge, prompt, "The Rhine.", "The Rhine.") == 0.5
+    assert found == [1.0, 0.5, 0.75]
+    first, second, *_ = (body["messages"][0]["content"] for _, _, body in server.requests)
+    assert first.index("Name a river.") < first.index("The Rhine.") < first.index("Hamburg.")
+    assert second.index("Hamburg.") < second.index("The Rhine.")
+    assert len(server.requests) == 6

@@ -14,13 +14,13 @@ from disco.replay.quality.quality_trace import MEASURES, MixedRow, QualityTrace
 
 __all__ = [
     "HIGHER_IS_BETTER",
-    "Agreement",
+    "CommonBeginning",
+    "Eq7",
     "MeasureFigures",
     "MixedFigures",
     "QualityFigures",
-    "Verdict",
+    "eq7_of",
     "group_bootstrap",
-    "judge_mixture",
     "quality_figures",
 ]
 
@@ -28,7 +28,7 @@ HIGHER_IS_BETTER: Final = {
     "f1": True,
     "recall": True,
     "gold_nats": False,
-    "reader_nats": False,
+    "told_nats": False,
     "judge_nats": False,
     "preferred": True,
 }
@@ -36,7 +36,7 @@ _RESAMPLES: Final = 10_000
 _QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 _FEWEST_TO_HALVE: Final = 8  # prompts; fewer are not divided by their length
 
-Verdict = Literal["holds", "within the interval", "below", "above"]
+Eq7 = Literal["holds", "within the interval", "below", "above"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class MixedFigures:
         value: mean of the measure, with its 95 % interval.
         over_lower: how much better than the worse of the two models, in the measure's unit; positive is better.
         over_higher: the same for the better of the two.
-        verdict: whether Eq. 7 holds: see `judge_mixture`.
+        eq7: whether Eq. 7 holds: see `eq7_of`.
     """
 
     first: str
@@ -60,7 +60,7 @@ class MixedFigures:
     value: Interval
     over_lower: Interval
     over_higher: Interval
-    verdict: Verdict
+    eq7: Eq7
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class MeasureFigures:
         prompts: the prompts of which every answer has this measure.
         groups: the groups that these belong to.
         own: mean of each model's own answers, by its name.
-        nothing: the mean where there is no answer at all (of `reader_nats` only).
+        nothing: the mean where there is no answer at all (of `told_nats` only).
         gap: how much better the better model is, with its interval (paired).
         mixed: the mixed answers.
     """
@@ -87,7 +87,7 @@ class MeasureFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class CommonBeginning:
     """How long the answers of a model begin like the reference model's.
 
     Attributes:
@@ -115,12 +115,12 @@ class QualityFigures:
     Attributes:
         measures: those that the trace has.
         lengths: mean length of each model's own answers in tokens, and the share that it ended itself.
-        agreements: how long each model agrees with the large one.
+        beginnings: how long each model agrees with the large one.
     """
 
     measures: tuple[MeasureFigures, ...]
     lengths: Mapping[str, tuple[float, float]]
-    agreements: tuple[Agreement, ...]
+    beginnings: tuple[CommonBeginning, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON has them."""
@@ -138,7 +138,7 @@ def quality_figures(trace: QualityTrace) -> QualityFigures:
         )
         for model in (trace.large, trace.small, *trace.also)
     }
-    return QualityFigures(tuple(measures), lengths, tuple(_agreements(trace, own)))
+    return QualityFigures(tuple(measures), lengths, tuple(_beginnings(trace, own)))
 
 
 def _measure(trace: QualityTrace, name: str) -> MeasureFigures | None:
@@ -155,7 +155,8 @@ def _measure(trace: QualityTrace, name: str) -> MeasureFigures | None:
         key=lambda cell: (cell[0] != trace.small, cell[2]),
     )
     nothing = [("", "", 0)] if ("", "", 0) in by_cell else []
-    cells = [*both, *(cell for cell in mixed if cell in by_cell), *nothing]
+    also = [cell for model in trace.also if (cell := (model, "", 0)) in by_cell]
+    cells = [*both, *also, *(cell for cell in mixed if cell in by_cell), *nothing]
     prompts = sorted(set.intersection(*(set(by_cell[cell]) for cell in cells)))
     if not prompts:
         return None
@@ -177,22 +178,22 @@ def _measure(trace: QualityTrace, name: str) -> MeasureFigures | None:
             over_lower = interval({place: sign, lower: -sign})
             over_higher = interval({place: sign, higher: -sign})
             handed_over = float(np.mean([row.handed_over for row in rows[cell]]))
-            verdict = judge_mixture(over_lower, over_higher)
+            result = eq7_of(over_lower, over_higher)
             found.append(
-                MixedFigures(*cell, handed_over, interval({place: 1.0}), over_lower, over_higher, verdict)
+                MixedFigures(*cell, handed_over, interval({place: 1.0}), over_lower, over_higher, result)
             )
     return MeasureFigures(
         measure=name,
         prompts=len(prompts),
         groups=len(set(groups.tolist())),
-        own={trace.small: interval({0: 1.0}), trace.large: interval({1: 1.0})},
+        own={cell[0]: interval({place: 1.0}) for place, cell in enumerate([*both, *also])},
         nothing=interval({len(cells) - 1: 1.0}) if nothing else None,
         gap=interval({higher: sign, lower: -sign}),
         mixed=tuple(found),
     )
 
 
-def judge_mixture(over_lower: Interval, over_higher: Interval) -> Verdict:
+def eq7_of(over_lower: Interval, over_higher: Interval) -> Eq7:
     """Return whether min(Q_A, Q_B) <= Q_M <= max(Q_A, Q_B) holds (DiSCo, Eq. 7).
 
     "holds": by the means. "within the interval": a mean lies outside, but the 95 % interval of the distance holds 0.
@@ -234,28 +235,28 @@ def group_bootstrap(
     return values.mean(axis=0), (draws @ sums) / (draws @ sizes)[:, None]
 
 
-def _agreements(trace: QualityTrace, own: Sequence[MixedRow]) -> list[Agreement]:
+def _beginnings(trace: QualityTrace, own: Sequence[MixedRow]) -> list[CommonBeginning]:
     reference = {row.prompt: row for row in own if row.first == trace.large}
     middle = float(np.median([row.prompt_tokens for row in reference.values()]))
     found = []
     for model in (trace.small, *trace.also):
         rows = [row for row in own if row.first == model]
-        found.append(_agreement(model, "all", rows, reference))
+        found.append(_beginning(model, "all", rows, reference))
         short = [row for row in rows if row.prompt_tokens <= middle]
         long = [row for row in rows if row.prompt_tokens > middle]
         if len(rows) >= _FEWEST_TO_HALVE and short and long:
-            found += [_agreement(model, "shorter half", short, reference)]
-            found += [_agreement(model, "longer half", long, reference)]
+            found += [_beginning(model, "shorter half", short, reference)]
+            found += [_beginning(model, "longer half", long, reference)]
     return found
 
 
-def _agreement(
+def _beginning(
     model: str, about: str, rows: Sequence[MixedRow], reference: Mapping[int, MixedRow]
-) -> Agreement:
+) -> CommonBeginning:
     chars = [float(row.same_chars or 0) for row in rows]
     tokens = [float(row.same_tokens) for row in rows if row.same_tokens is not None]
     equal = [row.chars == reference[row.prompt].chars == row.same_chars for row in rows]
-    return Agreement(
+    return CommonBeginning(
         model=model,
         about=about,
         prompt_tokens=float(np.median([row.prompt_tokens for row in rows])),

@@ -16,7 +16,7 @@ _NAMES: Final = {
     "f1": "F1 of the answer's words",
     "recall": "Share of the right answer's words that the answer has",
     "gold_nats": "Nats for a token of the right answer, as an answer of both models",
-    "reader_nats": "Nats for a token of the right answer, for a reader who has only the answer",
+    "told_nats": "Nats for a token of the right answer, under the judge that is told only the answer",
     "judge_nats": "Nats for a token of the answer, under the judge",
     "preferred": "How far the judge prefers the answer to the small model's",
 }
@@ -27,8 +27,8 @@ def quality_tables(trace: QualityTrace, figures: QualityFigures) -> list[PaperTa
     """Return the tables: both models alone, a table of mixed answers for each measure, and how long models agree."""
     found = [_own(trace, figures)]
     found += [_mixed(trace, one) for one in figures.measures if one.mixed]
-    if figures.agreements:
-        found.append(_agreement(trace, figures))
+    if figures.beginnings:
+        found.append(_beginning(trace, figures))
     return found
 
 
@@ -44,7 +44,7 @@ def _own(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
         f"{trace.prompts} prompts of {trace.groups} groups (paragraphs); {_how(trace)}; at most {trace.tokens} tokens. "
         "In brackets: 95 % intervals, bootstrap over the groups."
     )
-    judge = f"Judge and reader: {trace.judge}." if trace.judge else "No judge."
+    judge = f"Judge: {trace.judge}." if trace.judge else "No judge."
     return PaperTable(
         title=f"{trace.name}, answers of one model",
         header=("model", "tokens", "ended itself", *(_short(one.measure) for one in figures.measures)),
@@ -69,7 +69,7 @@ def _mixed(trace: QualityTrace, one: MeasureFigures) -> PaperTable:
                 _interval(cell.value),
                 _signed(cell.over_lower),
                 _signed(cell.over_higher),
-                cell.verdict,
+                cell.eq7,
             )
             for cell in between
         ]
@@ -92,10 +92,10 @@ def _mixed(trace: QualityTrace, one: MeasureFigures) -> PaperTable:
 
 def _notes(one: MeasureFigures) -> Iterable[str]:
     counts = {
-        verdict: [cell.verdict for cell in one.mixed].count(verdict)
-        for verdict in ("holds", "within the interval", "below", "above")
+        result: [cell.eq7 for cell in one.mixed].count(result)
+        for result in ("holds", "within the interval", "below", "above")
     }
-    said = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items() if count)
+    said = ", ".join(f"{result}: {count}" for result, count in counts.items() if count)
     yield f"Eq. 7 in {len(one.mixed)} kinds of mixed answers: {said}. {one.prompts} prompts, {one.groups} groups."
     gap = _signed(one.gap)
     if one.gap.low > 0.0:
@@ -106,7 +106,7 @@ def _notes(one: MeasureFigures) -> Iterable[str]:
         yield _LOWER
 
 
-def _agreement(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
+def _beginning(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
     rows = tuple(
         (
             one.model,
@@ -117,7 +117,7 @@ def _agreement(trace: QualityTrace, figures: QualityFigures) -> PaperTable:
             f"{one.chars[2]:.0f}",
             f"{one.equal:.2f}",
         )
-        for one in figures.agreements
+        for one in figures.beginnings
     )
     return PaperTable(
         title=f"{trace.name}, common beginning with the answers of {trace.large}",

@@ -21,7 +21,7 @@ __all__ = [
 
 _FORMAT = "disco quality trace 1"
 
-MEASURES: Final = ("f1", "recall", "gold_nats", "reader_nats", "judge_nats", "preferred")
+MEASURES: Final = ("f1", "recall", "gold_nats", "told_nats", "judge_nats", "preferred")
 """The measures of an answer's quality, in the order of their columns; each may be absent."""
 
 _COUNTS: Final = ("prompt", "group", "prompt_tokens", "cut", "kept_tokens", "tokens", "chars")
@@ -33,7 +33,7 @@ class MixedRow(NamedTuple):
     """One answer to one prompt.
 
     Attributes:
-        first: the model that begins the answer; empty where there is no answer (see `reader_nats`).
+        first: the model that begins the answer; empty where there is no answer (see `told_nats`).
         second: the model that ends it; empty where `first` writes all of it.
         finish: the finish reason, "stop" or "length"; empty where there is no answer.
         prompt: number of the prompt, from 0.
@@ -47,8 +47,8 @@ class MixedRow(NamedTuple):
             model; None for others, and of tokens where an endpoint does not report them.
         measures: the known ones of `MEASURES`. `f1` and `recall`: of the answer's words, in [0, 1]. `gold_nats`: nats
             for a token of the right answer, if `first` writes its tokens up to the cut and `second` the others.
-            `reader_nats`: nats for a token of the right answer, for a reader who has only question and answer.
-            `judge_nats`: nats for a token of the answer, under the judge. `preferred`: how far the judge prefers
+            `told_nats`: nats for a token of the right answer, under the judge, which is told the answer in place of the
+            text. `judge_nats`: nats for a token of the answer, under the judge. `preferred`: how far the judge prefers
             the answer to the small model's, in [0, 1].
     """
 
@@ -116,7 +116,7 @@ class QualityTrace:
         source, licence: of the prompts.
         small, large: the names of the two models that answers are mixed of.
         also: further models, whose own answers are compared with the large one's.
-        judge: the name of the judge and reader; empty where there was none.
+        judge: the name of the judge; empty where there was none.
         tokens: the most tokens of an answer.
         rows: the answers, prompt by prompt.
         notes: further facts, such as how the prompts are made.

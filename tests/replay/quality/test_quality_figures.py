@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from disco.errors import ConfigurationError
 from disco.replay.ladder.ladder_statistics import Interval
-from disco.replay.quality.quality_figures import group_bootstrap, judge_mixture, quality_figures
+from disco.replay.quality.quality_figures import eq7_of, group_bootstrap, quality_figures
 from disco.replay.quality.quality_tables import quality_tables
 from disco.replay.quality.quality_trace import (
     MEASURES,
@@ -54,7 +54,7 @@ def test_groups_are_drawn_whole_and_columns_together():
 def test_the_verdict_says_where_the_mean_lies_and_whether_the_interval_agrees(value, gap, half):
     lower = Interval(value, value - half, value + half)
     higher = Interval(value - gap, value - gap - half, value - gap + half)
-    verdict = judge_mixture(lower, higher)
+    verdict = eq7_of(lower, higher)
     if verdict == "below":
         assert value + half < 0
     elif verdict == "above":
@@ -72,14 +72,14 @@ def test_a_mixture_is_compared_with_both_models_the_right_way_round(measure, mix
     figures = quality_figures(of_qualities(0.4 + spread, 0.6 + spread, mixed + spread, measure))
     (one,) = figures.measures
     (cell,) = one.mixed
-    assert (cell.verdict, cell.handed_over, one.prompts, one.groups) == (verdict, 1.0, 20, 10)
+    assert (cell.eq7, cell.handed_over, one.prompts, one.groups) == (verdict, 1.0, 20, 10)
     assert one.gap.value == pytest.approx(0.2)
     assert cell.value.value == pytest.approx(mixed)
     sign = -1 if measure == "judge_nats" else 1
     worse, better = (0.6, 0.4) if sign < 0 else (0.4, 0.6)
     assert cell.over_lower.value == pytest.approx(sign * (mixed - worse))
     assert cell.over_higher.value == pytest.approx(sign * (mixed - better))
-    (every, shorter, longer) = figures.agreements
+    (every, shorter, longer) = figures.beginnings
     assert every.tokens == (4.0,) * 5
     assert (shorter.prompts, longer.prompts, every.equal) == (10, 10, 0.0)
 

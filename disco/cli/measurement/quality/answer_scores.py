@@ -1,18 +1,18 @@
-"""How good an answer is: against the right one, under a judge model, and for a reader who has nothing else."""
+"""How good an answer is: against the right one, under a judge, and as what a judge is told."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from disco.cli.measurement.quality.quality_prompts import QualityPrompt, reader_messages
+from disco.cli.measurement.quality.quality_prompts import QualityPrompt, told_messages
 from disco.cli.measurement.squad_questions import token_f1, token_recall
 from disco.endpoints.contract import Endpoint
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.errors import EndpointFailure
 from disco.request import Request
 
-__all__ = ["gold_nats", "judge_nats", "preference", "reader_nats", "words_right"]
+__all__ = ["gold_nats", "judge_nats", "preference", "told_nats", "words_right"]
 
 
 def words_right(answer: str, prompt: QualityPrompt) -> dict[str, float]:
@@ -37,18 +37,18 @@ async def judge_nats(
     return {text: _mean_nats(logp) for text, logp in zip(texts, scored, strict=True)}
 
 
-async def reader_nats(
-    reader: LlamaCppEndpoint, prompt: QualityPrompt, answers: Sequence[str]
+async def told_nats(
+    judge: LlamaCppEndpoint, prompt: QualityPrompt, answers: Sequence[str]
 ) -> dict[str, float | None]:
-    """Return the reader's mean nats for a token of the right answer, by the answer that the reader is given.
+    """Return the judge's mean nats for a token of the right answer, by the answer that the judge is told.
 
-    The reader gets the question and the answer, but not the text that the question is about. So the figure says how
+    The judge gets the question and the answer, but not the text that the question is about. So the figure says how
     much of the right answer is in the given one, whatever its length.
     """
     found = {}
     for answer in sorted(set(answers)):
-        asked = Request(reader_messages(prompt.question, answer), "")
-        (logp,) = await reader.log_probabilities(asked, prompt.gold[:1])
+        asked = Request(told_messages(prompt.question, answer), "")
+        (logp,) = await judge.log_probabilities(asked, prompt.gold[:1])
         found[answer] = _mean_nats(logp)
     return found
 

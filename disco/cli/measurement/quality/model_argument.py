@@ -17,10 +17,10 @@ __all__ = ["model_name", "open_model"]
 
 
 def model_name(text: str) -> str:
-    """Return the name that a model has in the trace: the server's model, or the file with its quantisation."""
+    """Return the name that a model has in the trace: the server's model, or the file's with its quantisation."""
     if is_address(text):
         address, _, model = text.partition("#")
-        return model or address
+        return f"{model or urlsplit(address).netloc} (server)"
     model, kind = _parts(text)
     return f"{short_name(model)}@{kind.upper()}" if kind else short_name(model)
 

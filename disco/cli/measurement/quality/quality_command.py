@@ -135,14 +135,14 @@ async def _measure(
 def _cast(arguments: argparse.Namespace, model: Any) -> Cast:
     small, large = model(arguments.small), model(arguments.large)
     also = tuple(model(one) for one in arguments.also)
-    judge, reader = None, None
+    judge, told = None, None
     if arguments.judge is not None:
         judge = model(arguments.judge)
         if isinstance(judge, LlamaCppEndpoint) and arguments.texts is not None:
-            reader = model(arguments.judge)
-    # A server gives no log probability of a text that it did not write, so it is asked for verdicts.
-    verdicts = arguments.verdicts or (judge is not None and not isinstance(judge, LlamaCppEndpoint))
-    return Cast(small, large, also, judge, reader, verdicts)
+            told = model(arguments.judge)
+    # A server gives no log probability of a text that it did not write, so it is asked what it prefers.
+    preferences = arguments.preferences or (judge is not None and not isinstance(judge, LlamaCppEndpoint))
+    return Cast(small, large, also, judge, told, preferences)
 
 
 def settings_of(arguments: argparse.Namespace, prompts: Sequence[QualityPrompt]) -> dict[str, object]:
@@ -154,7 +154,7 @@ def settings_of(arguments: argparse.Namespace, prompts: Sequence[QualityPrompt])
         "prompt": hashlib.sha256(json.dumps(prompts[0].messages).encode()).hexdigest(),
         "models": [arguments.small, arguments.large, *arguments.also],
         "judge": arguments.judge,
-        "verdicts": arguments.verdicts,
+        "preferences": arguments.preferences,
         "tokens": arguments.tokens,
         "cuts": [arguments.cuts, arguments.assist],
         "paragraphs": arguments.paragraphs,

@@ -9,7 +9,7 @@ from disco.cli.measurement.quality.answer_scores import (
     gold_nats,
     judge_nats,
     preference,
-    reader_nats,
+    told_nats,
     words_right,
 )
 from disco.cli.measurement.quality.mixed_answers import (
@@ -44,16 +44,17 @@ class Cast:
         small, large: the two models that answers are mixed of.
         also: further models, which only write their own answers.
         judge: the model that judges answers; None: there is none.
-        reader: the same model once more, with a cache of its own; None where the judge is a server, or there is none.
-        verdicts: whether the judge is asked which of two answers is better.
+        told: the same model once more, with a cache of its own; it is told answers. None where the judge is a server,
+            or there is none.
+        preferences: whether the judge is asked which of two answers is better.
     """
 
     small: Endpoint
     large: Endpoint
     also: tuple[Endpoint, ...] = ()
     judge: Endpoint | None = None
-    reader: LlamaCppEndpoint | None = None
-    verdicts: bool = False
+    told: LlamaCppEndpoint | None = None
+    preferences: bool = False
 
     @property
     def writers(self) -> tuple[Endpoint, ...]:
@@ -110,11 +111,11 @@ async def _judge(
     if isinstance(cast.judge, LlamaCppEndpoint):
         nats = await judge_nats(cast.judge, prompt.request(tokens), texts)
         _note(scores, "judge_nats", {cell: nats[text] for cell, text in judged.items()})
-    if cast.reader is not None and prompt.gold:
-        nats = await reader_nats(cast.reader, prompt, [*texts, ""])
+    if cast.told is not None and prompt.gold:
+        nats = await told_nats(cast.told, prompt, [*texts, ""])
         scores[Cell("")] = {}
-        _note(scores, "reader_nats", {cell: nats[text] for cell, text in {**judged, Cell(""): ""}.items()})
-    if cast.verdicts and cast.judge is not None:
+        _note(scores, "told_nats", {cell: nats[text] for cell, text in {**judged, Cell(""): ""}.items()})
+    if cast.preferences and cast.judge is not None:
         other = judged[Cell(cast.small.name)]
         liked = {text: await preference(cast.judge, prompt, text, other) for text in sorted(set(texts))}
         _note(scores, "preferred", {cell: liked[text] for cell, text in judged.items()})
@@ -156,7 +157,7 @@ def _rows(
     reference = own[cast.large.name]
     for cell, measures in scores.items():
         answer = answers.get(cell)
-        if answer is None:  # what a reader knows without any answer
+        if answer is None:  # what the judge knows without any answer
             yield MixedRow("", "", "", number, prompt.group, 0, 0, 0, 0, 0, None, None, measures)
             continue
         same_tokens = same_chars = None

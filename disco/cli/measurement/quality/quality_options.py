@@ -58,10 +58,10 @@ def add_quality(subcommands: Any) -> argparse.ArgumentParser:
     models.add_argument(
         "--judge",
         metavar="MODEL",
-        help="the model that judges the answers: a local one by its log probabilities, a server by verdicts",
+        help="the model that judges the answers: a local one by its log probabilities, a server by its preferences",
     )
     models.add_argument(
-        "--verdicts", action="store_true", help="ask a local judge, too, which of two answers is better"
+        "--preferences", action="store_true", help="ask a local judge, too, which of two answers is better"
     )
     models.add_argument("--threads", type=int, default=None, help="of llama.cpp (all cores but one)")
     parser.add_argument("--questions", type=int, metavar="N", help="the first N prompts only")

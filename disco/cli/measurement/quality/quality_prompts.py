@@ -18,13 +18,13 @@ __all__ = [
     "QualityPrompt",
     "own_prompts",
     "question_prompts",
-    "reader_messages",
+    "told_messages",
 ]
 
 AnswerForm = Literal["short", "long"]
 """The answers that questions ask for: a few words on one line, or whole sentences."""
 
-# The examples' answers as whole sentences: what a reader is given in place of the text.
+# The examples' answers as whole sentences: what a judge is told in place of the text.
 _SENTENCES = (
     "The bakery was opened by Ada Finch, who came from Orrin.",
     "The bakery on Mill Road was opened in the year 1921.",
@@ -101,8 +101,8 @@ def _prompt(one: Question, form: AnswerForm, text: str) -> QualityPrompt:
     )
 
 
-def reader_messages(question: str, answer: str) -> list[dict[str, str]]:
-    """Return a conversation in which a reader who has only an answer, not the text, is asked the question."""
+def told_messages(question: str, answer: str) -> list[dict[str, str]]:
+    """Return a conversation that tells an answer in place of the text, and asks the question."""
     messages = [{"role": "system", "content": INSTRUCTION}]
     for (example, short), sentence in zip(EXAMPLES, _SENTENCES, strict=True):
         messages.append({"role": "user", "content": _told(example, sentence)})
