@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from disco.events import Delta
-from disco.plan import Candidate, Migration, Plan
+from disco.plan import FOLLOW_TOKENS, Candidate, Migration, Plan
 from disco.playback import last_word_start
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, is_content
 from disco.session.attempt.attempt_table import AttemptTable
@@ -144,6 +144,8 @@ class MigrationControl:
                 lengths=self._lengths,
                 margin=self._lateness if is_weighed else self._lateness * self._config.margin,
                 order=order,
+                # One batch that is being read, and one that is not yet full.
+                most_unread=2 * FOLLOW_TOKENS if target_has_prompt and target.follows else inf,
             )
             rule = self._rules[target_has_prompt] = Rule(snapshot)
         return rule

@@ -106,6 +106,8 @@ class Snapshot:
         margin: safety factor on t_m, at least 1; double it after a migration that was given up.
         order: what becomes of the source at the cut. Under "make_before_break", the tokens that it writes after the cut
             are discarded and billed.
+        most_unread: the most tokens of the answer that the target has still to read at the cut: a parked target that
+            reads along has read the rest.
     """
 
     source: Candidate
@@ -119,6 +121,7 @@ class Snapshot:
     lengths: AnswerLengths
     margin: float = 1.25
     order: HandoverOrder = "make_before_break"
+    most_unread: float = math.inf
 
     def __post_init__(self) -> None:
         if not self.margin >= 1:
@@ -237,7 +240,8 @@ class Rule:
                 return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
         # The formula of `Candidate.time_to_first_token_s`, without the cost of a call.
-        t_m_s = self._t_0 + (self._prompt_tokens + n) / target.prefill_tps
+        unread = n if n < snapshot.most_unread else snapshot.most_unread
+        t_m_s = self._t_0 + (self._prompt_tokens + unread) / target.prefill_tps
         wasted_tokens = source.decode_tps * t_m_s if snapshot.order == "make_before_break" else 0.0
         price = self._price(n, expected, wasted_tokens)
         now = expected * saving - price

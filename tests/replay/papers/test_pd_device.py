@@ -193,9 +193,8 @@ def test_the_command_writes_its_figures(tmp_path, capsys, monkeypatch):
     figures = json.loads(out.read_text())
     assert len(figures["situations"]) == 36
     assert figures["assumed"][0]["what"] == "cloud: prefill k_c"
-    assert figures | {"took_s": 0} == json.loads(
-        json.dumps(run_pd(requests=100, arrivals=400, sessions=10).to_dict())
-    ) | {"took_s": 0}
+    again = json.loads(json.dumps(run_pd(requests=100, arrivals=400, sessions=10).to_dict()))
+    assert figures | {"took_s": 0} == again | {"took_s": 0}
 
 
 def test_too_few_requests_are_refused(capsys):
@@ -213,6 +212,6 @@ def test_sessions_without_an_assist_pay_the_server_for_more(small):
         assert (alone.server_tokens, alone.money, device.server_tokens) == (1, pytest.approx(1), 0)
         # The session's first tokens are those of the closed forms.
         assert (alone.mean_s, device.mean_s) == pytest.approx((one.mean_s[SERVER], one.mean_s[DEVICE]))
-        assert race.mean_s == pytest.approx(np.minimum(alone.mean_s, race.mean_s))
+        assert race.mean_s <= min(alone.mean_s, device.mean_s) + 1e-9
         assert one.server_tokens <= moved.server_tokens <= race.server_tokens <= 1
         assert moved.late_tokens == 0

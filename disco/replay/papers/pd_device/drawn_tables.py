@@ -130,8 +130,8 @@ def session_table(result: PdResult) -> PaperTable:
                 "device: both start, and the answer moves to the device once that pays and is in time."
             ),
             (
-                "Late tokens: of one answer, after their time at that pace. Gaps: a word is shown at once, so that a word "
-                "of two tokens takes two tokens' time. The assist has no refiner here, and its figures are closed forms."
+                "Late tokens: of one answer, after their time at that pace. Gaps: a word is shown at once, so that a "
+                "word of two tokens takes two tokens' time. The assist has no refiner; its figures are closed forms."
             ),
         ),
     )

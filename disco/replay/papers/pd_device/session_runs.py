@@ -102,11 +102,10 @@ def run_sessions(
     line = LinearFit(k_s_per_token=device.read_s, c_s=device.overhead_s, r2=1.0, n=0)
     prompts, answers = requests.prompt_tokens, requests.answer_tokens
     ttft_s = server.draw(requests, seed)
+    mean = LinearFit(k_s_per_token=0.0, c_s=float(ttft_s.mean()), r2=1.0, n=0)
     stations = (
-        # The server's time to first token is known per request; the line is only for what comes after a first attempt.
-        Station(
-            _SERVER, "any", server.rates, LinearFit(0.0, float(ttft_s.mean()), 1.0, 0), 1 / server.tpot_s
-        ),
+        # Each request's time to first token is drawn before; the line is only what plans assume.
+        Station(_SERVER, "any", server.rates, mean, 1 / server.tpot_s, parks=False),
         Station(_DEVICE, "device", Rates(), line, 1 / device.tpot_s),
     )
     n = len(requests)
