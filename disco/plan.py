@@ -212,8 +212,6 @@ class Assist:
         writer: the endpoint that writes the beginning.
         heir: the endpoint that goes on. It starts with the writer, and writes from the beginning if it is ready first.
         tokens: the most tokens that the writer may write, at least 1; it is sent this limit.
-        least_agreement: the mean log probability (natural) of the writer's tokens under the heir's model below which
-            the answer stays at the writer's endpoint, if that continues answers; None: it never stays there for that.
         tempo: see `Tempo`.
         heir_tokens: length of the prompt that the heir reads, where it is refined; None: it reads the whole prompt.
     """
@@ -221,7 +219,6 @@ class Assist:
     writer: str
     heir: str
     tokens: int
-    least_agreement: float | None = None
     tempo: Tempo = "follow"
     heir_tokens: int | None = None
 

@@ -13,6 +13,7 @@ from disco.dispatch.presets import CascadeSection, Preset
 from disco.errors import ConfigurationError
 from disco.judging import (
     DEFAULT_SEQUENCE_CONFIDENCE,
+    AgreementJudge,
     ClassJudge,
     HistoryKey,
     HistoryStore,
@@ -28,6 +29,9 @@ from disco.request import Request
 from disco.session.machine import Session
 
 __all__ = ["DEFAULT_TASK", "Judging"]
+
+AGREEMENTS: Final = 1_000
+"""How many scores of agreement are kept; more hardly change a threshold."""
 
 DEFAULT_TASK: Final = "default"
 """The task of requests that name none."""
@@ -157,6 +161,24 @@ class Judging:
             leaves_early=leaves_early,
         )
         return plan, judge
+
+    def agreement(
+        self, plan: Plan, preset: Preset, options: RequestOptions, model_of: Callable[[str], str]
+    ) -> AgreementJudge | None:
+        """Return what judges whether an heir goes on with a divided answer; None where it always does.
+
+        Raises:
+            ConfigurationError: one task too many.
+        """
+        beta, assist = preset.assist.beta, plan.assist
+        if assist is None or beta == "off":
+            return None
+        key = HistoryKey(options.task or DEFAULT_TASK, f"{assist.heir}/{model_of(assist.heir)}", "agreement")
+        try:
+            history = self.book.history(key, AGREEMENTS)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        return AgreementJudge(Standard(key, beta), history)
 
     def _beta(self, preset: Preset) -> float:
         control = self._control(preset)

@@ -138,7 +138,15 @@ def prepare(
         max_retries=max_retries,
     )
     session = Session(
-        plan, by_name, config, Playback(pace), view.lengths, view.watch, view.reservation, judge
+        plan,
+        by_name,
+        config,
+        Playback(pace),
+        view.lengths,
+        view.watch,
+        view.reservation,
+        judge,
+        view.judging.agreement(plan, preset, options, view.model_of),
     )
     return PlannedAnswer(request, plan, session)
 

@@ -129,9 +129,8 @@ class AssistPolicy:
         )
         if share.tokens is None or share.tokens >= (features.max_tokens or inf):
             return "not_cheaper" if share.reason is None else share.reason.value
-        least = None if settings.least_agreement == "off" else settings.least_agreement
         heir_tokens = refined if share.refining is not None else None
-        return Assist(server.name, device.name, share.tokens, least, settings.tempo, heir_tokens)
+        return Assist(server.name, device.name, share.tokens, settings.tempo, heir_tokens)
 
     def limited(self, able: Sequence[Candidate]) -> frozenset[str]:
         """Return what `otherwise` returns."""

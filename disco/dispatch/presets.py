@@ -235,8 +235,8 @@ class AssistSection(_Section):
     Attributes:
         tokens: the most tokens that the server may write; an answer that needs more of them is not divided. "auto": no
             limit but what the device needs.
-        least_agreement: the mean log probability (natural) of the server's tokens under the device's model below which
-            the device does not go on, and the server is asked to; at most 0. "off": the device always goes on.
+        beta: the share of divided answers, between 0 and 1, that stay at the server, which is then asked to go on: those
+            with whose beginning the device's model agrees least. "off": the device always goes on.
         refine: "lexical": the device reads only the sentences of a long prompt that have most to do with the question
             (docs/refine.md). "off": it reads all of it, as the server always does.
         keep: the share of that prose which the device reads under "lexical", above 0 and at most 1.
@@ -245,10 +245,15 @@ class AssistSection(_Section):
     """
 
     tokens: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    least_agreement: Literal["off"] | Annotated[float, Field(le=0.0)] = "off"
+    beta: Literal["off"] | float = "off"
     refine: Literal["off", "lexical"] = "off"
     keep: float = Field(default=0.4, gt=0.0, le=1.0)
     tempo: Tempo = "follow"
+
+    @field_validator("beta")
+    @classmethod
+    def _is_a_share(cls, value: float | Literal["off"]) -> float | Literal["off"]:
+        return value if value == "off" else check_beta(value)
 
 
 class Preset(_Section):

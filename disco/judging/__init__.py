@@ -1,6 +1,6 @@
 """Judging answers by their confidence: scores, their histories, and the rule that keeps an answer or hands it up."""
 
-from disco.judging.answer_judges import ClassJudge, SequenceJudge, Standard
+from disco.judging.answer_judges import AgreementJudge, ClassJudge, SequenceJudge, Standard
 from disco.judging.confidence import (
     DEFAULT_SEQUENCE_CONFIDENCE,
     SEQUENCE_CONFIDENCES,
@@ -27,6 +27,7 @@ __all__ = [
     "MOST_TASKS",
     "RULES",
     "SEQUENCE_CONFIDENCES",
+    "AgreementJudge",
     "ClassJudge",
     "ExitHistory",
     "ExitWatch",

@@ -17,7 +17,7 @@ from disco.judging.label_prior import LabelPrior
 from disco.judging.score_history import ScoreHistory
 from disco.judging.threshold_rules import Rule, Verdict, judge
 
-__all__ = ["ClassJudge", "SequenceJudge", "Standard", "named_class"]
+__all__ = ["AgreementJudge", "ClassJudge", "SequenceJudge", "Standard", "named_class"]
 
 _AROUND = string.whitespace + "\u00a0\"'`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"  # blanks and quotes
 
@@ -39,6 +39,25 @@ class Standard:
     def verdict(self, score: float, history: ScoreHistory) -> Verdict:
         """Judge a score and add it to its history."""
         return judge(score, history, self.beta, rule=self.rule, seed=self.key.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementJudge:
+    """Judges the beginning of an answer by how far the model agrees that is to go on with it.
+
+    The score is the mean log probability, under that model, of the tokens that another model has written.
+
+    Attributes:
+        standard: by what it is judged; the key's kind is "agreement".
+        history: of earlier scores.
+    """
+
+    standard: Standard
+    history: ScoreHistory
+
+    def verdict(self, agreement: float) -> Verdict:
+        """Judge a score and add it to its history; the verdict rises where the model agrees too little to go on."""
+        return self.standard.verdict(agreement, self.history)
 
 
 class SequenceJudge:

@@ -29,7 +29,8 @@ class HistoryKey(NamedTuple):
     Attributes:
         task: name of the task, as the application gave it.
         model: name of the endpoint and of its model.
-        kind: how the scores were made: "class" or a `SequenceConfidence`; "lowest_mean" for the lowest "mean" at any
+        kind: how the scores were made: "class", "agreement" (of a model with another one's text) or a
+            `SequenceConfidence`; "lowest_mean" for the lowest "mean" at any
             checkpoint, which the rule "exact" compares (`early_exit`).
     """
 

@@ -17,6 +17,7 @@ from math import inf
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
 from disco.events import Delta, Ended, Parked, Progress, SeamReport, Traffic, Usage
+from disco.judging import AgreementJudge
 from disco.plan import Candidate, Plan
 from disco.playback import Playback
 from disco.session.attempt.attempt_state import AttemptOutcome
@@ -66,6 +67,7 @@ class Session:
         watch: EndpointWatch | None = None,
         reservation: BudgetReservation | None = None,
         judge: AnswerJudge | None = None,
+        agreement: AgreementJudge | None = None,
     ) -> None:
         """See the classes of the arguments; `candidates` holds at least every endpoint the plan names."""
         self.plan, self.candidates, self.config, self.reservation = plan, candidates, config, reservation
@@ -95,7 +97,7 @@ class Session:
             self._writing.rise = self._failover.rise = self.ending.rise = self.rise
         self.assist = None
         if plan.assist is not None:
-            self.assist = AssistControl(parts, self._failover, self.ending)
+            self.assist = AssistControl(parts, self._failover, self.ending, agreement)
             self._writing.assist = self._failover.assist = self.assist
         self.attempts, self.migrations = attempts.states, self.migration.migrations
         self._streams = config.streams

@@ -38,7 +38,6 @@ def divided(
     device: dict[str, Any] | None = None,
     fallbacks: tuple[str, ...] = (),
     believed: dict[str, Any] | None = None,
-    least_agreement: float | None = None,
     max_tokens: int | None = ANSWER,
     **how: Any,
 ) -> Run:
@@ -50,7 +49,7 @@ def divided(
             **{"ttft_s": TTFT_S, "decode_tps": SERVER_TPS, "answer": PLAIN, **(server or {})}
         ),
     }
-    assist = Assist("server", "device", tokens, least_agreement)
+    assist = Assist("server", "device", tokens)
     plan = Plan((Start("server"), Start("device")), fallbacks, assist=assist)
     facts = {"device": {"follows": True}, "server": {"limits": True}}
     for name, more in (believed or {}).items():

@@ -211,9 +211,8 @@ def _wasted_tokens(migration: RunningMigration) -> int:
 
 
 def _judgements(session: Session) -> tuple[JudgementRecord, ...]:
-    if session.rise is None:
-        return ()
-    return tuple(_judgement(session, j) for j in session.rise.judgements)
+    judges = session.rise, session.assist
+    return tuple(_judgement(session, j) for one in judges if one is not None for j in one.judgements)
 
 
 def _judgement(session: Session, judgement: Judgement) -> JudgementRecord:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended, Progress
+from disco.judging import AgreementJudge
 from disco.plan import Candidate
 from disco.playback import last_word_start
 from disco.request import Prefix
@@ -21,7 +22,7 @@ from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
 from disco.session.effects import CancelAttempt, Effect
 from disco.session.ending import Ending
 from disco.session.parts import SessionParts
-from disco.session.session_config import Role
+from disco.session.session_config import Judgement, Role
 from disco.session.switching.failover import FailoverControl
 from disco.session.switching.failover_rule import silence
 
@@ -51,11 +52,14 @@ class AssistControl:
         outcome: how it went.
         writer: the attempt that writes the beginning; None until it has written.
         over_cap: whether the writer wrote more than it was allowed to.
+        judgements: the verdict on the heir's agreement, if there is one.
         read_at: when the heir, parked, had read the prompt; None before.
         tempos: (time, tokens/s) of each change of the rate at which text is shown; None: as it comes.
     """
 
-    def __init__(self, parts: SessionParts, failover: FailoverControl, ending: Ending) -> None:
+    def __init__(
+        self, parts: SessionParts, failover: FailoverControl, ending: Ending, judge: AgreementJudge | None
+    ) -> None:
         assist = parts.plan.assist
         assert assist is not None
         self.outcome: AssistOutcome = "running"
@@ -66,7 +70,8 @@ class AssistControl:
         self._assist, self._config, self._candidates = assist, parts.config, parts.candidates
         self._attempts, self._transcript, self._race = parts.attempts, parts.transcript, parts.race
         self._migration, self._follower = parts.migration, parts.follower
-        self._failover, self._ending = failover, ending
+        self._failover, self._ending, self._judge = failover, ending, judge
+        self.judgements: list[Judgement] = []
         self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
         self._waiting: tuple[float, Prefix] | None = (
             None  # the writer is done: since when, and the heir's prefix
@@ -251,7 +256,7 @@ class AssistControl:
             if not state.stopped:
                 out.append(CancelAttempt(state.number))
         self._waiting = None
-        keeps = self._disagrees and self._candidates[self._assist.writer].continues
+        keeps = self._candidates[self._assist.writer].continues and self._disagrees(now)
         name = self._assist.writer if keeps else self._assist.heir
         self.outcome = "kept" if keeps else "handed_over"
         if name in self._failover.failures.failed:
@@ -269,12 +274,18 @@ class AssistControl:
             self.writer, target, len(prefix.text), [], cut_at, "assist", unread_tokens=unread
         )
 
-    @property
-    def _disagrees(self) -> bool:
-        """Whether the heir's model finds the writer's text too improbable to go on with it."""
+    def _disagrees(self, now: float) -> bool:
+        """Whether the heir's model agrees too little with the writer's text to go on with it."""
         total, tokens = self._follower.agreement
-        least = self._assist.least_agreement
-        return least is not None and tokens > 0 and total / tokens < least
+        if self._judge is None or not tokens:
+            return False
+        assert self.writer is not None
+        verdict, key = self._judge.verdict(total / tokens), self._judge.standard.key
+        outcome: Literal["handed_up", "kept"] = "handed_up" if verdict.rises else "kept"
+        self.judgements.append(
+            Judgement(self.writer.number, now, tokens, key.task, key.model, key.kind, verdict, outcome)
+        )
+        return verdict.rises
 
     def switched(self, now: float) -> None:
         """Store that the heir writes: from now on, text is shown as it comes."""

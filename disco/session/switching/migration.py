@@ -365,7 +365,10 @@ class MigrationControl:
         self._rules.clear()
         self._reconsider_at = now + RECONSIDER_S
         given_up = sum(1 for h in self.migrations if h.source == source.number)
-        if given_up >= (_MOST_PAUSED if moving.paused else _MOST_GIVEN_UP) or target.candidate.name in self._failed:
+        if (
+            given_up >= (_MOST_PAUSED if moving.paused else _MOST_GIVEN_UP)
+            or target.candidate.name in self._failed
+        ):
             self.move = None
             self._transcript.playback.banking = False
 

@@ -240,7 +240,7 @@ class Rule:
                 return _NEVER, Reason.CONTEXT, 0.0, 0.0, 0.0
 
         # The formula of `Candidate.time_to_first_token_s`, without the cost of a call.
-        unread = n if n < snapshot.most_unread else snapshot.most_unread
+        unread = min(snapshot.most_unread, n)
         t_m_s = self._t_0 + (self._prompt_tokens + unread) / target.prefill_tps
         wasted_tokens = source.decode_tps * t_m_s if snapshot.order == "make_before_break" else 0.0
         price = self._price(n, expected, wasted_tokens)
