@@ -65,3 +65,6 @@ async def test_a_device_writes_nothing_while_it_is_paused_and_goes_on_if_the_ser
     else:
         assert wrote.kept_tokens == len(WORDS)
         assert all(move.paused_s > 0.3 for move in answer.route.migrations)
+        # The time of a pause is no part of the device's speed.
+        (known,) = [k for k in one.router.catalog.statistics.endpoints.values() if k.line is not None]
+        assert known.decode_tps == pytest.approx(20.0, rel=0.1)

@@ -126,6 +126,7 @@ def test_a_late_target_is_given_up_and_the_next_try_may_succeed():
     assert 1 <= second.wasted_tokens <= 2
     assert tried.pace.late_tokens == 0
     device = tried.attempts[0]
+    assert device.paused_s == pytest.approx(first.paused_s + second.paused_s)
     assert device.tokens == device.kept_tokens + second.wasted_tokens
 
 

@@ -132,7 +132,7 @@ class EndpointStatistics:
         elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
             self.line.observe(read, first_s)
-        writing_s = state.last_at - state.first_content_at
+        writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
             self.decode_tps += NEW_WEIGHT * ((state.tokens - 1) / writing_s - self.decode_tps)
 

@@ -49,6 +49,7 @@ class AttemptState:
     last_at: float = 0.0  # when its last content came
     quiet_from: float = 0.0  # its silence is counted from here at the earliest
     paused_at: float | None = None  # since when it is paused; None: it is not
+    paused_s: float = 0.0  # of the pauses after which it went on
     ended_at: float | None = None
     tokens: int = 0  # content tokens written so far
     held: list[Delta] = field(default_factory=list)  # role chunks that came before its content

@@ -116,8 +116,9 @@ class AttemptTable:
 
     def resume(self, state: AttemptState, now: float, out: list[Effect]) -> None:
         """Let a paused attempt go on writing; its silence is counted from now."""
-        state.paused_at = None
-        state.quiet_from = now
+        assert state.paused_at is not None
+        state.paused_s += now - state.paused_at
+        state.paused_at, state.quiet_from = None, now
         self.deadlines.note(state)
         out.append(ResumeAttempt(state.number))
 

@@ -89,6 +89,7 @@ class AttemptRecord:
             the attempt began an answer, and for the local model, which needs no method.
         sent_chars, written_chars, swallowed_chars: the numbers of that report.
         text_chars: characters that the attempt passed on to the session, kept or not.
+        paused_s: how long it was paused in all, for migrations away from it, s.
         bytes_up, bytes_down: bytes on the wire; see `events.Traffic`.
         text_bytes: the same text in UTF-8 bytes.
     """
@@ -119,6 +120,7 @@ class AttemptRecord:
     bytes_down: int = 0
     text_bytes: int = 0
     continued_by: str | None = None
+    paused_s: float = 0.0
 
     @property
     def joins(self) -> bool:

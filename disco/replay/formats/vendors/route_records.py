@@ -135,7 +135,8 @@ class _Side:
         timeline = record.get("generated") or []
         if output_tokens < 2 or len(timeline) < 2:
             return
-        self.tpot_s = max(timeline[-1][0] - timeline[0][0], 0.0) / (output_tokens - 1)
+        paused_s = (self._attempt or {}).get("paused_s") or 0.0
+        self.tpot_s = max(timeline[-1][0] - timeline[0][0] - paused_s, 0.0) / (output_tokens - 1)
         # If there are fewer chunks than tokens, only the mean of the gaps between tokens is known.
         if sum(tokens for _, tokens in timeline) == output_tokens:
             self.gaps_s = list(_gaps(timeline))
@@ -164,7 +165,8 @@ def _span(row: Row, start: str, end: str) -> float:
 def _tpot(attempt: Row) -> float | None:
     if attempt["first_content_s"] is None or attempt["ended_s"] is None or attempt["tokens"] < _FEWEST_TOKENS:
         return None
-    return _span(attempt, "first_content_s", "ended_s") / (whole(attempt, "tokens") - 1)
+    writing_s = _span(attempt, "first_content_s", "ended_s") - (attempt.get("paused_s") or 0.0)
+    return max(writing_s, 0.0) / (whole(attempt, "tokens") - 1)
 
 
 def _gaps(timeline: Iterable[tuple[float, int]]) -> Iterable[float]:
