@@ -178,7 +178,11 @@ def test_every_text_of_a_request_is_one_and_the_protocol_is_not():
     schema = {
         "type": "object",
         "description": "x4",
-        "properties": {"name": {"type": "string", "enum": ["x5"], "default": "x6"}, "id": {"const": "x7"}},
+        "properties": {
+            "name": {"type": "string", "enum": ["x5"], "default": "x6"},
+            "id": {"const": "x7"},
+            "image_url": {"description": "x23"},
+        },
         "required": ["name", "id"],
     }
     tool = {"type": "function", "function": {"name": "u", "description": "x8", "parameters": schema}}
@@ -192,22 +196,32 @@ def test_every_text_of_a_request_is_one_and_the_protocol_is_not():
         model="u",
         params={
             "tools": [tool],
+            "functions": [{"name": "u", "parameters": {}}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "u", "schema": {}}},
             "tool_choice": {"type": "function", "function": {"name": "u"}},
             "metadata": {"x11": "x12", "name": "x13", "id": "x14"},
             "user": "x15",
             "stop": ["x16"],
             "prediction": {"type": "content", "content": "x17"},
-            "unknown_to_disco": {"deep": ["x18"]},
+            "unknown_to_disco": {"deep": ["x18"], "name": "x24"},
             "max_tokens": 7,
             "reasoning_effort": "low",
         },
-        responses={"input": [{"type": "message", "role": "user", "content": "x19"}], "instructions": "x20"},
+        responses={
+            "input": [
+                {"type": "message", "role": "user", "content": "x19"},
+                {"type": "function_call", "call_id": "u", "name": "u", "arguments": "x25"},
+            ],
+            "instructions": "x20",
+            "tools": [{"type": "function", "name": "u", "parameters": {}}],
+            "text": {"format": {"type": "json_schema", "name": "u", "schema": {}}},
+        },
         classes=("x21", "x22"),
     )
     texts = []
     changed = with_texts(request, lambda text: texts.append(text) or text.replace("x", "y"))
-    assert {m for text in texts for m in re.findall(r"x\d+", text)} == {f"x{n}" for n in range(1, 23)}
-    assert {text for text in texts if not re.search(r"x\d", text)} == {"name", "id"}  # of the metadata
+    assert {m for text in texts for m in re.findall(r"x\d+", text)} == {f"x{n}" for n in range(1, 26)}
+    assert {text for text in texts if not re.search(r"x\d", text)} == {"name", "id", "low"}
     flat = json.dumps([changed.messages, changed.params, changed.responses, changed.classes])
     assert not re.search(r"x\d", flat)
     assert with_texts(changed, lambda text: text.replace("y", "x")) == request

@@ -1,8 +1,8 @@
 """Which strings of a request are texts: those that the hook reads, and in which originals are replaced.
 
-Every string is a text unless it is part of the protocol: roles, types, ids, names of tools, fields with fixed values,
-names of a schema's fields. Pictures, sounds and files, and their addresses, are no texts either. A field that is not
-known here is a text, so that what an API adds later is redacted, too.
+Every string is a text unless it is part of the protocol: roles, types, ids, names of tools, names of a schema's fields.
+Pictures, sounds and files, and their addresses, are no texts either. A field that is not known here is a text, so that
+what an API adds later is redacted, too.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from disco.request import Request
 
 __all__ = ["with_texts"]
 
-# Fields whose strings, alone or in a list, are no texts.
+# Fields whose strings, alone or in a list, are no texts. Fields with a few fixed values are not listed: it does no harm
+# to read them.
 _PROTOCOL = frozenset(
     """
-    call_id conversation detail effort encrypted_content file_data file_id file_url format id image_url include item_id
-    modalities model object phase previous_response_id prompt_cache_retention reasoning_effort required role
-    service_tier status tool_call_id tool_choice truncation type verbosity voice $ref $schema
+    call_id encrypted_content file_data file_id file_url id image_url item_id model previous_response_id required role
+    tool_call_id type $ref $schema
     """.split()  # noqa: SIM905 - a line each otherwise
 )
 _MEDIA = frozenset(
-    {"image_url", "input_audio", "audio"}
-)  # objects that hold a picture or a sound, or its address
+    {"image_url", "input_audio"}
+)  # parts of a message that hold a picture or a sound, or its address
 # Fields whose content is the application's own: inside, nothing is part of the protocol.
 _DATA = frozenset({"metadata", "enum", "const", "default", "examples", "variables", "chat_template_kwargs"})
-_SPEAKERS = frozenset({"user", "assistant", "system", "developer"})
+# Where a name is code, that of a tool or a schema: in the value of such a field, in an object of such a type, or in the
+# message of such a role. Any other name is a text.
+_NAMED = frozenset({"function", "functions", "function_call", "custom", "json_schema"})
+_NAMED_ROLES = frozenset({"tool", "function"})
 
 
 def with_texts(request: Request, change: Callable[[str], str]) -> Request:
@@ -52,18 +55,23 @@ def _of_body(body: Mapping[str, Any], change: Callable[[str], str]) -> dict[str,
     return changed
 
 
-def _changed(value: Any, change: Callable[[str], str], *, inside: str = "", is_data: bool = False) -> Any:
-    """Return JSON with its texts changed; `inside` names the field whose value it is."""
+def _changed(value: Any, change: Callable[[str], str], *, inside: object = "", is_data: bool = False) -> Any:
+    """Return JSON with its texts changed.
+
+    Args:
+        value: the JSON.
+        change: changes a text.
+        inside: the field whose value it is.
+        is_data: all of it is the application's own.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        if inside in _MEDIA and not is_data:
-            return dict(value)
         changed = {}
         for name, item in value.items():
-            is_fixed = not is_data and _is_protocol(name, item, value)
+            is_fixed = not is_data and _is_protocol(name, item, value, inside)
             own = is_data or name in _DATA
-            new = item if is_fixed else _changed(item, change, inside=str(name), is_data=own)
+            new = item if is_fixed else _changed(item, change, inside=name, is_data=own)
             changed[change(name) if is_data and isinstance(name, str) else name] = new
         return changed
     if isinstance(value, list | tuple):
@@ -76,9 +84,12 @@ def _changed(value: Any, change: Callable[[str], str], *, inside: str = "", is_d
     )
 
 
-def _is_protocol(name: object, item: Any, around: Mapping[str, Any]) -> bool:
+def _is_protocol(name: object, item: Any, around: Mapping[str, Any], inside: object) -> bool:
     is_string = isinstance(item, str)
-    if name == "name":  # of a speaker, it is the application's; of a tool or a schema, it is code
-        return is_string and around.get("role") not in _SPEAKERS
+    if name == "name":
+        is_code = inside in _NAMED or around.get("type") in _NAMED or around.get("role") in _NAMED_ROLES
+        return is_string and is_code
+    if name in _MEDIA and around.get("type") == name:
+        return True
     strings = is_string or (isinstance(item, list) and all(isinstance(part, str) for part in item))
     return strings and name in _PROTOCOL
