@@ -11,6 +11,7 @@ from disco.rates import Rates
 
 __all__ = [
     "FOLLOW_TOKENS",
+    "OVER_CAP_TOKENS",
     "TTFT_QUANTILES",
     "Assist",
     "BudgetCut",
@@ -38,6 +39,10 @@ Place = Literal["device", "server"]
 FOLLOW_TOKENS = 8
 """A parked attempt that reads along is given so many new tokens at once. It reads them as one batch, which takes little
 longer than reading a single one."""
+
+OVER_CAP_TOKENS = 4
+"""An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,
+and some servers write one too many."""
 
 TTFT_QUANTILES = 32
 """How many `Candidate.ttft_quantiles` a client gives where it knows the distribution."""

@@ -24,6 +24,7 @@ __all__ = ["AssistPolicy", "Undivided", "typical_answers"]
 
 Undivided = Literal[
     "budget_class",  # the request is to use no budget, or all of it
+    "budget",  # an absolute budget does not cover both sides (`within_budget`)
     "endpoints",  # there is no device that can go on with an answer, or no server that keeps to a limit
     "pace",  # the text is not shown at a pace that could hide a hand-over
     "pinned",  # the answer must come from one endpoint as a whole: tools, JSON, several choices, log probabilities

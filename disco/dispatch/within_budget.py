@@ -107,13 +107,15 @@ def within_budget(
     starting = {s.endpoint for s in starts}
     last = [n for n in plan.fallbacks if n in deprioritised]
     rest = [n for n in (*plan.fallbacks, *(s.endpoint for s in plan.starts)) if n not in deprioritised]
+    divides = plan.assist is not None and {s.endpoint for s in plan.starts} <= starting
     return replace(
         plan,
         starts=tuple(starts),
         fallbacks=tuple(n for n in dict.fromkeys([*rest, *last]) if n not in starting),
         migrations=moves,
         budget_cuts=tuple(dict.fromkeys(cuts)),
-        assist=plan.assist if {s.endpoint for s in plan.starts} <= starting else None,
+        assist=plan.assist if divides else None,
+        undivided=plan.undivided if divides or plan.assist is None else "budget",
     )
 
 

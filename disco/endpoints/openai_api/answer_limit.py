@@ -2,6 +2,7 @@
 
 The older name is tried first. Nearly every server keeps to it, and one that does not take it says so, which costs a
 round trip once. A server that does not know the newer name often ignores it, which costs an answer of full length.
+A server that takes neither name is sent no limit: the session stops it, and its later answers are not divided.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import Final
 import openai
 
 from disco.endpoints.continuation.methods import RESPONSES, Call
+from disco.endpoints.openai_api.error_mapping import kind_of
+from disco.errors import FailureKind
 from disco.events import Delta, DeltaKind
+from disco.plan import OVER_CAP_TOKENS
 from disco.request import Request
 
 __all__ = ["AnswerLimit", "AnswerLimits"]
 
 _NAMES: Final = ("max_tokens", "max_completion_tokens")
+_OF_RESPONSES: Final = "max_output_tokens"
+_LEAST_OF_RESPONSES: Final = 16  # OpenAI's API refuses a lower limit under that name
 _REFUSED: Final = (400, 422)
-_SPARE_TOKENS: Final = 4  # a chunk may hold several tokens, and some servers write one too many
 
 
 class AnswerLimits:
@@ -43,7 +48,7 @@ class AnswerLimits:
         params = {**request.params, limit.name: request.cap}
         responses = request.responses
         if responses is not None:
-            responses = {**responses, "max_output_tokens": request.cap}
+            responses = {**responses, _OF_RESPONSES: max(request.cap, _LEAST_OF_RESPONSES)}
         return replace(request, params=params, responses=responses), limit
 
     def refused(self, key: tuple[str, str], name: str) -> str | None:
@@ -78,23 +83,36 @@ class AnswerLimit:
     name: str
     written: int = 0
 
-    def renamed(self, call: Call, error: openai.APIStatusError) -> Call | None:
-        """Return the call under another name, if the error says that the server does not take this one."""
-        if error.status_code not in _REFUSED or self.name not in str(error) or call.path == RESPONSES:
+    def amended(self, call: Call, error: openai.APIStatusError) -> Call | None:
+        """Return the call with the limit under another name, at last without it, if the server does not take this name.
+
+        None where the error has another cause; a prompt that is too long is one, though its error may name the limit.
+        """
+        of_responses = call.path == RESPONSES
+        name = _OF_RESPONSES if of_responses else self.name
+        if error.status_code not in _REFUSED or name not in str(error) or name not in call.body:
             return None
-        name = self.limits.refused(self.key, self.name)
-        if name is None or self.name not in call.body:
+        if kind_of(error) is FailureKind.CONTEXT_LENGTH:
             return None
-        body = {**call.body, name: self.tokens}
-        del body[self.name]
-        self.name = name
+        body = {given: value for given, value in call.body.items() if given != name}
+        if of_responses:
+            self.limits.cannot_divide(self.key)
+        elif (other := self.limits.refused(self.key, name)) is not None:
+            self.name = other
+            body[other] = self.tokens
         return replace(call, body=body)
 
     def read(self, deltas: list[Delta]) -> None:
         """Learn from what has come."""
-        was_within = self.written <= self.tokens + _SPARE_TOKENS
+        limit = self.tokens + OVER_CAP_TOKENS
+        was_within = self.written < limit
         self.written += sum([delta.tokens for delta in deltas])
-        if was_within and self.written > self.tokens + _SPARE_TOKENS:
+        if was_within and self.written >= limit:
             self.limits.refused(self.key, self.name)
         if any(delta.kind is DeltaKind.REASONING for delta in deltas):
+            self.limits.cannot_divide(self.key)
+
+    def ended(self, finish_reason: str) -> None:
+        """Learn from the end: a model whose tokens were used up without any text spends them on hidden thoughts."""
+        if finish_reason == "length" and not self.written:
             self.limits.cannot_divide(self.key)

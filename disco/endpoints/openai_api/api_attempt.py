@@ -222,7 +222,7 @@ class ServerAttempt(Attempt):
         """Return whether the server may have refused what disco added to the request; then the call is amended."""
         call, amended = cast("Call", self._call), None
         if self._limit is not None and error is not None:
-            amended = self._limit.renamed(call, error)
+            amended = self._limit.amended(call, error)
         if amended is None and self._logprobs is not None:
             amended = self._logprobs.dropped_from(call, status)
         self._call = amended or call
@@ -269,7 +269,7 @@ class ServerAttempt(Attempt):
                 raise
             self._call = call.otherwise
             try:
-                await self._open(call.otherwise)
+                await self._open_either(call.otherwise)
             except openai.APIStatusError as again:
                 if again.status_code == error.status_code:
                     raise error from None  # it is not the path that the server lacks: the model, perhaps
@@ -340,6 +340,8 @@ class ServerAttempt(Attempt):
         self._ended = self._stopped = True
         if self._logprobs is not None:
             self._logprobs.answered()
+        if self._limit is not None:
+            self._limit.ended(reader.finish_reason)
         usage = None if reader.usage is None else self.usage
         return Ended(reader.finish_reason, usage, reader.finish_raw)
 

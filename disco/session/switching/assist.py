@@ -15,7 +15,7 @@ from typing import Literal
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended, Progress
 from disco.judging import AgreementJudge
-from disco.plan import Candidate
+from disco.plan import OVER_CAP_TOKENS, Candidate
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
@@ -42,7 +42,6 @@ AssistOutcome = Literal[
 _SPARE = 1.1  # the heir is expected to need so many times what is left of its prefill
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
-_WRITES_ON = 4  # tokens over the cap at which a writer is known to ignore it: chunks may hold several tokens
 
 
 class AssistControl:
@@ -100,10 +99,13 @@ class AssistControl:
             return False
         if all(d.kind in (DeltaKind.TEXT, DeltaKind.ROLE) for d in deltas):
             return False
-        self.outcome = "not_text"
         self._attempts.stop(state, AttemptOutcome.LOST, now, out)
-        self._race.open(state.candidate.name, Role.STARTER, Prefix(), now, out)
+        self._ask_anew(state, now, out)
         return True
+
+    def _ask_anew(self, state: AttemptState, now: float, out: list[Effect]) -> None:
+        self.outcome = "not_text"
+        self._race.open(state.candidate.name, Role.STARTER, Prefix(), now, out)
 
     def won(self, winner: AttemptState) -> None:
         """Store which attempt writes first."""
@@ -117,7 +119,7 @@ class AssistControl:
         if state is not self.writer or not self._runs or self._waiting is not None:
             return
         cap = state.cap or 0
-        if state.tokens >= cap + _WRITES_ON:
+        if state.tokens >= cap + OVER_CAP_TOKENS:
             self.over_cap = True
             self._attempts.stop(state, AttemptOutcome.HANDED_OVER, now, out)
             self._wait_for_heir(state, now, out)
@@ -214,8 +216,17 @@ class AssistControl:
     # ------------------------------------------------------------------ the hand-over
 
     def ends(self, state: AttemptState, ended: Ended, now: float, out: list[Effect]) -> bool:
-        """Handle the writer's end; return whether the answer goes on, because only the writer's tokens are used up."""
-        if state is not self.writer or not self._runs:
+        """Handle the writer's end; return whether the answer goes on, because only the writer's tokens are used up.
+
+        They may have been used up by thoughts that the server does not show; see `starts_anew`.
+        """
+        if not self._runs:
+            return False
+        if state.cap is not None and self._transcript.writer is None and ended.finish_reason == "length":
+            self._attempts.leave(state, AttemptOutcome.LOST, now)
+            self._ask_anew(state, now, out)
+            return True
+        if state is not self.writer:
             return False
         if ended.finish_reason != "length" or not self._transcript.only_text:
             self.outcome = "complete" if ended.finish_reason == "stop" else "ended"
