@@ -183,8 +183,8 @@ class AttemptTable:
     def resumed(self, now: float) -> None:
         """Count the silence of every attempt from now: the whole process stood still until now."""
         for state in self.states:
+            state.quiet_from = now
             if state.active:
-                state.quiet_from = now
                 self.deadlines.note(state)
 
 

@@ -72,9 +72,8 @@ class AssistControl:
         self._failover, self._ending, self._judge = failover, ending, judge
         self.judgements: list[Judgement] = []
         self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
-        self._waiting: tuple[float, Prefix] | None = (
-            None  # the writer is done: since when, and the heir's prefix
-        )
+        # Where the writer is done: since when, and the heir's prefix.
+        self._waiting: tuple[float, Prefix] | None = None
         self._prompt_tokens = assist.heir_tokens or parts.config.prompt_tokens  # that the heir reads
         parts.attempts.cap_of = self._cap_of
 
@@ -116,7 +115,7 @@ class AssistControl:
 
     def consider(self, state: AttemptState, now: float, out: list[Effect]) -> None:
         """Act on what the writer has written: let the heir read it, hand over as soon as the heir can go on in time."""
-        if state is not self.writer or not self._runs or self._waiting is not None:
+        if state is not self.writer or not (state.active and self._runs) or self._waiting is not None:
             return
         cap = state.cap or 0
         if state.tokens >= cap + OVER_CAP_TOKENS:
@@ -159,6 +158,9 @@ class AssistControl:
         """Show the text just slowly enough that the reader has some of it left when the heir goes on."""
         playback, pace = self._transcript.playback, self._config.pace_tps
         if pace is None:
+            return
+        if self._assist.heir in self._failover.failures.failed:
+            self._show_at(None, now)
             return
         if self._assist.tempo == "once":
             if not self.tempos:
@@ -271,8 +273,9 @@ class AssistControl:
         name = self._assist.writer if keeps else self._assist.heir
         self.outcome = "kept" if keeps else "handed_over"
         if name in self._failover.failures.failed:
-            self.outcome = "heir_lost"
-            self._go_on_without_heir(now, out)
+            error = IncompleteAnswerError(f"Endpoint {name!r} was to go on with the answer, and has failed.")
+            failure = EndpointFailure(FailureKind.INCOMPLETE, error)
+            self._ending.unless(self._without_heir(failure, now, out), now, out)
             return
         if not prefix:  # the whole beginning was one word, which the reader has not seen
             self._transcript.writer = None
@@ -314,8 +317,7 @@ class AssistControl:
             return True
         if self._waiting is not None:
             self._waiting = None
-            self.outcome = "heir_lost"
-            return self._failover.take_over(failure, now, out)
+            return self._without_heir(failure, now, out)
         server = self._candidates[self._assist.writer]
         written = self._transcript.writer is not None
         if not written and not server.continues:
@@ -326,12 +328,11 @@ class AssistControl:
                     self._race.open(server.name, Role.STARTER, Prefix(), now, out)
         return True
 
-    def _go_on_without_heir(self, now: float, out: list[Effect]) -> None:
-        error = IncompleteAnswerError(
-            f"Endpoint {self._assist.heir!r} was to go on with the answer, and has failed."
-        )
-        failure = EndpointFailure(FailureKind.INCOMPLETE, error)
-        self._ending.unless(self._failover.take_over(failure, now, out), now, out)
+    def _without_heir(self, failure: EndpointFailure, now: float, out: list[Effect]) -> bool:
+        """Let another endpoint go on behind the writer's part; return whether one does."""
+        self.outcome = "heir_lost"
+        self._show_at(None, now)
+        return self._failover.take_over(failure, now, out)
 
     @property
     def wakes_at(self) -> float:
@@ -340,7 +341,7 @@ class AssistControl:
         state = self._follower.state
         if self._waiting is None or limit is None or state is None or state.waits_for_its_turn:
             return inf
-        since = max(self._waiting[0], self._progress[0] if self._progress else 0.0)
+        since = max(self._waiting[0], state.quiet_from, self._progress[0] if self._progress else 0.0)
         return since + limit
 
     def check_clock(self, now: float, out: list[Effect]) -> bool:
