@@ -132,9 +132,11 @@ class Parked:
     """A follower has read all that it was given and waits; see `Attempt.follow`.
 
     Attributes:
-        usage: what the follower has used so far.
-        logp: log probability (natural), under the follower's model, of each token of the answer that it has read since
-            the last `Parked`; None where it was not asked for (`StartAttempt.wants`) or is not known.
+        usage: the attempt's usage so far.
+        logp: where "logp" was asked for: log probability (natural), under the follower's model, of each token of the
+            answer that the follower has read since the last `Parked`. The tokens are those of the follower's
+            tokenizer that begin behind the text reported before, so that no text is reported twice, unless it was taken
+            back. None where it was not asked for or is not known.
     """
 
     usage: Usage

@@ -141,3 +141,10 @@ class Prefix:
     def sent(self) -> str:
         """The part that a target is given: `text` without `withheld`."""
         return self.text[: len(self.text) - len(self.withheld)]
+
+    def shared_chars(self, text: str) -> int:
+        """Return how many characters `sent` and `text` have in common at their beginning."""
+        sent = self.sent
+        if sent.startswith(text):
+            return len(text)
+        return next((at for at, (a, b) in enumerate(zip(sent, text, strict=False)) if a != b), len(sent))

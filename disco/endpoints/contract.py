@@ -15,7 +15,10 @@ from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Tr
 from disco.plan import Place, Reach
 from disco.request import Prefix, Request
 
-__all__ = ["Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
+__all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
+
+PAUSE_HOLD_S = 2.0
+"""How long a paused attempt keeps a device's model while other attempts wait for it (`Attempt.pause`)."""
 
 Event = list[Delta] | Started | Progress | Parked | Ended
 """What an attempt yields: batches of deltas, then how the attempt ended."""
@@ -113,20 +116,33 @@ class Attempt(ABC):
     def extend(self, prefix: Prefix) -> bool:
         """Give a follower the answer so far, now `prefix`: it reads what is new and stays parked.
 
+        `prefix` need not begin with the text that was given before. A follower that still reads goes on with the
+        newest prefix once it has read the one before. A prefix equal to the one that it has read changes nothing, and
+        no `Parked` follows. Text beyond the context is a failure (CONTEXT_LENGTH), as for any attempt.
         Returns False if the attempt is no follower or has ended; the caller then continues without it.
         """
         del prefix
         return False
 
     def pause(self) -> bool:
-        """Stop writing and keep all that is read and written, until `resume`; see `Capabilities.pauses`.
+        """Ask to write nothing more until `resume`, and to keep the cache and the state of the sampler.
 
-        Returns False, and changes nothing, where the attempt cannot pause.
+        The attempt stops before its next token. What was written before, even if the iterator has not yielded it, still
+        comes, and an answer that was complete by then still ends. A prompt is read to its end. Other attempts at
+        a device wait meanwhile, as they would if this one wrote, but no longer than `PAUSE_HOLD_S` after the pause
+        began: then they use the model, and `resume` waits for its turn (before those that have not begun) and reads
+        again what the cache has lost. An attempt that is paused may be cancelled, closed, parked or told to follow.
+        Returns False, and changes nothing, where the endpoint cannot pause (`Capabilities.pauses`), or where the
+        attempt does not write: it was not iterated yet, follows or has ended.
         """
         return False
 
     def resume(self) -> bool:
-        """Go on writing after `pause`, exactly where the attempt stopped; False where it was not paused."""
+        """Go on exactly where `pause` stopped: the text is the same as without a pause.
+
+        Where the cache had to be read again, arithmetic in batches may change it as any cached prompt does. The tokens
+        that are read again count as prompt tokens (`usage`). Returns False if the attempt is not paused.
+        """
         return False
 
     @property
@@ -184,7 +200,8 @@ class Endpoint(ABC):
         """Make an attempt; nothing happens until it is iterated.
 
         `wants` names what disco asks for besides the text: "logp" fills `Delta.logp` where the endpoint can
-        (`Capabilities.logp`), and changes nothing that the application sees. "label_scores", for a request with
+        (`Capabilities.logp`), and changes nothing that the application sees; a follower fills `Parked.logp`, for the
+        text that it was given since `follow`. "label_scores", for a request with
         classes, fills `Delta.label_scores` (`Capabilities.label_scores`); a model in this process then yields one
         delta with the most probable class as its text. Half an answer is continued freely. "progress" makes the
         attempt yield `Progress` while it reads (`Capabilities.progress`). What an endpoint cannot do it leaves out.

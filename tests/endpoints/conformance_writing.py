@@ -41,11 +41,15 @@ async def what_it_can_do_it_says(subject, endpoint):
     assert endpoint.name
     assert endpoint.place in ("device", "server")
     async with endpoint.open(ask(max_tokens=3)) as attempt:
+        assert [attempt.pause(), attempt.resume()] == [False] * 2
         assert able.parks or not attempt.park()
         assert able.follows or not (attempt.follow() or attempt.extend(Prefix("Once")))
         assert isinstance(await anext(attempt), Started) == able.announces
+        assert [attempt.pause(), attempt.pause(), attempt.resume()] == [able.pauses] * 3
+        assert not attempt.resume()
         await collect(attempt)
     assert [attempt.park(), attempt.follow(), attempt.extend(Prefix("Once"))] == [False] * 3
+    assert [attempt.pause(), attempt.resume()] == [False] * 2
 
 
 @check

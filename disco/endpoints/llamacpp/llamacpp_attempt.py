@@ -39,7 +39,8 @@ class LlamaCppAttempt(Attempt):
 
     Mutable: `_job` and `_mail` (the newest, None until the attempt is iterated), `_ready`, `_over`, `_mode`,
     `_announced`, `_prefix`, `_read` (the prefix of the newest job), `_changed`, `_sampling`, `_earlier` (usage of the
-    jobs before the newest), `_progress` (their progress), `_text_chars`.
+    jobs before the newest), `_progress` (their progress), `_text_chars`, `_known` (text of the answer whose
+    probability is reported, or will not be), `_logp` (not reported yet).
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class LlamaCppAttempt(Attempt):
         self._wants = wants
         self._mail: Mailbox | None = None
         self._job: PromptJob | None = None
-        self._ready: deque[Delta | Started | Progress | Ended | EndpointFailure] = deque()
+        self._ready: deque[Delta | Started | Progress | Parked | Ended | EndpointFailure] = deque()
         self._over = False
         self._mode: Literal["write", "park", "follow"] = "write"
         self._announced = False
@@ -70,6 +71,8 @@ class LlamaCppAttempt(Attempt):
         self._earlier: list[Usage] = []
         self._progress: Progress | None = None
         self._text_chars = 0
+        self._known = ""
+        self._logp: tuple[float, ...] = ()
 
     async def __anext__(self) -> Event:
         if self._over:
@@ -104,6 +107,9 @@ class LlamaCppAttempt(Attempt):
                 return None  # the follower's first job has reported its start
             self._announced = True
             return item
+        if isinstance(item, Parked):
+            self._logp += item.logp or ()
+            return None
         if isinstance(item, EndpointFailure):
             self._over = True
             raise item
@@ -159,6 +165,7 @@ class LlamaCppAttempt(Attempt):
                 renderer=self._renderer,
                 name=self._name,
                 wants=self._wants,
+                known_bytes=self._known_bytes(),
             )
         if "progress" in self._wants:
             job.on_progress = mail.put
@@ -168,6 +175,13 @@ class LlamaCppAttempt(Attempt):
             self._earlier.append(self._job.usage)
             self._progress = self.progress
         self._job, self._mail, self._read = job, mail, self._prefix
+
+    def _known_bytes(self) -> int | None:
+        """Return how much of the prefix a follower need not report the probability of; None if it reports none."""
+        if self._mode != "follow" or "logp" not in self._wants:
+            return None
+        # An answer may be taken back in part: then the rest of the old text says nothing of the new text.
+        return len(self._known[: self._prefix.shared_chars(self._known)].encode())
 
     def _check_scorable(self, sampling: Sampling) -> None:
         """Refuse classes that cannot be scored, and classes beside what is not part of a class."""
@@ -190,11 +204,14 @@ class LlamaCppAttempt(Attempt):
 
     def _read_all(self) -> Parked | None:
         """Report that a follower's job is done, unless there is more to read by now."""
+        assert self._read is not None
+        self._known = self._read.sent
         if self._read != self._prefix:
-            self._resume()
+            self._go_on()
             return None
         self._mail = None  # from now on the follower waits for `extend`
-        return Parked(self.usage)
+        logp, self._logp = self._logp, ()
+        return Parked(self.usage, logp if "logp" in self._wants else None)
 
     async def _wait_to_go_on(self) -> Ended | None:
         while not self._over and self._mode == "follow" and self._read == self._prefix:
@@ -205,10 +222,10 @@ class LlamaCppAttempt(Attempt):
         if self._mode == "park":
             self._over = True
             return Ended("parked", self.usage)
-        self._resume()
+        self._go_on()
         return None
 
-    def _resume(self) -> None:
+    def _go_on(self) -> None:
         assert self._sampling is not None
         self._submit(self._sampling)
 
@@ -267,6 +284,18 @@ class LlamaCppAttempt(Attempt):
 
     def follow(self) -> bool:
         return self._turn("follow")
+
+    def pause(self) -> bool:
+        if self._over or self._mode != "write" or not isinstance(self._job, Generation):
+            return False
+        self._worker.pause(self._job)
+        return True
+
+    def resume(self) -> bool:
+        if self._over or self._job is None or not self._job.paused:
+            return False
+        self._worker.pause(self._job, paused=False)
+        return True
 
     def _turn(self, mode: Literal["park", "follow"]) -> bool:
         if self._over:

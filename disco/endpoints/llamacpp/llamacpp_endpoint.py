@@ -43,8 +43,8 @@ class _Warmth(Job):
     def order(self) -> None:
         return None
 
-    def run(self, model: NativeModel) -> None:
-        pass
+    def run(self, model: NativeModel) -> bool:  # noqa: ARG002 - it does nothing
+        return True
 
 
 class LlamaCppEndpoint(Endpoint):
@@ -186,6 +186,7 @@ class LlamaCppEndpoint(Endpoint):
             ready=loaded is not None,
             parks=True,
             follows=True,
+            pauses=True,
             announces=True,
             waiting=self._worker.waiting,
             logp=True,

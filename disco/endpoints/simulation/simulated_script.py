@@ -301,9 +301,8 @@ def log_probabilities(
 def _prefill(until: float, cached_tokens: int, tokens: int, tps: float) -> Iterator[Scripted]:
     """Yield the progress of a prefill that ends at time `until`, s, in batches that end at multiples of their size."""
     yield until - (tokens - cached_tokens) / tps, Progress(cached_tokens, tokens, 0.0)
-    done = cached_tokens
-    while done < tokens:
-        done = min(tokens, (done // _BATCH_TOKENS + 1) * _BATCH_TOKENS)
+    first = (cached_tokens // _BATCH_TOKENS + 1) * _BATCH_TOKENS
+    for done in (*range(first, tokens, _BATCH_TOKENS), tokens):
         yield until - (tokens - done) / tps, Progress(done, tokens, tps)
 
 

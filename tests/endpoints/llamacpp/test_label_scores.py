@@ -41,8 +41,8 @@ class TableModel:
             del self.cached[length if self._drops_parts else 0 :]
         return len(self.cached)
 
-    def decode(self, ids, *, all_logits=False):
-        assert all_logits
+    def decode(self, ids, *, logits_from=None):
+        assert logits_from == 0
         assert 0 < len(ids) <= self.batch_tokens
         before = len(self.cached)
         self.cached += ids
@@ -124,6 +124,7 @@ class PlainScores(Job):
                 model.decode([token])
             self.scores.append(score)
         model.forget()
+        return True
 
 
 @pytest.mark.real

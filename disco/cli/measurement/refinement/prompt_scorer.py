@@ -71,7 +71,7 @@ class PromptScorer:
             self.prefill(ids[:end])
         start = self.model.reuse(ids[: len(ids) - 1])
         batch = [*ids[start:], *gold[:-1]]
-        self.model.decode(batch, all_logits=True)
+        self.model.decode(batch, logits_from=0)
         first = len(ids) - 1 - start
         nats = sum(self._nats(self.model.logits(first + place), token) for place, token in enumerate(gold))
         answer = [*begun] or [int(np.argmax(self.model.logits(first)))]
@@ -86,7 +86,7 @@ class PromptScorer:
         found: list[float] = []
         for start in range(0, len(ids), self.model.batch_tokens):
             batch = ids[start : start + self.model.batch_tokens]
-            self.model.decode(batch, all_logits=True)
+            self.model.decode(batch, logits_from=0)
             following = ids[start + 1 : start + 1 + len(batch)]
             found += [self._nats(self.model.logits(place), token) for place, token in enumerate(following)]
         return np.array(found)

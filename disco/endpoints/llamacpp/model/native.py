@@ -72,7 +72,9 @@ class Work(Protocol):
 
     flag: StopFlag
 
-    def run(self, model: NativeModel) -> None: ...
+    def run(self, model: NativeModel) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 def _strlen() -> Any:
@@ -223,10 +225,14 @@ class NativeModel:
 
     lost: str | None = None  # never set: the model shares this process
 
-    def serve(self, work: Work) -> None:
-        """Do the work. Its exceptions pass through."""
+    def serve(self, work: Work) -> bool:
+        """Do the work; return False if it was paused. Its exceptions pass through."""
         self.begin(work.flag)
-        work.run(self)
+        return work.run(self)
+
+    def drop(self, work: Work) -> None:
+        """Free what paused work holds."""
+        work.close()
 
     def signal(self, work: Work) -> None:
         """Do nothing: the model reads the flags itself."""
@@ -343,6 +349,11 @@ class NativeModel:
         del self._cached[length:]
         self._fresh = False
 
+    @property
+    def cached(self) -> list[int]:
+        """The ids in the KV cache, in order; a copy."""
+        return list(self._cached)
+
     def keep(self, length: int) -> int:
         """Keep the first tokens of the cache and drop the rest.
 
@@ -352,12 +363,12 @@ class NativeModel:
         self._truncate(length)
         return len(self._cached)
 
-    def decode(self, ids: Sequence[int], *, all_logits: bool = False) -> None:
+    def decode(self, ids: Sequence[int], *, logits_from: int | None = None) -> None:
         """Compute at most `batch_tokens` tokens after what is in the cache.
 
         Args:
             ids: the tokens.
-            all_logits: keep the logits of each of them, not of the last one only.
+            logits_from: keep the logits of the tokens from this place on; None: of the last one only.
 
         Raises:
             Aborted: the flag was set; the cache is as before.
@@ -367,8 +378,8 @@ class NativeModel:
         self._room[:count] = ids
         self._fresh = False
         batch = self._lib.llama_batch_get_one(self._room, count)
-        if all_logits:
-            batch.logits = (ctypes.c_int8 * count)(*[1] * count)
+        if logits_from is not None:
+            batch.logits = (ctypes.c_int8 * count)(*[0] * logits_from, *[1] * (count - logits_from))
         code = self._lib.llama_decode(self._context, batch)
         if code == 0:
             self._cached.extend(ids)
@@ -386,7 +397,8 @@ class NativeModel:
         """Return one token's logits, shape (vocabulary,), float32; a view that the next `decode` overwrites.
 
         Args:
-            place: of the token among those that `decode` was given; without `all_logits` only the last has logits.
+            place: of the token among those that `decode` was given; without `logits_from` only the last has
+                logits.
         """
         pointer = self._lib.llama_get_logits_ith(self._context, place)
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_tokens,))

@@ -138,16 +138,16 @@ class LogProbabilities:
     Computed in float32 and in one buffer: some 50 µs a token with a vocabulary of 49,152.
 
     Args:
-        model: the model whose newest logits are read.
+        model: the model whose logits are read.
     """
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
         self._room = np.empty(model.vocabulary_tokens, np.float32)
 
-    def of(self, token: int) -> float:
-        """Return the log probability of `token` at the newest position."""
-        logits = self._model.logits()
+    def of(self, token: int, place: int = -1) -> float:
+        """Return the log probability of `token` behind a place of the newest batch: the last, or see `logits`."""
+        logits = self._model.logits(place)
         return float(logits[token]) - log_sum_exp(logits, self._room)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
@@ -11,13 +11,13 @@ from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import LogProbabilities, Sampler, logprob_entry, most_probable
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
-from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt, first_behind
 from disco.endpoints.llamacpp.prompting.token_healing import Healer
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.job import Outbox
 from disco.endpoints.llamacpp.tool_calls.call_stream import CallWriter
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
-from disco.events import Delta
+from disco.events import Delta, Parked
 from disco.request import Prefix
 
 __all__ = ["Generation"]
@@ -31,6 +31,8 @@ class Generation(PromptJob):
         prefix: the answer so far.
         sampling: the request's parameters.
         wants: what the attempt asks for besides the text: "logp" or nothing.
+        known_bytes: a follower's: report the log probability of each token of the prefix that begins behind so many
+            bytes of it, in a `Parked`. None: nothing is reported.
     """
 
     def __init__(
@@ -43,18 +45,25 @@ class Generation(PromptJob):
         renderer: Callable[[], Renderer],
         name: str,
         wants: frozenset[str] = frozenset(),
+        known_bytes: int | None = None,
     ) -> None:
         super().__init__(mail, messages, renderer=renderer, name=name)
         self._prefix = prefix
         self._sampling = sampling
         self._wants = wants
+        self._known_bytes = known_bytes
         self._logp: LogProbabilities | None = None
 
     def order(self) -> tuple[str, Mapping[str, Any]]:
-        content = {"messages": self._messages, "prefix": self._prefix, "sampling": self._sampling}
-        return "generate", {**content, "name": self._name, "wants": sorted(self._wants), "park": self.park}
+        content: dict[str, Any] = {
+            "messages": self._messages,
+            "prefix": self._prefix,
+            "sampling": self._sampling,
+        }
+        content |= {"wants": sorted(self._wants), "known_bytes": self._known_bytes}
+        return "generate", {**content, "name": self._name, "park": self.park}
 
-    def answer(self, model: NativeModel) -> None:
+    def answer(self, model: NativeModel) -> Generator[None]:
         tools = self._sampling.tools
         conversation = self._renderer()(self._messages, tools, check=self.check)
         calls = None
@@ -63,8 +72,14 @@ class Generation(PromptJob):
         required = calls is not None and tools is not None and tools.required
         opening = conversation.form.open if required else ""
         prompt = build_prompt(model, conversation.text, self._prefix, opening=opening, name=self._name)
-        self._prefill(model, prompt.ids)
+        scored_from = None
+        if self._known_bytes is not None:
+            text = self._prefix.sent
+            scored_from = len(prompt.head) + first_behind(model, prompt.answer, text, self._known_bytes)
+        logp = self._prefill(model, prompt.ids, scored_from)
         if self.park:
+            if scored_from is not None:
+                self.mail.put(Parked(self.usage, tuple(logp)))
             self._end("parked")
             return
         if "logp" in self._wants:
@@ -73,14 +88,14 @@ class Generation(PromptJob):
             if calls is not None and required:
                 sampler.constrain(calls.grammar)
                 room = model.context_tokens - len(prompt.ids)
-                self._end(self._write_calls(model, sampler, calls, room))
+                self._end((yield from self._write_calls(model, sampler, calls, room)))
                 return
             schema = self._sampling.schema
             if schema is not None and calls is not None:
                 sampler.constrain(calls.grammar_beside(schema))
             elif schema is not None:
                 sampler.constrain(grammar_text("document", {"document": json_rule(schema)}))
-            self._end(self._write(model, sampler, prompt, calls))
+            self._end((yield from self._write(model, sampler, prompt, calls)))
 
     def _allowed(self) -> int:
         """Return how many tokens may be written; the context may hold fewer."""
@@ -96,7 +111,9 @@ class Generation(PromptJob):
         opening = calls.opening
         return TextAssembler((*stop, opening), before=before, only_first=opening if only_first else None)
 
-    def _write(self, model: NativeModel, sampler: Sampler, prompt: Prompt, calls: CallWriter | None) -> str:
+    def _write(
+        self, model: NativeModel, sampler: Sampler, prompt: Prompt, calls: CallWriter | None
+    ) -> Generator[None, None, str]:
         """Write until the answer ends; return the finish reason."""
         text = self._assembler(calls)
         room = model.context_tokens - len(prompt.ids)
@@ -104,6 +121,10 @@ class Generation(PromptJob):
         healer = Healer(model.index, self._prefix.withheld.encode())
         reason = "length"
         while room > 0:
+            if self.paused:
+                yield from self._give_way(model)
+                if self.park:
+                    return "parked"
             if healer.done:
                 token = sampler.sample()
                 if model.ends_answer(token):
@@ -130,7 +151,7 @@ class Generation(PromptJob):
                 if self.completion_tokens >= allowed:
                     return "length"
                 self._open_calls(model, sampler, calls, token, piece, text.beyond)
-                return self._write_calls(model, sampler, calls, room)
+                return (yield from self._write_calls(model, sampler, calls, room))
             if sampler.over:
                 reason = "stop"
                 break
@@ -160,10 +181,16 @@ class Generation(PromptJob):
                 ids = model.index.spelling(piece[: -len(beyond)])[:1] or ids
         model.decode(ids)
 
-    def _write_calls(self, model: NativeModel, sampler: Sampler, calls: CallWriter, room: int) -> str:
+    def _write_calls(
+        self, model: NativeModel, sampler: Sampler, calls: CallWriter, room: int
+    ) -> Generator[None, None, str]:
         """Write calls until they end; return the finish reason."""
         allowed = self._allowed()
         while room > 0 and self.completion_tokens < allowed:
+            if self.paused:
+                yield from self._give_way(model)
+                if self.park:
+                    return "parked"
             token = sampler.sample()
             if model.ends_answer(token):
                 break

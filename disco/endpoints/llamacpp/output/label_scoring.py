@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class LabelScoring(PromptJob):
         content = {"messages": self._messages, "classes": self._classes, "name": self._name}
         return "score", {**content, "park": self.park}
 
-    def answer(self, model: NativeModel) -> None:
+    def answer(self, model: NativeModel) -> Generator[None]:
         renderer = self._renderer()
         conversation = renderer(self._messages, check=self.check)
         prompt = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
@@ -75,6 +75,7 @@ class LabelScoring(PromptJob):
             Delta(text, len(ids), ids=tuple(ids) if exact else None, label_scores=tuple(scores.tolist()))
         )
         self._end("stop")
+        yield from ()  # a score is not paused
 
     def _check_room(self, model: NativeModel, needed: int) -> None:
         if needed > model.context_tokens:
@@ -148,7 +149,7 @@ def token_log_probabilities(
         done = model.keep(len(prompt) + shared) if len(path) > shared else len(context)
         while done < len(context):
             batch = context[done : done + model.batch_tokens]
-            model.decode(batch, all_logits=True)
+            model.decode(batch, logits_from=0)
             on_read(len(batch))
             # The model may have had to read the end of the prompt again, whose rows are known.
             known = max(0, len(prompt) + shared - done)

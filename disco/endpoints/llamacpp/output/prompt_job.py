@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sampler import LogProbabilities
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import Job, Outbox
 from disco.events import Ended, Progress, Started, Usage
 
 __all__ = ["PromptJob"]
+
+_OVER = object()
 
 
 class PromptJob(Job):
@@ -44,6 +47,7 @@ class PromptJob(Job):
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self._steps: Generator[None] | None = None
 
     @property
     def usage(self) -> Usage:  # type: ignore[override] # computed from the counters
@@ -54,23 +58,48 @@ class PromptJob(Job):
         self.prompt_tokens, self.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         self.completion_tokens = usage.completion_tokens
 
-    def run(self, model: NativeModel) -> None:
+    def run(self, model: NativeModel) -> bool:
+        if self._steps is None:
+            self._steps = self.answer(model)
         try:
-            self.answer(model)
+            return next(self._steps, _OVER) is _OVER
         except UnicodeEncodeError:  # its message quotes the text
             raise malformed(
                 f"Endpoint {self._name!r}: the request holds a lone surrogate (half of a character). Remove it."
             ) from None
 
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
     @abstractmethod
-    def answer(self, model: NativeModel) -> None:
-        """Read the prompt and answer it; in the thread that holds the model."""
+    def answer(self, model: NativeModel) -> Generator[None]:
+        """Read the prompt and answer it; in the thread that holds the model. Yields where it gives the model up."""
+
+    def _give_way(self, model: NativeModel) -> Generator[None]:
+        """Give the model up until the job is resumed or parked. Then read again what others have displaced."""
+        kept = model.cached
+        while self.paused:
+            yield
+            self.check()
+        done = model.reuse(kept)
+        while done < len(kept):
+            self.check()
+            batch = kept[done : done + model.batch_tokens]
+            model.decode(batch)
+            self.prompt_tokens += len(batch)
+            done += len(batch)
 
     def _end(self, reason: str) -> None:
         self.mail.put(Ended(reason, self.usage))
 
-    def _prefill(self, model: NativeModel, ids: list[int]) -> None:
-        done = model.reuse(ids)
+    def _prefill(self, model: NativeModel, ids: list[int], scored_from: int | None = None) -> list[float]:
+        """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first."""
+        first = len(ids) if scored_from is None else max(scored_from, 1)
+        done = model.reuse(ids[:first])  # from here on, the logits before each token are computed
+        logp, scores = [], LogProbabilities(model) if first < len(ids) else None
+        if scores is not None and done == first:
+            logp.append(scores.of(ids[first]))
         self.cached_tokens = self.prompt_tokens = done
         self.mail.put(Started(done))
         self.progressed(Progress(done, len(ids), 0.0))
@@ -80,7 +109,13 @@ class PromptJob(Job):
         while done < len(ids):
             self.check()
             end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
-            model.decode(ids[done:end])
+            # Only the logits that are needed: of a small model they cost a sixth of the layers.
+            wanted = max(first - 1 - done, 0)
+            model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
+            if scores is not None:
+                behind = range(done + wanted, min(end, len(ids) - 1))
+                logp += [scores.of(ids[place + 1], place - done) for place in behind]
             self.prompt_tokens = done = end
             computed, took_s = done - self.cached_tokens, time.perf_counter() - began_at
             self.progressed(Progress(done, len(ids), computed / max(took_s, 1e-9)))
+        return logp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from disco.endpoints.llamacpp.model.native import NativeModel
@@ -48,7 +48,7 @@ class TextScoring(PromptJob):
             "park": self.park,
         }
 
-    def answer(self, model: NativeModel) -> None:
+    def answer(self, model: NativeModel) -> Generator[None]:
         conversation = self._renderer()(self._messages, check=self.check)
         prompt = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
         spelled = [answer_ids(model, text) for text in self._texts]
@@ -60,6 +60,7 @@ class TextScoring(PromptJob):
         for ids in spelled:
             self.mail.put(Delta("", len(ids), logp=next(scored) if ids else ()))
         self._end("stop")
+        yield from ()  # it gives the model up nowhere
 
     def _check_room(self, model: NativeModel, needed: int) -> None:
         if needed > model.context_tokens:

@@ -15,7 +15,7 @@ from disco.endpoints.llamacpp.tool_calls.tool_request import Tools
 from disco.errors import ConfigurationError, ContextLengthError, EndpointFailure, FailureKind
 from disco.request import Prefix
 
-__all__ = ["Prompt", "Rendered", "Renderer", "answer_ids", "build_prompt"]
+__all__ = ["Prompt", "Rendered", "Renderer", "answer_ids", "build_prompt", "first_behind"]
 
 _PROBE = "disco_probe"  # a text that no real conversation contains
 
@@ -180,6 +180,23 @@ def build_prompt(model: NativeModel, conversation: str, prefix: Prefix, *, openi
             ),
         )
     return prompt
+
+
+def first_behind(model: NativeModel, answer: Sequence[int], text: str, known_bytes: int) -> int:
+    """Return the place of the first token of `answer` that begins behind the first `known_bytes` of its text.
+
+    Args:
+        model: the tokenizer.
+        answer: tokens that spell `text`, perhaps with a space before it.
+        text: the answer so far.
+        known_bytes: UTF-8 bytes at the beginning of `text`.
+    """
+    at = len(text.encode())
+    for place in range(len(answer) if known_bytes else 0, 0, -1):
+        at -= len(model.piece(answer[place - 1]))
+        if at < known_bytes:
+            return place
+    return 0
 
 
 def _answer_ids(model: NativeModel, prefix: Prefix) -> list[int]:

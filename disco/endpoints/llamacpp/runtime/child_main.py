@@ -44,8 +44,8 @@ class _Model(NativeModel):
 
     on_step: Callable[[int], None] | None = None
 
-    def decode(self, ids: Sequence[int], *, all_logits: bool = False) -> None:
-        super().decode(ids, all_logits=all_logits)
+    def decode(self, ids: Sequence[int], *, logits_from: int | None = None) -> None:
+        super().decode(ids, logits_from=logits_from)
         if self.on_step is not None:
             self.on_step(len(ids))
 
@@ -88,16 +88,17 @@ class _Out:
 
 
 class _Process:
-    """The state that both threads share. Mutable: `_renderer`, `_job` (the newest), `_number` (of that job)."""
+    """The state that both threads share. Mutable: `_renderer`, `_open` (jobs that are not over, by number)."""
 
     def __init__(self, orders: IO[bytes], out: _Out) -> None:
         self._orders = orders
         self._out = out
         self._renderer: Renderer | None = None
         self._settings: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._job: Job | None = None
-        self._number = -1
+        self._jobs: queue.SimpleQueue[tuple[int, bool]] = (
+            queue.SimpleQueue()
+        )  # number, and whether to work on it
+        self._open: dict[int, Job] = {}
 
     # In the thread that reads
 
@@ -112,17 +113,20 @@ class _Process:
     def _take(self, name: str, content: Any) -> None:
         if name == "load":
             self._settings.put(content)
-        elif name in ("stop", "park"):
-            job = self._job
-            if job is None or content != self._number:
+        elif name == "flags":
+            job = self._open.get(content["number"])
+            if job is None:
                 return  # the job has ended already
-            if name == "stop":
+            if content["stop"]:
                 job.flag.set()
-            job.park = True
+            job.park, job.paused = content["park"], content["paused"]
+        elif name in ("continue", "drop"):
+            self._open[content].paused = False
+            self._jobs.put((content, name == "continue"))
         else:
-            self._number = content.pop("number")
-            self._job = self._make(name, content)
-            self._jobs.put(self._job)
+            number = content.pop("number")
+            self._open[number] = self._make(name, content)
+            self._jobs.put((number, True))
 
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
@@ -142,6 +146,7 @@ class _Process:
             renderer=self._loaded_renderer,
             name=content["name"],
             wants=frozenset(content["wants"]),
+            known_bytes=content["known_bytes"],
         )
 
     def _scoring(self, content: Any) -> Job:
@@ -178,11 +183,17 @@ class _Process:
             os._exit(1)
         model.on_step = self._out.step
         while True:
-            job = self._out.job = self._jobs.get()
-            broken = False
+            number, works = self._jobs.get()
+            job = self._open[number]
+            if not works:
+                model.drop(job)
+                del self._open[number]
+                continue
+            self._out.job = job
+            broken, over = False, True
             try:
                 job.check()
-                model.serve(job)
+                over = model.serve(job)
             except Aborted:
                 pass
             except EndpointFailure as failure:
@@ -190,7 +201,12 @@ class _Process:
             except Exception as exc:  # noqa: BLE001 - any error must be reported to the other process
                 self._out.put(failure_of(exc, f"The model of endpoint {name!r} failed while it worked"))
                 broken = True
-            self._out.close()
+            if over:
+                model.drop(job)
+                del self._open[number]
+                self._out.close()
+            else:
+                self._out.send("paused")
             if broken:
                 os._exit(1)  # the model's state is unknown: a new process loads a new one
 

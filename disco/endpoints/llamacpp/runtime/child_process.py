@@ -58,7 +58,8 @@ class ModelProcess:
     """A process with one model: an `Engine` for the worker, whose thread makes, loads, uses and closes it.
 
     Three threads serve the process's pipes, so that no other thread waits for a pipe. Mutable: all attributes, `_job`,
-    `_number` (of the orders so far), `_heard` (number of lines received), `_error_excerpt`, `_verdict`.
+    `_number` (of its order), `_orders` (so far), `_paused` (jobs kept in the process, and their numbers), `_heard`
+    (number of lines received), `_error_excerpt`, `_verdict`.
 
     Attributes:
         lost: what happened to the process, as a sentence; None while it runs.
@@ -93,7 +94,8 @@ class ModelProcess:
         self._keep_going = keep_going
         self._on_lost = on_lost
         self._job: Job | None = None
-        self._number = 0
+        self._number = self._orders = 0
+        self._paused: dict[Job, int] = {}
         self._heard = 0
         self._error_excerpt = ""
         self._verdict: str | None = None
@@ -139,32 +141,51 @@ class ModelProcess:
         self.parameters = content["parameters"]
         self.load_s = time.perf_counter() - self._began_at
 
-    def serve(self, job: Job) -> None:
-        """Run a job in the process; its output arrives in its mailbox here.
+    def serve(self, job: Job) -> bool:
+        """Run a job in the process, or go on with it; its output arrives in its mailbox here.
+
+        Returns whether it is over; see `Job.run`.
 
         Raises:
             Lost: the process ended, or sent nothing for too long.
             EndpointFailure: BAD_REQUEST where the order cannot be written as JSON.
             Aborted: `keep_going` returned False.
         """
-        order = job.order()
-        if order is None:
-            return
-        name, content = order
-        self._number += 1
+        number = self._paused.pop(job, None)
+        if number is not None:
+            self._number, line = number, pack("continue", number)
+        else:
+            order = job.order()
+            if order is None:
+                return True
+            self._orders += 1
+            self._number = self._orders
+            line = self._pack_order(*order)
+        self._job = job
         try:
-            line = pack(name, {**content, "number": self._number})
+            self._outbox.put(line)
+            if job.flag.is_set() or job.park or job.paused:
+                self.signal(job)  # it may have changed before its order was sent
+            name, _ = self._wait(self._hang_s, "made no progress for", job)
+        finally:
+            self._job = None
+        if name == "paused":
+            self._paused[job] = self._number
+        return name != "paused"
+
+    def _pack_order(self, name: str, content: Mapping[str, Any]) -> bytes:
+        try:
+            return pack(name, {**content, "number": self._number})
         except (TypeError, ValueError) as exc:
             raise malformed(
                 f"Endpoint {self._name!r}: the request holds a value that JSON cannot represent."
             ) from exc
-        self._job = job
-        try:
-            self._outbox.put(line)
-            self.signal(job)  # the job may have been stopped before its order was sent
-            self._wait(self._hang_s, "made no progress for", job)
-        finally:
-            self._job = None
+
+    def drop(self, job: Job) -> None:
+        """Let the process forget a paused job."""
+        number = self._paused.pop(job, None)
+        if number is not None:
+            self._outbox.put(pack("drop", number))
 
     def _wait(self, limit_s: float, what: str, job: Job | None = None) -> tuple[str, Any]:
         # Counted in turns, not by the clock: while this machine sleeps, or this process is stopped, no message can
@@ -216,9 +237,10 @@ class ModelProcess:
     # From any thread, under the worker's lock
 
     def signal(self, job: Job) -> None:
-        """Send the flags of a job that was stopped or parked, if the process works on that job."""
-        if job is self._job and (job.flag.is_set() or job.park):
-            self._outbox.put(pack("stop" if job.flag.is_set() else "park", self._number))
+        """Send the flags of a job, if the process works on that job."""
+        if job is self._job:
+            flags = {"stop": job.flag.is_set(), "park": job.park, "paused": job.paused}
+            self._outbox.put(pack("flags", {"number": self._number, **flags}))
 
     # In the threads of the pipes
 
@@ -254,7 +276,7 @@ class ModelProcess:
         job = self._job
         if job is not None and usage is not None:
             job.used(usage)
-        if job is None or name == "left":
+        if job is None or name in ("left", "paused"):
             self._inbox.put((name, content))
         elif name == "progress":
             if content is not None:

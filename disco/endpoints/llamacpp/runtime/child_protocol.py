@@ -26,7 +26,7 @@ from disco.errors import (
     ModelFileError,
     NoEndpointError,
 )
-from disco.events import Delta, DeltaKind, Ended, Started, ToolCallDelta, Usage
+from disco.events import Delta, DeltaKind, Ended, Parked, Started, ToolCallDelta, Usage
 from disco.request import Prefix
 
 __all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
@@ -79,6 +79,8 @@ def pack_item(item: Any, usage: Usage | None) -> bytes:
         return pack("delta", _delta_content(item), usage)
     if isinstance(item, Started):
         return pack("started", item.cached_tokens, usage)
+    if isinstance(item, Parked):
+        return pack("parked", item.logp, usage)
     if isinstance(item, Ended):
         return pack("ended", item.finish_reason, usage)
     if isinstance(item, EndpointFailure):
@@ -98,6 +100,8 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
         return _delta(content)
     if name == "started":
         return Started(content)
+    if name == "parked":
+        return Parked(usage or Usage(), tuple(content))
     if name == "ended":
         return Ended(content, usage)
     if name == "failed":

@@ -33,6 +33,7 @@ class Job(ABC):
     Attributes:
         flag: stops the job.
         park: asks the job to end where it can without losing what it has computed.
+        paused: asks the job to give the model up before its next token, until it is cleared.
         usage: the job's usage so far.
         progress: how far its prefill has come; None before the prefill begins.
         on_progress: called whenever `progress` has changed, in the thread that changed it; None: nothing is called.
@@ -46,10 +47,17 @@ class Job(ABC):
         self.mail = mail
         self.flag = StopFlag()
         self.park = False
+        self.paused = False
 
     @abstractmethod
-    def run(self, model: NativeModel) -> None:
-        """Do the job; in the thread that holds the model. `Aborted` may pass through."""
+    def run(self, model: NativeModel) -> bool:
+        """Do the job; in the thread that holds the model. `Aborted` may pass through.
+
+        Returns whether the job is over. If not, it was paused, and the next call goes on with it.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most jobs hold nothing
+        """Free what a paused job holds; in the thread that holds the model. Idempotent."""
 
     @abstractmethod
     def order(self) -> tuple[str, Mapping[str, Any]] | None:
@@ -82,8 +90,11 @@ class Engine(Protocol):
     parameters: int
     lost: str | None
 
-    def serve(self, job: Job, /) -> None:
-        """Do a job. Raises `Lost`, `Aborted`, and what the job raises."""
+    def serve(self, job: Job, /) -> bool:
+        """Do a job, or go on with it; return whether it is over. Raises `Lost`, `Aborted`, and what the job raises."""
+
+    def drop(self, job: Job, /) -> None:
+        """Forget a paused job, which does not go on."""
 
     def signal(self, job: Job, /) -> None:
         """Pass on the changed flags of a job; from any thread, under the worker's lock."""

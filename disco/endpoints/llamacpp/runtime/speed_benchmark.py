@@ -77,7 +77,7 @@ class MeasurementJob(Job):
             "repeats": self._repeats,
         }
 
-    def run(self, model: NativeModel) -> None:
+    def run(self, model: NativeModel) -> bool:
         lengths = [n for n in self._prompt_tokens if 0 < n <= model.context_tokens]
         depths = [n for n in self._depths if 0 < n <= model.context_tokens - self._decode_tokens]
         total = (len(lengths) + len(depths)) * self._repeats
@@ -104,6 +104,7 @@ class MeasurementJob(Job):
                 batch_tokens=model.batch_tokens,
             )
         )
+        return True
 
     def _prefill(self, model: NativeModel, ids: list[int]) -> float:
         model.forget()

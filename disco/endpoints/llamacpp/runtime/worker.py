@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from disco.endpoints.contract import PAUSE_HOLD_S
 from disco.endpoints.llamacpp.model.native import Aborted
 from disco.endpoints.llamacpp.runtime.job import Engine, Job, Lost, failure_of
 from disco.endpoints.llamacpp.runtime.restart_backoff import Backoff
@@ -30,8 +31,12 @@ class ModelWorker:
     engine had been loaded, it is then loaded again without a request: otherwise a plan that prefers a loaded model
     would never use it again.
 
-    Mutable, all under `_lock`: `_queue`, `_running`, `_closing`, `_ended`, `_thread`, `_leaving`, `_backoff`,
-    `_bring_back`.
+    A job that was paused gives the thread back and is kept aside. The model stays free for it for `PAUSE_HOLD_S`; then
+    it serves the jobs that wait. A resumed job comes before those that have not begun.
+
+    Mutable, all under `_lock`: `_queue`, `_running`, `_aside` (jobs that gave the thread back), `_holder` (the one of
+    them that used the model last; None once another job does), `_held_until`, `_dropped` (cancelled ones), `_closing`,
+    `_ended`, `_thread`, `_leaving`, `_backoff`, `_bring_back`.
 
     Attributes:
         model: the loaded model; None before loading and after closing. Other threads may only read plain attributes.
@@ -50,6 +55,10 @@ class ModelWorker:
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
         self._running: Job | None = None
+        self._aside: list[Job] = []
+        self._holder: Job | None = None
+        self._held_until = 0.0
+        self._dropped: list[Job] = []
         self._closing = False
         self._ended = False
         self._thread: threading.Thread | None = None
@@ -60,8 +69,9 @@ class ModelWorker:
     @property
     def waiting(self) -> int:
         """How many jobs a new job would wait for."""
-        running = self._running is not None
-        return len(self._queue) + running
+        taken = self._running is not None or self._holder is not None
+        resumed = sum(not job.paused for job in self._aside if job is not self._holder)
+        return len(self._queue) + resumed + taken
 
     def submit(self, job: Job) -> None:
         """Queue a job.
@@ -93,9 +103,14 @@ class ModelWorker:
         """Stop a job; one that still waits never uses the model. Its mailbox is closed once the job has stopped."""
         job.flag.set()
         with self._lock:
-            try:
+            if job in self._aside:
+                self._aside.remove(job)
+                self._dropped.append(job)
+                self._holder = None if self._holder is job else self._holder
+                self._lock.notify()
+            elif job in self._queue:
                 self._queue.remove(job)
-            except ValueError:
+            else:
                 self._tell(job)
                 return  # the job runs or has ended
         job.mail.close()
@@ -103,7 +118,13 @@ class ModelWorker:
     def park(self, job: Job) -> None:
         """Ask a job to end where it can without losing what it has computed."""
         job.park = True
+        self.pause(job, paused=False)
+
+    def pause(self, job: Job, *, paused: bool = True) -> None:
+        """Ask a job to give the model up before its next token, or to go on."""
         with self._lock:
+            job.paused = paused
+            self._lock.notify()
             self._tell(job)
 
     def _tell(self, job: Job) -> None:
@@ -160,6 +181,7 @@ class ModelWorker:
                 if job is not None:
                     self._serve(job)
         finally:
+            self._fail_paused(self._closed)
             self._unload()
             with self._lock:
                 self._closing = self._ended = True
@@ -171,18 +193,35 @@ class ModelWorker:
     def _wait_for_work(self) -> bool:
         with self._lock:
             while not self._closing:
+                while self._dropped:
+                    self._drop(self._dropped.pop())
                 pause_s = self._backoff.left_s(time.monotonic())
                 if self.model is not None and self.model.lost is not None:
                     return True
-                if pause_s == 0 and (self._queue or self._bring_back):
+                if pause_s == 0 and (self._next_job() is not None or self._bring_back):
                     return True
+                if self._holder is not None:
+                    pause_s = max(pause_s, self._held_until - time.monotonic())
                 self._lock.wait(pause_s or None)
             return False
 
+    def _next_job(self) -> Job | None:
+        """Return the job that may use the model now."""
+        resumed = [job for job in self._aside if not job.paused]
+        if self._holder is not None:
+            if self._holder in resumed:
+                return self._holder
+            if time.monotonic() < self._held_until:
+                return None
+        return next(iter((*resumed, *self._queue)), None)
+
     def _take(self) -> Job | None:
         with self._lock:
-            self._running = self._queue.popleft() if self._queue and not self._closing else None
-            return self._running
+            job = self._running = None if self._closing else self._next_job()
+            if job is not None:
+                (self._aside if job in self._aside else self._queue).remove(job)
+                self._holder = None
+            return job
 
     def _try_to_load(self) -> bool:
         self._bring_back = False
@@ -216,11 +255,23 @@ class ModelWorker:
         return EndpointFailure(FailureKind.CRASHED, LocalModelError(message), retry_after_s=wait_s + 0.05)
 
     def _fail_all(self, failure: Callable[[], EndpointFailure]) -> None:
+        self._fail_paused(failure)
         with self._lock:
             waiting = list(self._queue)
             self._queue.clear()
         for job in waiting:
             self._fail(job, failure())
+
+    def _fail_paused(self, failure: Callable[[], EndpointFailure]) -> None:
+        with self._lock:
+            paused, self._aside, self._holder = self._aside, [], None
+        for job in paused:
+            self._drop(job)
+            self._fail(job, failure())
+
+    def _drop(self, job: Job) -> None:
+        if self.model is not None:
+            self.model.drop(job)
 
     def _unload(self) -> None:
         model, self.model = self.model, None
@@ -230,12 +281,14 @@ class ModelWorker:
     def _serve(self, job: Job) -> None:
         model = self.model
         assert model is not None
+        over = True
         try:
             job.check()
-            model.serve(job)
+            over = model.serve(job)
             if job.usage.completion_tokens:
                 self._backoff.served()
         except Aborted:
+            model.drop(job)
             if self._closing:
                 job.mail.put(self._closed())
         except Lost as exc:
@@ -243,10 +296,18 @@ class ModelWorker:
         except EndpointFailure as exc:
             job.mail.put(exc)
         except Exception as exc:  # noqa: BLE001 - the thread must outlive any one job
-            job.mail.put(self._failure(exc, "failed while it worked"))
+            failure = partial(self._failure, exc, "failed while it worked")
+            job.mail.put(failure())
+            self._fail_paused(failure)  # their tokens and samplers belong to the model that is given up
             self._unload()
         with self._lock:
             self._running = None
+            if not over and not job.flag.is_set():
+                self._aside.append(job)
+                self._holder, self._held_until = job, time.monotonic() + PAUSE_HOLD_S
+                return
+        if not over:
+            model.drop(job)
         job.mail.close()
 
     def _fail(self, job: Job, failure: EndpointFailure) -> None:
