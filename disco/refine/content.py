@@ -154,7 +154,7 @@ def _may_refine(message: Mapping[str, Any], index: int, chosen: frozenset[int] |
 
 
 def _asking(texts: Sequence[_Text], *, whole: bool) -> tuple[dict[int | None, int], dict[int | None, int]]:
-    """Return, for each text of a user's message, where the part that stays at its beginning ends, and at its end begins.
+    """Return, for each text of a user's message, where what stays at its beginning ends, and at its end begins.
 
     What stays is the question: the last paragraph, and the first one if it is short (an instruction); or all of it,
     where an earlier message of the turn holds the content.

@@ -29,21 +29,21 @@ _NEXT = re.compile(r"[\s\"'“‘«(\[{„]*")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 # A full stop behind these does not end a sentence. Those that often end one ("etc.", "Inc.", "a.m.") are left out.
-_ABBREVIATIONS = frozenset(  # noqa: SIM905 - as the next ones: read more easily than a list of quoted words
+_ABBREVIATIONS = frozenset(
     """
     mr mrs ms mx dr prof st mt ft rev hon gen col lt sgt capt cmdr adm maj gov sen rep pres supt messrs mme mlle
     vs viz cf e.g i.e eg ie ca approx fig figs eq eqs sec secs ch chap vol vols pp ed eds al est dept univ
     jan feb mar apr jun jul aug sep sept oct nov dec
     z.b d.h u.a o.ä bzw nr bd abs vgl hr hrn fr frl geb gest inkl evtl ggf
     sra srta ud uds pág págs núm art dña
-    """.split()
+    """.split()  # noqa: SIM905 - easier to read than a list of quoted words
 )
 _BEFORE_NUMBERS = frozenset("no nos p pp s n nr art fig eq sec ch vol núm pág".split())  # noqa: SIM905
-_MONTHS = frozenset(  # noqa: SIM905
+_MONTHS = frozenset(
     """
     january february march april may june july august september october november december
     januar februar märz mai juni juli oktober dezember jahrhundert
-    """.split()
+    """.split()  # noqa: SIM905
 )
 _WORD = re.compile(r"\w*")
 _HARD_WRAP = 50  # a line of at least this many characters without an end mark may go on in the next line

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from disco.cli.measurement.refinement.model_scores import ModelScores, ParagraphScores
 from disco.cli.measurement.refinement.prompt_scorer import PromptScorer
-from disco.cli.measurement.refinement.refine_arms import Arm, Task, kept_units, task_of
+from disco.cli.measurement.refinement.refine_arms import MODEL_ARMS, Arm, Task, kept_units, task_of
 from disco.cli.measurement.squad_questions import Question, token_f1
+from disco.endpoints.llamacpp.attention import AttentionReader
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.refine import keep_units
 
 __all__ = ["RUNNING_TEXT", "Measured", "ParagraphRun"]
 
-_SURPRISAL = ("surprisal", "surprisal, tokens")
+_ASKS_NOTHING = "What does the text say?"
 
 RUNNING_TEXT: Final = (
     "{% for message in messages %}{% if message.role == 'assistant' %} {{ message.content }}\n\n{% else %}"
@@ -77,23 +78,32 @@ class ParagraphRun:
         self._scorer = scorer
         self._render = Renderer(scorer.model, RUNNING_TEXT)
         self._arms = arms
+        self._reader: AttentionReader | None = None
+        if not MODEL_ARMS.isdisjoint(arm.name for arm in arms):
+            self._reader = AttentionReader(scorer.model)
+
+    def close(self) -> None:
+        """Free what was made beside the model. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def __call__(self, questions: Sequence[Question]) -> list[dict[Arm, Measured]]:
         """Return, for each of a paragraph's questions, what each arm measured."""
         tasks = [task_of(one) for one in questions]
         golds = [self._scorer.model.tokenize(f" {one.answers[0]}", special=False) for one in questions]
-        whole = [self.ids(task, [True] * len(task.gold)) for task in tasks]
-        needs_model = any(arm.begun or arm.name in ("feedback", *_SURPRISAL) for arm in self._arms)
-        surprisal = self._scorer.surprisals(whole[0]) if needs_model else np.zeros(len(whole[0]) - 1)
-        server = [
-            self._scorer.score(ids, gold).answer_ids if needs_model else ()
-            for ids, gold in zip(whole, golds, strict=True)
-        ]
+        whole = [self._whole(task) for task in tasks]
+        server: list[tuple[int, ...]] = [() for _ in tasks]
+        scores: list[ParagraphScores | None] = [None for _ in tasks]
+        if self._reader is not None:
+            contentless = self._whole(task_of(replace(questions[0], question=_ASKS_NOTHING)))
+            scores = [*ModelScores(self._scorer, self._reader)(tasks, whole, contentless)]
+            server = [self._scorer.score(*one).answer_ids for one in zip(whole, golds, strict=True)]
         found: list[dict[Arm, Measured]] = [{} for _ in questions]
         planned = [
             (number, prompt)
             for number, task in enumerate(tasks)
-            for prompt in self._prompts(task, whole[number], server[number], surprisal)
+            for prompt in self._prompts(task, whole[number], server[number], scores[number])
         ]
         for number, prompt in sorted(planned, key=lambda one: one[1].ids):
             question, gold = questions[number], golds[number]
@@ -118,31 +128,28 @@ class ParagraphRun:
         text = self._render(messages).text  # type: ignore[arg-type]
         return self._scorer.model.tokenize(text, special=True)
 
+    def _whole(self, task: Task) -> list[int]:
+        return self.ids(task, [True] * len(task.gold))
+
     def _prompts(
-        self, task: Task, whole: list[int], server: Sequence[int], surprisal: NDArray[np.float64]
+        self, task: Task, whole: list[int], server: Sequence[int], scores: ParagraphScores | None
     ) -> list[_Prompt]:
         prompts: dict[tuple[int, ...], _Prompt] = {}
         units = task.turn.optional()
-        places = self._token_units(task, whole)
-        of_tokens = np.resize(surprisal, len(whole) - 1)  # the questions, which differ, are in no unit
-        unit_of = np.array(places[1:])
-        of_units = np.array([np.mean(of_tokens[unit_of == number]) for number in range(len(units))])
         hints = self._text(server[: max(arm.begun for arm in self._arms)])
         for arm in self._arms:
             if arm.name == "none":
                 ids, gold_kept, share = self._without_text(task), False, 0.0
             elif arm.name == "surprisal, tokens":
-                ids, gold_kept, share = _best_tokens(whole, places, of_tokens, task, arm.keep)
+                assert scores is not None
+                ids, gold_kept, share = _best_tokens(whole, scores, task, arm.keep)
             else:
-                kept = kept_units(task, arm, hints=hints, surprisal=of_units)
+                kept = kept_units(task, arm, hints=hints, found=None if scores is None else scores.units)
                 ids = self.ids(task, kept)
                 gold_kept = all(one for one, gold in zip(kept, task.gold, strict=True) if gold)
                 total = sum(unit.tokens for unit in units)
-                share = (
-                    sum(unit.tokens for unit, one in zip(units, kept, strict=True) if one) / total
-                    if total
-                    else 1.0
-                )
+                own = sum(unit.tokens for unit, one in zip(units, kept, strict=True) if one)
+                share = own / total if total else 1.0
             prompt = prompts.setdefault(tuple(ids), _Prompt(ids, answers=False))
             prompt.answers |= arm.answers
             prompt.arms.append((arm, gold_kept, share))
@@ -156,34 +163,14 @@ class ParagraphRun:
         question = content[content.rindex("Question: ") :]
         return self.rendered([*task.messages[:-1], {"role": "user", "content": f"Text:\n\n{question}"}])
 
-    def _token_units(self, task: Task, ids: Sequence[int]) -> list[int]:
-        """Return, for each token of the whole prompt, the optional unit in which it begins; -1 for none."""
-        model = self._scorer.model
-        content = str(task.messages[-1]["content"])
-        text = b"".join(model.piece(token) for token in ids)
-        start = text.rindex(content.encode())
-        bounds = [
-            (start + len(content[:a].encode()), start + len(content[:b].encode())) for a, b in task.spans
-        ]
-        places: list[int] = []
-        at = unit = 0
-        for token in ids:
-            while unit < len(bounds) and at >= bounds[unit][1]:
-                unit += 1
-            # A token begins with the space before its word, which belongs to the unit before.
-            inside = unit < len(bounds) and at >= bounds[unit][0] - 1
-            places.append(unit if inside else -1)
-            at += len(model.piece(token))
-        return places
-
 
 def _best_tokens(
-    ids: list[int], places: Sequence[int], surprisal: NDArray[np.float64], task: Task, keep: float
+    ids: list[int], scores: ParagraphScores, task: Task, keep: float
 ) -> tuple[list[int], bool, float]:
-    """Return the prompt with only the most surprising tokens of the text (LLMLingua's criterion, by the model itself)."""
-    inside = [number for number, place in enumerate(places) if place >= 0]
-    best = sorted(inside, key=lambda number: -surprisal[number - 1])[: round(keep * len(inside))]
+    """Return the prompt with the text's most surprising tokens only (LLMLingua's criterion, on the model itself)."""
+    inside = np.flatnonzero(scores.places >= 0).tolist()
+    best = sorted(inside, key=lambda number: -scores.tokens[number - 1])[: round(keep * len(inside))]
     kept = set(best)
-    short = [token for number, token in enumerate(ids) if places[number] < 0 or number in kept]
-    gold = {number for number in inside if task.gold[places[number]]}
+    short = [token for number, token in enumerate(ids) if scores.places[number] < 0 or number in kept]
+    gold = {number for number in inside if task.gold[scores.places[number]]}
     return short, gold <= kept, len(kept) / len(inside) if inside else 1.0

@@ -13,14 +13,21 @@ from disco.cli.measurement.squad_prompt import question_messages
 from disco.cli.measurement.squad_questions import Question
 from disco.refine import Turn, choose, scores_of, turns_of
 
-__all__ = ["MAIN_KEEP", "Arm", "Task", "arms_of", "kept_units", "optional_spans", "task_of"]
+__all__ = ["MAIN_KEEP", "MODEL_ARMS", "Arm", "Task", "arms_of", "kept_units", "optional_spans", "task_of"]
 
 MAIN_KEEP: Final = 0.4
 """The share at which all arms are compared."""
 
 _AT_EVERY_KEEP = ("lexical", "random")
 _ONLY_MAIN_KEEP = ("first", "last")
-_NEED_MODEL = ("first-and-recent", "feedback", "surprisal", "surprisal, tokens")
+MODEL_ARMS: Final = frozenset(
+    {"feedback", "surprisal", "surprisal, tokens", "attention", "attention, contrastive"}
+)
+"""Arms that need what the model makes of the whole prompt first."""
+_ONLY_ALL = (
+    *("first-and-recent", "feedback", "surprisal", "surprisal, tokens"),
+    *("attention", "attention, contrastive"),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +61,7 @@ def arms_of(keeps: Sequence[float], server_tokens: int, *, every: bool) -> list[
         answers = every or keep == MAIN_KEEP
         arms += [Arm(name, keep, answers and (every or name in _AT_EVERY_KEEP)) for name in names]
     if every:
-        arms += [Arm(name, MAIN_KEEP) for name in _NEED_MODEL]
+        arms += [Arm(name, MAIN_KEEP) for name in _ONLY_ALL]
         arms.append(Arm("lexical", MAIN_KEEP, begun=server_tokens))
     return arms
 
@@ -115,7 +122,7 @@ def optional_spans(turn: Turn) -> list[tuple[int, int]]:
 
 
 def kept_units(
-    task: Task, arm: Arm, *, hints: str = "", surprisal: NDArray[np.float64] | None = None
+    task: Task, arm: Arm, *, hints: str = "", found: Mapping[str, NDArray[np.float64]] | None = None
 ) -> list[bool]:
     """Return which optional units an arm keeps.
 
@@ -123,12 +130,11 @@ def kept_units(
         task: the question.
         arm: any but "none" and those on tokens.
         hints: the server's first words.
-        surprisal: mean surprisal of each optional unit, nats, for the arm "surprisal".
+        found: scores of the optional units that the model made, by the arm's name.
     """
     tokens = [unit.tokens for unit in task.turn.optional()]
     if arm.name == "full":
         return [True] * len(tokens)
-    if arm.name == "surprisal":
-        assert surprisal is not None
-        return choose(tokens, surprisal.tolist(), arm.keep)
+    if found is not None and arm.name in found:
+        return choose(tokens, found[arm.name].tolist(), arm.keep)
     return choose(tokens, scores_of(task.turn, arm.name, hints), arm.keep)

@@ -98,6 +98,7 @@ def _measure(
         gpu_layers=0,
         keep_loading=lambda: True,
     )
+    run: ParagraphRun | None = None
     try:
         run = ParagraphRun(PromptScorer(model, arguments.tokens), arms)
         began_at = shown_at = time.monotonic()
@@ -117,6 +118,8 @@ def _measure(
                     flush=True,
                 )
     finally:
+        if run is not None:
+            run.close()
         model.close()
 
 
