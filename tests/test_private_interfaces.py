@@ -234,6 +234,19 @@ def test_the_functions_of_llama_cpp():
     assert hasattr(library.llama_model_default_params(), "progress_callback")
 
 
+@pins("llama_cpp", "llama_cpp._ggml")
+def test_the_tensors_of_llama_cpp():
+    """disco.endpoints.llamacpp.attention
+    to read attention weights from llama.cpp's intermediate results: names, sizes and values of ggml's tensors.
+    Remedy: find the library libggml of the new version; see the fields of `struct ggml_tensor` in its ggml.h."""
+    pytest.importorskip("llama_cpp")
+    ggml = importlib.import_module("llama_cpp._ggml").libggml
+    for name in ("ggml_get_name", "ggml_backend_tensor_get"):
+        assert hasattr(ggml, name)
+    settings = importlib.import_module("llama_cpp").llama_context_default_params()
+    assert {"cb_eval", "flash_attn_type"} <= set(dir(settings))
+
+
 def private_names_of_others() -> set[str]:
     """The private names that disco's endpoints and client use and that are no names of their own."""
     used: set[str] = set()
