@@ -47,7 +47,8 @@ class SessionConfig:
         pace_tps: the reader's pace, None when pacing is off.
         timeouts: the four clocks.
         max_retries: how often the *only* endpoint left is tried again before giving up.
-        margin: safety factor on the predicted time of a migration; doubled after a migration that was given up.
+        margin: safety factor on the predicted time of a migration; larger where a late target leaves a gap, and after a
+            migration that was given up.
     """
 
     prompt_tokens: int

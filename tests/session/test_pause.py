@@ -103,8 +103,8 @@ def test_no_token_is_late_however_long_the_target_takes_and_all_is_charged_once(
     server = replace(WRITES, ttft_s=takes_s, decode_tps=100.0, answer_tokens=tokens, fault=fault)
     how = {**MOVES, "pace": Pace(tps=pace_tps), "believed": believed(*quantiles)}
     record = check(play({"device": device, "server": server}, PLAN, cancel_at=cancel_at, **how))
-    served = any(t.endpoint == "server" and t.kept_tokens for t in record.attempts)
-    if fault is None or not served:  # a target that dies in mid-answer is replaced, which takes its time
+    moved = any(move.outcome == "switched" for move in record.migrations)
+    if fault is None or not moved:  # a target that dies in mid-answer is replaced, which takes its time
         assert record.pace.late_tokens == 0
     if record.finish_reason == "stop":
         assert record.answer_tokens == tokens
@@ -225,7 +225,7 @@ def test_a_reader_who_leaves_ends_a_paused_attempt():
 
 
 @pytest.mark.parametrize("fault", [None, Fault(0, kind=FailureKind.CRASHED)])
-@pytest.mark.parametrize("cancel_at", [math.inf, 0.9, 1.05])
+@pytest.mark.parametrize("cancel_at", [math.inf, 1.05])
 def test_a_server_is_stopped_while_its_target_still_reads_and_whatever_comes_nothing_is_lost(
     fault, cancel_at
 ):

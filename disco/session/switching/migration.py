@@ -130,8 +130,7 @@ class MigrationControl:
                 # Its model is loaded, even if the plan expected a load time.
                 target = replace(target, load_s=0.0)
             order = handover_order(self._plan.order, source, target)
-            # The distribution of a target's time needs no safety factor where a late target does no harm.
-            is_weighed = order == "pause" and bool(target.ttft_quantiles)
+            margin = self._lateness * self._margin(order, target)
             snapshot = Snapshot(
                 source=source,
                 target=target,
@@ -142,13 +141,21 @@ class MigrationControl:
                 slack_s=0.0,
                 pace_tps=self._config.pace_tps,
                 lengths=self._lengths,
-                margin=self._lateness if is_weighed else self._lateness * self._config.margin,
+                margin=margin,
                 order=order,
                 # One batch that is being read, and one that is not yet full.
                 most_unread=2 * FOLLOW_TOKENS if target_has_prompt and target.follows else inf,
             )
             rule = self._rules[target_has_prompt] = Rule(snapshot)
         return rule
+
+    def _margin(self, order: HandoverOrder, target: Candidate) -> float:
+        """Return the safety factor on the target's time, by what a late target costs the reader."""
+        if order == "pause" and target.ttft_quantiles:
+            return 1.0  # nothing, and the rule weighs the quantiles itself
+        if order == "break_before_make" and self._plan.order == "auto":
+            return self._config.margin**2  # a gap: the source cannot go on
+        return self._config.margin
 
     # ------------------------------------------------------------------ the migration
 
@@ -212,7 +219,7 @@ class MigrationControl:
         if not self._may_cut_early(rule) or unpaced or kept.waits_for_its_turn or target.ttft_quantiles:
             return None
         reads_s = target.time_to_first_token_s(self._config.prompt_tokens) - target.queue_s
-        left_s = kept.works_from_at + self._config.margin * reads_s - now
+        left_s = kept.works_from_at + self._margin(rule.order, target) * reads_s - now
         return left_s if left_s > 0 else None  # slower than known: so is what is left
 
     def _is_covered(self, cut: int, rule: Rule, reads_s: float, now: float) -> bool:
