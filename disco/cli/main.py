@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead, show three tiers: what a tier is unsure of goes up to the next",
     )
+    instead.add_argument(
+        "--assist",
+        action="store_true",
+        help="instead, show a server that speaks while the device reads a long prompt",
+    )
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
@@ -116,6 +121,10 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.demonstration.cascade import run_cascade  # noqa: PLC0415 - as above
 
         return await run_cascade(screen)
+    if arguments.assist:
+        from disco.cli.demonstration.assist import run_assist  # noqa: PLC0415 - as above
+
+        return await run_assist(screen)
     from disco.cli.demonstration.demo import run_demo  # noqa: PLC0415 - as above
 
     return await run_demo(screen)

@@ -1,1 +1,1 @@
-"""`disco demo`: real endpoints that race, fail, or judge their answers while the user watches."""
+"""`disco demo`: real endpoints that race, fail, judge their answers, or divide them while the user watches."""

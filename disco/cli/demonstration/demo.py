@@ -111,7 +111,8 @@ async def run_demo(screen: Screen) -> int:
         rows += await _baselines(screen, device, profile, remote)
     _table(screen, rows)
     screen.line(
-        "More: disco demo --chaos (killed processes), disco demo --cascade (three tiers, judged answers)."
+        "More: disco demo --chaos (killed processes), disco demo --cascade (three tiers, judged answers), "
+        "disco demo --assist (the server speaks while the device reads)."
     )
     if not shown:
         screen.line("Not every scene went as planned on this machine; see the notes above.", style="bold red")

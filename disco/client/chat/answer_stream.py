@@ -18,6 +18,7 @@ from disco.client.chat.stream_types import DiscoStream, not_complete
 from disco.client.live_driver import LiveSession
 from disco.errors import attach_evidence
 from disco.events import Delta
+from disco.session.records.assist_record import AssistState, assist_state
 
 if TYPE_CHECKING:
     from disco.session.records.route_record import RouteRecord
@@ -81,6 +82,11 @@ class SessionStream(DiscoStream):
         """
         unread = sum(delta.tokens for delta in self._reading.first) + len(self._waiting)
         return round(self._live.buffered_tokens) + unread
+
+    @property
+    def assist(self) -> AssistState | None:
+        """How far a divided answer has come (policy "assist"); None where the answer is not divided."""
+        return assist_state(self._live.session)
 
     @cached_property
     def response(self) -> httpx2.Response:  # type: ignore[override]

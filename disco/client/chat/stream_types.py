@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 from disco.errors import DiscoError
 
 if TYPE_CHECKING:
+    from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
 __all__ = ["DiscoStream", "DiscoSyncStream", "RouteOfStream", "not_complete"]
@@ -38,6 +39,11 @@ class RouteOfStream:
 
         Counts the text held back for a steady pace and the text not yet read. A chunk counts as at least one token.
         """
+        raise NotImplementedError
+
+    @property
+    def assist(self) -> AssistState | None:
+        """How far a divided answer has come (policy "assist"); None where the answer is not divided."""
         raise NotImplementedError
 
 

@@ -24,6 +24,7 @@ from disco.endpoints.openai_api.sse import EventSplitter
 
 if TYPE_CHECKING:
     from disco.client.direct.direct_answer import DirectAnswer
+    from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
 __all__ = ["DirectStream", "DirectSyncStream"]
@@ -60,6 +61,10 @@ class _Direct(RouteOfStream):
     @property
     def buffered_tokens(self) -> int:
         return 0  # the SDK's way has no buffer
+
+    @property
+    def assist(self) -> AssistState | None:
+        return None  # one server answers
 
     def _fail(self, error: BaseException) -> None:
         """Note that reading has failed; raise the SDK's error where it has one for this."""

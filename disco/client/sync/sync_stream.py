@@ -18,6 +18,7 @@ from disco.client.sync.portal import Portal
 from disco.events import Delta
 
 if TYPE_CHECKING:
+    from disco.session.records.assist_record import AssistState
     from disco.session.records.route_record import RouteRecord
 
 __all__ = ["FetchedBytes", "SyncSessionStream", "sync_response"]
@@ -50,6 +51,11 @@ class SyncSessionStream(DiscoSyncStream):
     def buffered_tokens(self) -> int:
         """See `SessionStream.buffered_tokens`. Items fetched together with the last chunk are not counted."""
         return self._stream.buffered_tokens
+
+    @property
+    def assist(self) -> AssistState | None:
+        """See `SessionStream.assist`."""
+        return self._stream.assist
 
     @cached_property
     def response(self) -> httpx2.Response:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What a route record says of an answer that was divided between a writer and its heir, or might have been."""
+"""What is said of an answer that is divided between a writer and its heir: while it goes on, and in its record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from disco.session.machine import Session
 
-__all__ = ["AssistRecord", "assist_record"]
+__all__ = ["AssistRecord", "AssistState", "assist_record", "assist_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,51 @@ class AssistRecord:
     agreement: float | None = None
     agreement_tokens: int = 0
     tempos: tuple[tuple[float, float | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AssistState:
+    """A divided answer as it stands.
+
+    Attributes:
+        outcome: "running" while the writer's part lasts, then how it went; see `AssistRecord`.
+        writer, heir: endpoint names.
+        tokens: the writer's limit, tokens.
+        written_tokens: tokens that the writer has written.
+        read_tokens: tokens that the heir has read, of the prompt and of what it was given of the answer.
+        total_tokens: how many tokens that is in all; an estimate before the heir has reported.
+        prefill_tps: the speed at which the heir reads, tokens/s; 0 where it is not known yet.
+        tempo_tps: the rate at which text is shown, tokens/s; None: as it comes.
+    """
+
+    outcome: str
+    writer: str
+    heir: str
+    tokens: int
+    written_tokens: int
+    read_tokens: int
+    total_tokens: int
+    prefill_tps: float
+    tempo_tps: float | None
+
+
+def assist_state(session: Session) -> AssistState | None:
+    """Return the assist of a session at any time; None where its answer is not divided."""
+    assist, control = session.plan.assist, session.assist
+    if assist is None or control is None:
+        return None
+    progress = control.heir_progress
+    return AssistState(
+        outcome=control.outcome,
+        writer=assist.writer,
+        heir=assist.heir,
+        tokens=assist.tokens,
+        written_tokens=0 if control.writer is None else control.writer.tokens,
+        read_tokens=0 if progress is None else progress.tokens_done,
+        total_tokens=session.config.prompt_tokens if progress is None else progress.tokens_total,
+        prefill_tps=0.0 if progress is None else progress.prefill_tps,
+        tempo_tps=control.tempos[-1][1] if control.tempos else None,
+    )
 
 
 def assist_record(session: Session) -> AssistRecord | None:

@@ -141,6 +141,11 @@ class AssistControl:
             if self.writer is not None:
                 self._steer(now)
 
+    @property
+    def heir_progress(self) -> Progress | None:
+        """The heir's newest report on its prefill; None before the first one."""
+        return None if self._progress is None else self._progress[1]
+
     def parked(self, state: AttemptState, now: float, out: list[Effect]) -> None:
         """Go on after the heir has read all that it was given, or has stopped."""
         if state is not self._follower.state or not self._runs or self.writer is None:
