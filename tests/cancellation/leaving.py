@@ -25,7 +25,7 @@ from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, chunk, piece, scripted_
 
 from disco import AsyncDisco, DiscoError
 from disco.client.chat.stream_types import DiscoStream
-from disco.dispatch import Preset
+from disco.dispatch import Preset, load_preset
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -36,6 +36,9 @@ DEADLINE_S = 10.0
 # A prompt that takes this model seconds to read, on any machine.
 LONG = "river " * 1100
 SPEEDY = DeviceProfile(name="speedy", source="a claim, for moves", prefill_tps=1e5, decode_tps=1e3)
+
+# A device that reads such a prompt for seconds, so that a server writes the answer's beginning.
+SLOW = DeviceProfile(name="slow", source="a claim, for divided answers", prefill_tps=500.0, decode_tps=50.0)
 
 _ROLE = sse(chunk(role="assistant"), done=False)
 _WORDS = [sse(chunk(f" word{n},"), done=False) for n in range(60)]
@@ -52,13 +55,16 @@ SAID: dict[str, Reply] = {
     "takeover": Reply([*_WORDS[:3], 0.1, RESET]),
     "held for its pace": Reply([*_WORDS, math.inf]),
     "last token came": Reply([*_WORDS[:3], _FINISH, math.inf]),
+    "beginning": Reply([*_WORDS[:3], math.inf]),
+    "handed down": Reply([*_WORDS[:40], sse(chunk(finish="length"))]),
 }
 # Moments at which `create` still waits, and moments at which a stream is being read; those that only a model that is
 # loaded or read can show are real, those that no real connection shows for certain are virtual.
 WAITING = ("model loads", "prefill", "before headers", "before the first token")
 READING = ("server writes", "device writes", "move", "last token came")
 VIRTUAL_WAITING = (*WAITING[1:], "race", "takeover at once", "back-off")
-VIRTUAL_READING = (*READING, "takeover", "held for its pace")
+VIRTUAL_READING = (*READING, "takeover", "held for its pace", "beginning", "handed down")
+DIVIDED = ("beginning", "handed down")  # the device reads; the server writes, or has written its part
 # Ways to leave a `create` that waits, and further ones for a stream.
 BROKEN_OFF = ("scope", "task", "client", "fail_after", "deadline")
 LEFT = ("async with", "close", "drop")
@@ -106,11 +112,13 @@ class Scene:
             playback={"pace_tps": 10.0 if self.moment in ("move", "held for its pace") else "off"},
             migration={"enabled": self.moment == "move", "order": "make_before_break"},
         )
-        retries = int(self.moment == "back-off")
-        return AsyncDisco(local=self.local, policy=preset, max_retries=retries, device_profile=SPEEDY, **more)
+        retries, profile = int(self.moment == "back-off"), SPEEDY
+        if self.moment in DIVIDED:
+            preset, profile = load_preset("assist"), SLOW
+        return AsyncDisco(local=self.local, policy=preset, max_retries=retries, device_profile=profile, **more)
 
     def asked(self, way: str, *, stream: bool = True) -> dict[str, Any]:
-        text = LONG if self.moment in ("prefill", "move") else "Tell me about the sea."
+        text = LONG if self.moment in ("prefill", "move", *DIVIDED) else "Tell me about the sea."
         # Begins differently each time, so that no prefill is in the cache.
         return {
             "model": "m",
@@ -128,6 +136,11 @@ class Scene:
 
     def reached(self, stream: DiscoStream | None = None) -> bool:
         match self.moment:
+            case "beginning" | "handed down":
+                if self.texts < 3 or not self.generates():
+                    return False
+                waits = stream._live.session.assist._waiting is not None
+                return waits == (self.moment == "handed down")
             case "move":
                 moves = [] if stream is None else stream._live.session.migrations
                 return any(move.outcome == "running" for move in moves) and self.generates()
@@ -180,7 +193,7 @@ def virtual_scene(moment: str) -> Scene:
         ttft_s=ttft_s, decode_tps=50.0, answer_tokens=5_000, features=frozenset({"logit_bias"})
     )
     alone = moment in ("prefill", "device writes")
-    helps = moment in ("race", "takeover at once", "takeover", "move")
+    helps = moment in ("race", "takeover at once", "takeover", "move", *DIVIDED)
     local = SimulatedEndpoint("device", profile, place="device") if alone or helps else None
     return Scene(moment, local, None if alone else MemoryServer(SAID[moment]), virtual=True, session=True)
 
