@@ -38,6 +38,8 @@ class Station:
         continues: whether the endpoint can continue a half-written answer.
         parks: whether the endpoint can finish a prefill and keep it without writing; None: it can if `ttft` is a line.
         pauses: whether the endpoint can stop writing in mid-answer and go on later; None: it can if `ttft` is a line.
+        follows: whether a parked attempt can be given more text to read (`Candidate.follows`).
+        limits: whether the endpoint keeps to a limit on the tokens of an answer (`Candidate.limits`).
         announces: whether the endpoint reports when it begins to work on an attempt, so that waiting for a slot does
             not count as silence; None: it does if it is on this device and attempts have to wait.
         standby: the endpoint serves only where no other endpoint of its place may.
@@ -59,6 +61,8 @@ class Station:
     continues: bool = True
     parks: bool | None = None
     pauses: bool | None = None
+    follows: bool = False
+    limits: bool = False
     announces: bool | None = None
     standby: bool = False
     rank: int = 0
@@ -177,6 +181,8 @@ class Station:
             continues=self.continues,
             parks=line is not None if self.parks is None else self.parks,
             pauses=line is not None if self.pauses is None else self.pauses,
+            follows=self.follows,
+            limits=self.limits,
             announces=(self.queues and self.reach == "device") if self.announces is None else self.announces,
             context_tokens=self.context_tokens,
             standby=self.standby,

@@ -158,6 +158,8 @@ class AnswerScripts:
     ) -> Iterator[Scripted]:
         answers, prefix = self._answers, start.prefix
         limit = answers.max_tokens if start.max_tokens is None else start.max_tokens
+        if start.cap is not None:
+            limit = start.cap if limit is None else min(limit, start.cap)
         total = station.answer_tokens[self._row]
         if limit is not None and limit < total:
             total = limit

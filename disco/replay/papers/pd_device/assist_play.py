@@ -1,6 +1,6 @@
 """One answer shown token by token: by the paper's display, and by ours.
 
-An arm returns what the reader saw. The arms here play the closed forms; an arm that runs a session fits beside them.
+An arm returns what the reader saw. The arms here play the closed forms; `session_runs.play_session` runs a session.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from disco.replay.papers.pd_device.paper_forms import PaperCase
 from disco.session.switching.answer_lengths import AnswerLengths
 
 __all__ = [
+    "AFTER_SEAM",
     "CONSISTENT",
     "LEXICAL",
     "MASK",
@@ -39,7 +40,8 @@ PARALLEL: Final = "whole prompt"
 LEXICAL: Final = "lexical"
 MASK: Final = "server mask"
 
-_AFTER_SEAM: Final = 20
+AFTER_SEAM: Final = 20
+"""Tokens that are played after the seam."""
 _LONG: Final = AnswerLengths.geometric(200)
 _FREE: Final = Rates()
 
@@ -62,8 +64,13 @@ class Played:
 
     @property
     def stall_s(self) -> float:
-        """How much later the first token after the seam came than its pace says."""
-        return max(self.shown_s[self.seam] - self.shown_s[self.seam - 1] - self.next_s, 0.0)
+        """How much later the first token after the seam came than its pace says.
+
+        Tokens of one word are shown together, and the next word then waits for the time of all of them.
+        """
+        last_s = self.shown_s[self.seam - 1]
+        together = self.shown_s[: self.seam].count(last_s)
+        return max(self.shown_s[self.seam] - last_s - together * self.next_s, 0.0)
 
     @property
     def longest_gap_s(self) -> float:
@@ -84,6 +91,7 @@ def assist_case(
     refinings: tuple[Refining, ...] = (),
     lengths: AnswerSurvival = _LONG,
     server_rates: Rates = _FREE,
+    batch_tokens: int = 1,
 ) -> AssistCase:
     """Return the solver's input for a device and a server with that TTFT and TPOT, s."""
     return AssistCase(
@@ -98,6 +106,7 @@ def assist_case(
         device_overhead_s=device.overhead_s,
         refinings=refinings,
         lost_at_cut=LOST_AT_CUT,
+        batch_tokens=batch_tokens,
         most_tokens=LONGEST_ANSWER,
     )
 
@@ -140,7 +149,7 @@ def _paper(case: PaperCase, tokens: int, smooth_s: float) -> Played:
     """The device writes all L tokens again (Procedure 2), from TTFT_d on, and is shown after them."""
     cloud, device = case.cloud, case.device
     from_server = (case.cloud_token_s + i * cloud.tpot_s for i in range(tokens))
-    from_device = (case.device_token_s + (tokens + i) * device.tpot_s for i in range(_AFTER_SEAM))
+    from_device = (case.device_token_s + (tokens + i) * device.tpot_s for i in range(AFTER_SEAM))
     return _shown(itertools.chain(from_server, from_device), tokens, smooth_s, device.tpot_s)
 
 
@@ -151,7 +160,7 @@ def _ours(case: PaperCase, tokens: int) -> Played:
     seam = tokens - assist.lost_at_cut
     ready_s = assist.ready_s(read_s, tokens)
     from_server = (assist.server_ttft_s + i * assist.server_tpot_s for i in range(seam))
-    from_device = (ready_s + i * assist.device_tpot_s for i in range(_AFTER_SEAM))
+    from_device = (ready_s + i * assist.device_tpot_s for i in range(AFTER_SEAM))
     pace = pace_s(assist, read_s, tokens)
     return _shown(itertools.chain(from_server, from_device), seam, pace, assist.device_tpot_s, at_seam_s=pace)
 

@@ -73,7 +73,7 @@ def situation_table(situations: tuple[SituationResult, ...]) -> PaperTable:
 
 
 def session_table(result: PdResult) -> PaperTable:
-    """Return the table of the sessions, with the closed forms of the assist on the same requests."""
+    """Return the table of the sessions, with the assist's closed forms on the same requests."""
     rows = [
         (
             one.server,
@@ -82,7 +82,7 @@ def session_table(result: PdResult) -> PaperTable:
             f"{one.mean_s:.2f}",
             " / ".join(f"{value:.2f}" for value in one.ttft_s),
             f"{100 * one.moved:.0f} %",
-            f"{one.late_tokens:.2f}",
+            f"{100 * one.late_answers:.1f} %",
             f"{one.longest_gap_s:.2f}",
             f"{100 * one.server_tokens:.0f} %",
             f"{100 * one.money:.0f} %",
@@ -110,7 +110,7 @@ def session_table(result: PdResult) -> PaperTable:
         )
     requests = result.sessions[0].requests if result.sessions else 0
     return PaperTable(
-        f"Today's session in virtual time on {requests:,} drawn requests, beside the assist",
+        f"Sessions in virtual time on {requests:,} drawn requests, beside the closed forms",
         (
             "server",
             "device",
@@ -118,7 +118,7 @@ def session_table(result: PdResult) -> PaperTable:
             "TTFT mean",
             "TTFT P50 / 90 / 99",
             "to the device",
-            "late tokens",
+            "late answers",
             "longest gap P99 s",
             "server's tokens",
             "bill",
@@ -127,11 +127,13 @@ def session_table(result: PdResult) -> PaperTable:
         (
             (
                 f"The session of the live client, token by token, shown at {1 / SLOWEST_S:g} tokens/s. Race, then the "
-                "device: both start, and the answer moves to the device once that pays and is in time."
+                "device: both start, and the answer moves to the device once that pays and is in time. Not "
+                "reading along: the device reads the server's tokens only when it is to go on, as before. Assist: no "
+                f"refiner; L is the solver's for the {100 * LOW_QUANTILE:g} % quantile of the server's TTFT."
             ),
             (
-                "Late tokens: of one answer, after their time at that pace. Gaps: a word is shown at once, so that a "
-                "word of two tokens takes two tokens' time. The assist has no refiner; its figures are closed forms."
+                "Late answers: with a token that came after its time at that pace. Gaps: a word is shown at once, so "
+                "that after a word of two tokens the reader waits for the time of two."
             ),
         ),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from disco.dispatch.assist_solver import NoShare, Refining, shares
-from disco.replay.papers.pd_device.assist_play import PARALLEL, SEAM_ARMS, our_case, pace_s
+from disco.replay.papers.pd_device.assist_play import PARALLEL, SEAM_ARMS, SeamArm, our_case, pace_s
 from disco.replay.papers.pd_device.assumptions import (
     CLOUD,
     KEPT,
@@ -18,11 +18,23 @@ from disco.replay.papers.pd_device.assumptions import (
     DeviceSpeed,
 )
 from disco.replay.papers.pd_device.paper_forms import PaperCase
+from disco.replay.papers.pd_device.session_runs import SESSION_SEAM, play_session
 
-__all__ = ["SMOOTH_SHARES", "LengthRow", "SeamRow", "SmoothRow", "length_rows", "seam_rows", "smooth_rows"]
+__all__ = [
+    "ALL_SEAM_ARMS",
+    "SMOOTH_SHARES",
+    "LengthRow",
+    "SeamRow",
+    "SmoothRow",
+    "length_rows",
+    "seam_rows",
+    "smooth_rows",
+]
 
 SMOOTH_SHARES: Final = (2, 5, 10, 20, 40, 80)
 """L of the tables of the display's pace."""
+ALL_SEAM_ARMS: Final[Mapping[str, SeamArm]] = {**SEAM_ARMS, SESSION_SEAM: play_session}
+"""The closed forms, and the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +172,11 @@ def _seam_rows(lengths: tuple[int, ...], kept: float) -> Iterator[SeamRow]:
         tokens = case.consistent_least_tokens(SLOWEST_S)
         if tokens is None:
             continue
-        played = {name: arm(case, max(tokens, LOST_AT_CUT + 1)) for name, arm in SEAM_ARMS.items()}
+        tokens = max(tokens, LOST_AT_CUT + 1)
+        played = {name: arm(case, tokens) for name, arm in ALL_SEAM_ARMS.items()}
         yield SeamRow(
             prompt_tokens,
-            max(tokens, LOST_AT_CUT + 1),
+            tokens,
             {name: one.stall_s for name, one in played.items()},
             {name: one.longest_gap_s for name, one in played.items()},
         )

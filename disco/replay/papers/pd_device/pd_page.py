@@ -14,16 +14,17 @@ from disco.replay.papers.pd_device.assist_play import (
     OURS,
     PARALLEL,
     PRINTED,
-    SEAM_ARMS,
     our_case,
     pace_s,
 )
 from disco.replay.papers.pd_device.assumptions import CLOUD, KEPT, NPU, SLOWEST_S
 from disco.replay.papers.pd_device.drawn_tables import situation_table
+from disco.replay.papers.pd_device.length_figures import ALL_SEAM_ARMS
 from disco.replay.papers.pd_device.paper_forms import PaperCase
 from disco.replay.papers.pd_device.pd_run import PdResult
 from disco.replay.papers.pd_device.pd_tables import shared_tables
 from disco.replay.papers.pd_device.printed_claims import claims
+from disco.replay.papers.pd_device.session_runs import SESSION_SEAM
 from disco.replay.papers.pd_device.ttft_runs import ASSIST, DEVICE, LEVELS, PAPER_DEVICE, SERVER
 from disco.replay.report.chart_style import Plot, Style, Trace, axis, layout, literal, log_axis, numbers
 from disco.replay.report.page_skeleton import PageContent, PageScenario, render_page
@@ -39,6 +40,7 @@ _LOOK: Final = {
     PRINTED: Style("#D9480F", "dash", "square"),
     CONSISTENT: Style("#7A5FC0", "dot", "diamond"),
     OURS: Style("#009E73", "solid", "circle"),
+    SESSION_SEAM: Style("#0072B2", "solid", "star"),
     LEXICAL: Style("#009E73", "solid", "circle"),
     MASK: Style("#4FA3DA", "dashdot", "triangle-down"),
     PARALLEL: Style("#0072B2", "solid", "star"),
@@ -97,14 +99,15 @@ def _seam() -> Plot:
     case = PaperCase(PROMPT, KEPT[0], CLOUD, NPU)
     tokens = case.consistent_least_tokens(SLOWEST_S) or 2
     traces = []
-    for name, arm in SEAM_ARMS.items():
+    for name, arm in ALL_SEAM_ARMS.items():
         played = arm(case, tokens)
         shown = range(1, len(played.shown_s) + 1)
         traces.append({**_line(name, played.shown_s, shown), "line": {**_stroke(name), "shape": "hv"}})
     return Plot(
         "seam",
         f"The seam: tokens shown over time, {PROMPT:,} prompt tokens, L = {tokens}",
-        "NPU-like device, r = 0.25. With Eq. 4 as printed the display stands still where the server's tokens end.",
+        "NPU-like device, r = 0.25. With Eq. 4 as printed the display stands still where the server's "
+        "tokens end.",
         layout(height=420, xaxis=axis("s after the request"), yaxis=axis("tokens shown")),
         "nothing",
         {"": traces},

@@ -82,7 +82,7 @@ def run_pd(
     *,
     requests: int = 5_000,
     arrivals: int | None = None,
-    sessions: int = 300,
+    sessions: int = 150,
     mix: RequestMix | None = None,
     arms: TtftArms = closed_forms,
     executor: Executor | None = None,

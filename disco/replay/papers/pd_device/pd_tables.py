@@ -18,6 +18,7 @@ from disco.replay.papers.pd_device.mask_bytes import POOLED
 from disco.replay.papers.pd_device.measured_tables import measured_tables
 from disco.replay.papers.pd_device.pd_run import PdResult
 from disco.replay.papers.pd_device.printed_claims import NOT_REPRODUCED, claims, contradictions
+from disco.replay.papers.pd_device.session_runs import SESSION_SEAM
 
 __all__ = ["pd_tables", "shared_tables"]
 
@@ -29,6 +30,7 @@ _REASONS: Final = {
     NoShare.NOT_CHEAPER: "not cheaper",
 }
 _REFINERS: Final = (PARALLEL, LEXICAL, MASK)
+_SEAMS: Final = (PRINTED, CONSISTENT, OURS, SESSION_SEAM)
 
 
 def pd_tables(result: PdResult) -> list[PaperTable]:
@@ -136,8 +138,8 @@ def _seams(result: PdResult) -> PaperTable:
         (
             f"{row.prompt_tokens:,}",
             str(row.tokens),
-            *(f"{row.stall_s[name]:.2f}" for name in (PRINTED, CONSISTENT, OURS)),
-            *(f"{row.longest_gap_s[name]:.2f}" for name in (PRINTED, CONSISTENT, OURS)),
+            *(f"{row.stall_s[name]:.2f}" for name in _SEAMS),
+            *(f"{row.longest_gap_s[name]:.2f}" for name in _SEAMS),
         )
         for row in result.seams
     )
@@ -149,15 +151,21 @@ def _seams(result: PdResult) -> PaperTable:
             "stall, Eq. 4",
             "stall, consistent",
             "stall, ours",
+            "stall, session",
             "gap, Eq. 4",
             "gap, consistent",
             "gap, ours",
+            "gap, session",
         ),
         rows,
         (
             (
                 "Played token by token. Stall: how much later than the display's pace the first token after the seam "
                 "comes. Ours: lexical refiner, which keeps as much; its display is set as in the table above."
+            ),
+            (
+                "Session: the live client's, in virtual time, with the same L and kept share; its display follows the "
+                "device's prefill. It shows whole words, so that a gap may be of two tokens."
             ),
         ),
     )

@@ -32,6 +32,7 @@ __all__ = [
     "Situation",
     "SituationResult",
     "TtftArms",
+    "cases_of",
     "closed_forms",
     "run_situation",
     "servers",
@@ -198,7 +199,7 @@ def run_situation(
         arms: computes the times to first token.
     """
     situation = Situation(server, device, requests, server.draw(requests, seed), kept, low_quantile)
-    cases = tuple(_cases(situation))
+    cases = tuple(cases_of(situation))
     chosen = tuple(best_share(case) for case in cases)
     times = arms(situation, chosen)
     means = {name: float(values.mean()) for name, values in times.items()}
@@ -248,7 +249,13 @@ def _device_first(share: Share, ttft_s: float) -> bool:
     return share.read_s <= ttft_s and share.ready_s <= ttft_s
 
 
-def _cases(situation: Situation) -> list[AssistCase]:
+def cases_of(situation: Situation, *, batch_tokens: int = 1) -> list[AssistCase]:
+    """Return the solver's input for each request.
+
+    Args:
+        situation: requests, server and device.
+        batch_tokens: see `AssistCase`.
+    """
     lengths = AnswerLengths.from_quantiles(_answer_quantiles()).capped(LONGEST_ANSWER)
     refinings = () if situation.kept is None else (Refining(LEXICAL, situation.kept),)
     server = situation.server
@@ -261,6 +268,7 @@ def _cases(situation: Situation) -> list[AssistCase]:
             refinings=refinings,
             lengths=lengths,
             server_rates=server.rates,
+            batch_tokens=batch_tokens,
         )
         for prompt in situation.requests.prompt_tokens.tolist()
     ]
