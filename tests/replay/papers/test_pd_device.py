@@ -1,7 +1,9 @@
 """The P/D-Device paper's evaluation: its formulas, the drawn requests, the queues, and a small run of all tables."""
 
 import json
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +18,12 @@ from disco.replay.papers.pd_device.assist_play import CONSISTENT, LEXICAL, OURS,
 from disco.replay.papers.pd_device.assumptions import CLOUD, NPU, SLOWEST_S, devices
 from disco.replay.papers.pd_device.capacity import SLOTS, _one_pool, _queue, _two_pools, greatest_rate
 from disco.replay.papers.pd_device.mask_bytes import mask_rows
-from disco.replay.papers.pd_device.measured_tables import MEASURED, measured_tables
+from disco.replay.papers.pd_device.measured_tables import measured_tables
 from disco.replay.papers.pd_device.paper_forms import PaperCase, speedup
 from disco.replay.papers.pd_device.request_mix import Requests, _of, shipped_mix, summarise
 from disco.replay.papers.pd_device.session_runs import SESSION_ARMS, SESSION_SEAM
 from disco.replay.papers.pd_device.ttft_runs import ASSIST, DEVICE, SERVER, run_situation, servers
+from disco.replay.refinement import RefineRow, RefineTable, save_refine_table
 
 EIGHT_K = PaperCase(8_192, 0.25, CLOUD, NPU)
 
@@ -172,10 +175,13 @@ def test_tables_are_whole_and_name_what_is_missing(small):
 
 
 def test_measured_tables_are_read_where_they_are(tmp_path):
-    assert [table.rows[0][0] for table in measured_tables(tmp_path)] == ["not measured yet"] * len(MEASURED)
-    table = {"title": "Figure 4a", "header": ["r", "nats"], "rows": [["0.4", 2.73]], "notes": ["Made up."]}
-    (tmp_path / MEASURED[0].file).write_text(json.dumps(table))
-    assert measured_tables(tmp_path)[0] == ("Figure 4a", ("r", "nats"), (("0.4", "2.73"),), ("Made up.",))
+    assert [table.rows[0][0] for table in measured_tables(tmp_path, tmp_path)] == ["not measured yet"] * 2
+    row = RefineRow("lexical", 0.4, 0, 33, *[2.5] * 20)
+    made = replace(row, over_random=math.nan)
+    save_refine_table(RefineTable("made up", "here", "none", "no model", (made,)), tmp_path / "made.csv")
+    table, _ = measured_tables(tmp_path, tmp_path)
+    assert table.rows[0][:5] == ("lexical", "0.4", "0", "33", "2.50 [2.50, 2.50]")
+    assert table.rows[0][6] == "–"
 
 
 def test_the_page_has_all_plots_and_loads_nothing(small):

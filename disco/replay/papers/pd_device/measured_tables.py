@@ -1,59 +1,81 @@
-"""Tables that other commands measure with a real model: this package prints them beside the paper's claims.
-
-A table is a JSON file in `data/`, with `title`, `header`, `rows` and `notes` as in `PaperTable`, cells as strings.
-"""
+"""Tables that `disco measure` makes with a real model: quality against r, and answers that both sides wrote."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from disco.replay.papers.paper_table import PaperTable
-from disco.replay.papers.pd_device.request_mix import DATA
+from disco.replay import quality, refinement
+from disco.replay.papers.paper_table import UNKNOWN, PaperTable
+from disco.replay.quality.quality_figures import quality_figures
+from disco.replay.quality.quality_tables import quality_tables
+from disco.replay.quality.quality_trace import load_quality_trace
+from disco.replay.refinement import RefineRow, RefineTable, load_refine_table
 
-__all__ = ["MEASURED", "Measured", "measured_tables"]
+__all__ = ["MIXED", "REFINED", "measured_tables"]
 
-
-class Measured(NamedTuple):
-    """A table that is measured elsewhere.
-
-    Attributes:
-        file: its name in `data/`.
-        title: its title while there is no such file.
-        command: what measures it.
-    """
-
-    file: str
-    title: str
-    command: str
+REFINED: Final = Path(refinement.__file__).parent / "data"
+"""Shipped tables of `disco measure refine`."""
+MIXED: Final = Path(quality.__file__).parent / "data"
+"""Shipped traces of `disco measure quality`."""
 
 
-MEASURED: Final = (
-    Measured("refine-xquad-en.json", "Figure 4a: quality against r", "disco measure refine"),
-    Measured(
-        "common-prefix.json", "Figure 3a: common prefix of two models' answers", "disco measure quality"
-    ),
-    Measured(
-        "mixed-answers.json", "Figure 7b: quality of answers that both sides wrote", "disco measure quality"
-    ),
-)
-
-
-def measured_tables(folder: Path = DATA) -> list[PaperTable]:
-    """Return all of them; one whose file is missing says that it is not measured yet.
+def measured_tables(refined: Path = REFINED, mixed: Path = MIXED) -> list[PaperTable]:
+    """Return the tables of every file; where there is none, a table says that it is not measured yet.
 
     Args:
-        folder: where the files are.
+        refined: folder of `*.csv` files of `disco measure refine`.
+        mixed: folder of `*.csv.gz` files of `disco measure quality`.
     """
-    return [_read(folder / one.file) if (folder / one.file).is_file() else _missing(one) for one in MEASURED]
+    tables = [_against_r(load_refine_table(path)) for path in sorted(refined.glob("*.csv"))]
+    if not tables:
+        tables.append(_missing("Figure 4a: quality against r", "disco measure refine"))
+    traces = [load_quality_trace(path) for path in sorted(mixed.glob("*.csv.gz"))]
+    for trace in traces:
+        tables += quality_tables(trace, quality_figures(trace))
+    if not traces:
+        tables.append(_missing("Figures 3a, 7b: two models' answers", "disco measure quality"))
+    return tables
 
 
-def _read(path: Path) -> PaperTable:
-    table = json.loads(path.read_text(encoding="utf-8"))
-    rows = tuple(tuple(map(str, row)) for row in table["rows"])
-    return PaperTable(table["title"], tuple(table["header"]), rows, tuple(table["notes"]))
+def _against_r(table: RefineTable) -> PaperTable:
+    rows = tuple(_cells(row) for row in table.rows)
+    return PaperTable(
+        f"Figure 4a: quality against r on {table.name}, {table.model}",
+        (
+            "arm",
+            "r",
+            "server's tokens",
+            "questions",
+            "nats a gold token",
+            "over the whole text",
+            "over random",
+            "F1",
+            "gold kept",
+        ),
+        rows,
+        ("In brackets: 95 % intervals over paragraphs. Printed: r = 0.6 costs at most several percent.",),
+    )
 
 
-def _missing(one: Measured) -> PaperTable:
-    return PaperTable(one.title, ("state", "command"), (("not measured yet", one.command),), ())
+def _cells(row: RefineRow) -> tuple[str, ...]:
+    return (
+        row.arm,
+        f"{row.keep:g}",
+        str(row.begun),
+        f"{row.questions:,}",
+        _interval(row.nats, row.nats_low, row.nats_high),
+        _interval(row.over_full, row.over_full_low, row.over_full_high, sign="+"),
+        _interval(row.over_random, row.over_random_low, row.over_random_high, sign="+"),
+        _interval(row.f1, row.f1_low, row.f1_high),
+        _interval(row.gold_kept, row.gold_kept_low, row.gold_kept_high),
+    )
+
+
+def _interval(value: float, low: float, high: float, sign: str = "") -> str:
+    """Return the figure with its interval; nan stands where nothing was measured."""
+    return UNKNOWN if value != value else f"{value:{sign}.2f} [{low:{sign}.2f}, {high:{sign}.2f}]"  # noqa: PLR0124
+
+
+def _missing(title: str, command: str) -> PaperTable:
+    return PaperTable(title, ("state", "command"), (("not measured yet", command),), ())
