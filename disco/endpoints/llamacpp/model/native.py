@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.model.model_files import check_model_file
+from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
 from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
 from disco.errors import ConfigurationError, LocalModelError
 
@@ -36,35 +37,6 @@ _DECODE_ABORTED = 2
 _ERRORS_KEPT = 8
 _log_callback: Any = None  # kept alive here: llama.cpp stores only a pointer to it
 _errors: list[str] = []  # llama.cpp's error messages since a model began to load
-
-
-class Aborted(Exception):
-    """The stop flag was set."""
-
-
-class StopFlag:
-    """Two bytes that stop llama.cpp in the middle of a computation, from any thread.
-
-    llama.cpp calls a C function `bool f(void *)` about once per node of its graph. A Python function would need the
-    interpreter's lock each time, hundreds of times a token, and would starve beside a busy event loop. `strlen` does
-    not need the lock: on these bytes it returns 0 until the first of them is set, then 1.
-    """
-
-    def __init__(self) -> None:
-        self._bytes = ctypes.create_string_buffer(2)
-
-    def set(self) -> None:
-        """Stop the computation that was begun with this flag."""
-        self._bytes[0] = b"\x01"
-
-    def is_set(self) -> bool:
-        """Whether a stop was requested."""
-        return self._bytes[0] != b"\x00"
-
-    @property
-    def address(self) -> int:
-        """The address of the bytes; valid as long as this object lives."""
-        return ctypes.addressof(self._bytes)
 
 
 class Work(Protocol):
