@@ -17,6 +17,7 @@ from disco.endpoints.gguf_header import read_chat_template, read_header
 from disco.endpoints.llamacpp import resolve_model, unserved_params
 from disco.endpoints.llamacpp.model import model_files
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
+from disco.endpoints.llamacpp.prompting.prompt_tokens import first_behind
 from disco.endpoints.llamacpp.prompting.token_healing import Healer, PieceIndex
 from disco.endpoints.llamacpp.request_params import read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
@@ -47,6 +48,26 @@ def assemble(assembler: TextAssembler, pieces: list[bytes]) -> list:
         if assembler.stopped:
             break
     return deltas
+
+
+@given(st.text(alphabet="ab✓", max_size=30), st.lists(st.tuples(st.integers(0, 40), cuts), max_size=5))
+def test_no_token_of_a_growing_answer_is_counted_twice(text, steps):
+    """Whatever tokens each longer text is cut into: those that are counted do not overlap, and none is left out."""
+    known, known_bytes, counted_to = "", 0, 0
+    for length, points in [*sorted(steps, key=lambda step: step[0]), (30, [])]:
+        pieces = cut(text[:length], points)
+        first = first_behind(
+            SimpleNamespace(piece=pieces.__getitem__), range(len(pieces)), text[:length], known_bytes
+        )
+        begin = len(b"".join(pieces[:first]))
+        assert begin >= counted_to
+        assert begin >= known_bytes or first == len(pieces)
+        assert first == 0 or len(b"".join(pieces[: first - 1])) < known_bytes
+        assert Prefix(text[:length]).shared_chars(known) == len(known)
+        known, known_bytes = text[:length], len(text[:length].encode())
+        counted_to = known_bytes
+    assert Prefix(text).shared_chars(f"{text}a") == len(text)
+    assert Prefix("abab", withheld="ab").shared_chars("aab") == 1
 
 
 @given(st.text(max_size=30), cuts)

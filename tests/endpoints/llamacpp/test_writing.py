@@ -19,8 +19,9 @@ from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import Sampler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.runtime import worker
 from disco.errors import ConfigurationError, FailureKind, LocalModelError
-from disco.events import DeltaKind
+from disco.events import DeltaKind, Ended
 from disco.request import Prefix, Request
 from tests.endpoints.conformance import next_event
 from tests.endpoints.llamacpp.answers import ask, complete, fails, fresh
@@ -85,6 +86,33 @@ async def test_a_call_that_the_model_chooses_itself(thread_model):
         thread_model, Request(CALLED[:3], "m", {"temperature": 0, "max_tokens": 16})
     )
     assert ("sunny" in text, ended.finish_reason) == (True, "stop")  # results of calls are read
+
+
+async def test_a_call_is_paused_in_its_middle_and_its_grammar_goes_on(thread_model, monkeypatch):
+    """Also where another request has used the model meanwhile: what is lost is read again, and stays a call."""
+    monkeypatch.setattr(worker, "PAUSE_HOLD_S", 0.05)
+    request = ask(**FIVE, tool_choice="required")
+    await complete(thread_model, ask(**{**FIVE, "max_tokens": 1}, tool_choice="required"))
+    _, expected, _ = await complete(thread_model, request)
+    for displaced in (False, True):
+        deltas = []
+        async with thread_model.open(request) as attempt:
+            while True:
+                event = await anext(attempt)
+                if isinstance(event, Ended):
+                    break
+                if not isinstance(event, list):
+                    continue
+                deltas += event
+                if deltas == event:
+                    assert attempt.pause()
+                    await anyio.sleep(0.1)
+                    if displaced:
+                        await complete(thread_model, ask("Hello!", max_tokens=2))
+                    assert attempt.resume()
+        ((name, arguments),) = calls_of(deltas)
+        assert (name, set(json.loads(arguments)), event.finish_reason) == ("add", {"a", "b"}, "tool_calls")
+        assert displaced or [(name, arguments)] == [tuple(call) for call in calls_of(expected)]
 
 
 async def test_a_plain_answer_stays_text_and_is_what_it_is_with_no_call_allowed(thread_model):
