@@ -205,3 +205,38 @@ def test_a_device_remembers_what_it_has_prefilled_even_if_it_was_cancelled():
     assert (rest_s, warm_s) == pytest.approx(((rest.prompt_tokens - 150) / 100, 0.01))
     # Only the first message's header is the same in the last.
     assert [rest.cached_tokens, warm.cached_tokens, foreign.cached_tokens] == [150, warm.prompt_tokens - 1, 1]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_paused_device_stands_still_and_those_who_wait_get_it_after_two_seconds(others):
+    numbers = {"prefill_tps": 100, "decode_tps": 10, "answer_tokens": 6}
+    endpoint = SimulatedEndpoint("d", SimulatedProfile(**numbers), place="device")
+    short, times, waited = ask("Hello", max_tokens=1), [], []
+
+    async def write(attempt):
+        async for event in attempt:
+            if isinstance(event, list):
+                times.append(anyio.current_time())  # noqa: PERF401 - read meanwhile
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            attempt = endpoint.open(ask("word " * 20))
+            nursery.start_soon(write, attempt)
+            while len(times) < 2:  # noqa: ASYNC110 - in virtual time
+                await anyio.sleep(0.01)
+            assert attempt.pause()
+            if others:
+                waited.extend(await collect(endpoint.open(short)))
+            await anyio.sleep(5.0)
+            resumed_at = anyio.current_time()
+            assert attempt.resume()
+        return attempt.usage, resumed_at
+
+    usage, resumed_at = run(main)
+    lost = 25 if others else 0  # of 24 of the prompt and 2 written, all but the first message's header
+    assert usage.prompt_tokens == 24 + lost
+    if (
+        others
+    ):  # 2 s after the third token was due the other begins, and reads 4 tokens of which one is cached
+        assert waited[0][0] == pytest.approx(2.1 + 0.03, abs=0.02)
+    assert times[2:] == pytest.approx([resumed_at + lost / 100 + 0.1 * n for n in range(4)])
