@@ -235,8 +235,8 @@ class AssistSection(_Section):
     Attributes:
         tokens: the most tokens that the server may write; an answer that needs more of them is not divided. "auto": no
             limit but what the device needs.
-        beta: the share of divided answers, between 0 and 1, that stay at the server, which is then asked to go on: those
-            with whose beginning the device's model agrees least. "off": the device always goes on.
+        beta: the share of divided answers, between 0 and 1, that stay at the server, which is then asked to go on:
+            those with whose beginning the device's model agrees least. "off": the device always goes on.
         refine: "lexical": the device reads only the sentences of a long prompt that have most to do with the question
             (docs/refine.md). "off": it reads all of it, as the server always does.
         keep: the share of that prose which the device reads under "lexical", above 0 and at most 1.

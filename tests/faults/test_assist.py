@@ -116,7 +116,7 @@ async def test_an_answer_that_ends_early_is_complete():
 
 
 async def test_a_server_that_uses_its_tokens_up_for_hidden_thoughts_is_asked_again_without_a_limit():
-    server, local = MemoryServer(writes(Fault(hidden=60))), device()
+    server, local = MemoryServer(writes(Fault(hidden=85))), device()
     async with dividing(server, local) as client:
         got = await get(client, messages=question())
         again = await get(client, messages=question(about="lake"))
@@ -210,7 +210,7 @@ async def test_the_end_of_the_servers_part_is_not_shown():
     assert events[-1].response.status == "completed"
 
 
-@pytest.mark.parametrize("limit", [20, 70])
+@pytest.mark.parametrize("limit", [20, 85])
 async def test_the_applications_own_limit_holds_for_the_whole_answer(limit):
     server, local = MemoryServer(writes()), device()
     async with dividing(server, local) as client:
@@ -219,7 +219,7 @@ async def test_the_applications_own_limit_holds_for_the_whole_answer(limit):
     assert ANSWER.startswith(got.text)
     assert got.route.answer_tokens == limit
     assert got.route.finish_reason == "length"
-    assert (got.route.assist.outcome == "handed_over") == (limit == 70)
+    assert (got.route.assist.outcome == "handed_over") == (limit == 85)
     at_rest(server, local)
 
 
