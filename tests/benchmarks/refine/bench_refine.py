@@ -90,7 +90,7 @@ def cache_reused(questions: Sequence[Question], model: NativeModel) -> None:
     for group in several:
         others = [own[int(place)][0].paragraph for place in rng.permutation(len(own))[:11]]
         texts = [*others[:5], group[0].paragraph, *others[5:]]
-        before = dict.fromkeys(ways, list[int]())
+        before: dict[str, list[int]] = {way: [] for way in ways}
         messages = [content(texts, group[0].question)]
         for turn in range(3):
             if turn:
