@@ -71,8 +71,8 @@ def apply_mask(
     *,
     named: Sequence[int] | None = None,
     read_share: float = 0.0,
-) -> Refined:
-    """Return the conversation that a mask keeps.
+) -> list[Mapping[str, Any]]:
+    """Return the messages of the conversation that a mask keeps.
 
     Args:
         messages: those that the mask was made for.
@@ -89,7 +89,7 @@ def apply_mask(
     if read_share > 0.0:
         read = _read_units(messages, turns, read_share)
         kept = [one or place < read for place, one in enumerate(kept)]
-    return keep_units(messages, turns, kept)
+    return keep_units(messages, turns, kept).messages
 
 
 def keep_units(messages: Sequence[Mapping[str, Any]], turns: Sequence[Turn], kept: Sequence[bool]) -> Refined:

@@ -190,7 +190,7 @@ def test_an_answered_turn_stays_as_it_was(before, answer, after, keep):
 def test_a_mask_makes_the_same_conversation_and_the_rest_is_as_before(messages, keep, selector):
     before = json.dumps(messages)
     refined = refine(messages, keep=keep, selector=selector)
-    assert apply_mask(messages, refined.mask) == refined
+    assert apply_mask(messages, refined.mask) == refined.messages
     assert json.dumps(messages) == before
     whole = estimate_tokens(json.dumps(messages))
     assert estimate_tokens(json.dumps(refined.messages)) <= whole
@@ -235,7 +235,7 @@ def test_a_mask_for_another_text_is_refused():
 def test_what_the_device_has_read_stays_whatever_the_mask_says(read_share):
     messages = [user(TEXT, QUESTION)]
     mask = refine(messages, keep=0.2).mask
-    text = apply_mask(messages, mask, read_share=read_share).messages[0]["content"]
+    text = apply_mask(messages, mask, read_share=read_share)[0]["content"]
     whole = messages[0]["content"]
     assert text.startswith(whole[: int(read_share * len(whole))])
     assert (text == whole) == (read_share > sum(map(len, SENTENCES[:7])) / len(whole))
