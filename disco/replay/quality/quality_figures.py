@@ -34,7 +34,7 @@ HIGHER_IS_BETTER: Final = {
 }
 _RESAMPLES: Final = 10_000
 _QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
-_FEWEST_TO_HALVE: Final = 8  # prompts; fewer are not divided by their length
+_FEWEST_TO_HALVE: Final = 20  # prompts; fewer are not divided by their length
 
 Eq7 = Literal["holds", "within the interval", "below", "above"]
 

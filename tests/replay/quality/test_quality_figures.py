@@ -16,6 +16,7 @@ from disco.replay.quality.quality_trace import (
     load_quality_trace,
     save_quality_trace,
 )
+from disco.replay.quality.shipped import SHIPPED, shipped_tables, shipped_trace
 
 NUMBERS = st.floats(-1, 1)
 
@@ -108,3 +109,17 @@ def test_a_trace_is_read_as_it_was_written_and_another_file_is_refused(tmp_path)
     other.write_text("first,second\n")
     with pytest.raises(ConfigurationError, match="disco measure quality"):
         load_quality_trace(other)
+
+
+def test_the_shipped_traces_show_what_the_page_says():
+    """Long answers tell the models apart; no mixed one is worse than the small model or better than the large one."""
+    trace = shipped_trace("xquad-long")
+    found = {one.measure: one for one in quality_figures(trace).measures}
+    for measure in ("recall", "told_nats"):
+        assert found[measure].gap.low > 0
+        assert {cell.eq7 for cell in found[measure].mixed} <= {"holds", "within the interval"}
+    assert found["told_nats"].own[trace.large].value < found["told_nats"].nothing.value
+    assert {cell.cut for cell in found["recall"].mixed} == {4, 16, 40, 64, 80}
+    tables = shipped_tables()
+    assert len(tables) > len(SHIPPED)
+    assert all(len(cells) == len(table.header) for table in tables for cells in table.rows)
