@@ -92,6 +92,7 @@ class Candidate:
         continues_if_proved: whether an attempt may try to continue one, although that is not known: the attempt then
             proves it, or fails. For failover only, after every endpoint that is known to continue.
         parks: whether the endpoint can finish a prefill and keep it without writing.
+        is_measured: whether the endpoint's speeds were measured, and not only assumed.
         follows: whether a parked attempt can be given more text to read, and stays parked.
         limits: whether the endpoint keeps to a limit on the tokens of an answer, also where the application set none.
         pauses: whether the endpoint can stop writing in mid-answer and go on later where it stopped.
@@ -117,6 +118,7 @@ class Candidate:
     continues: bool = False
     continues_if_proved: bool = False
     parks: bool = False
+    is_measured: bool = True
     follows: bool = False
     limits: bool = False
     pauses: bool = False

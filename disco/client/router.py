@@ -367,13 +367,9 @@ class Router:
             seen = None if statistics is None else statistics.ttft
             ttft = self.catalog.server.ttft() if seen is None else seen.snapshot()
             make_room(self._dispatchers)
-            dispatcher = Dispatcher(
-                preset,
-                lengths=self.statistics.prompts,
-                ttft=ttft,
-                rng=self._rng,
-                answers=self.statistics.lengths_up_to,
-            )
+            learnt, rng = self.statistics, self._rng
+            answers = learnt.lengths_up_to
+            dispatcher = Dispatcher(preset, lengths=learnt.prompts, ttft=ttft, rng=rng, answers=answers)
             found = self._dispatchers[key] = dispatcher, statistics
         return found[0]
 

@@ -79,6 +79,7 @@ class Writing:
             elif migration.source.active:
                 migration.abandon("target_empty", now, out)
             else:
+                migration.put_back(now)
                 self._ending.finish(state, ended.finish_reason, now, out)
         elif writer is None and self._attempts.others_active(state):
             # An attempt without content does not end the answer while another attempt may still write.

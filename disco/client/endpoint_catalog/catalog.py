@@ -150,6 +150,7 @@ class EndpointCatalog:
             line=RollingLine(line.k_s_per_token, line.c_s),
             decode_tps=profile.decode_tps,
             load_s=profile.load_s or 0.0,
+            is_measured=profile is not UNMEASURED,
         )
 
     def rates(self, member: CatalogEntry, model: str, preset: Preset) -> Rates:

@@ -23,6 +23,7 @@ from disco.session.switching.answer_lengths import AnswerLengths
 __all__ = ["EndpointStatistics", "Statistics", "make_room"]
 
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
+FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
 MOST_ANSWERS = 1000  # answers whose lengths are kept
@@ -47,6 +48,8 @@ class EndpointStatistics:
         decode_tps: generated tokens/s.
         load_s: time to load a model that is not ready, in seconds.
         turn_s: how long an answer occupies the endpoint, in seconds, if answers wait in a queue; 0 before the first.
+        is_measured: whether the line is from a profile of this device, and not assumed.
+        starts: how many starts the line was learnt from here.
     """
 
     ttft: Rolling | None = None
@@ -54,6 +57,8 @@ class EndpointStatistics:
     decode_tps: float = 30.0
     load_s: float = 0.0
     turn_s: float = 0.0
+    is_measured: bool = True
+    starts: int = 0
     _spaced: tuple[float, ...] = ()
     _spaced_at: int = 0  # how many observations `_spaced` was computed from
 
@@ -90,6 +95,7 @@ class EndpointStatistics:
             continues_if_proved=able.continues_if_proved,
             parks=able.parks,
             pauses=able.pauses,
+            is_measured=self.line is None or self.is_measured or self.starts >= FEWEST_STARTS,
             follows=able.follows,
             limits=able.limits,
             announces=able.announces,
@@ -132,6 +138,7 @@ class EndpointStatistics:
         elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
             self.line.observe(read, first_s)
+            self.starts += 1
         writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
             self.decode_tps += NEW_WEIGHT * ((state.tokens - 1) / writing_s - self.decode_tps)

@@ -74,6 +74,7 @@ class AssistControl:
         self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
         # Where the writer is done: since when, and the heir's prefix.
         self._waiting: tuple[float, Prefix] | None = None
+        self._beyond: list[Delta] = []  # the writer's last word, which may be incomplete
         self._prompt_tokens = assist.heir_tokens or parts.config.prompt_tokens  # that the heir reads
         parts.attempts.cap_of = self._cap_of
 
@@ -254,8 +255,13 @@ class AssistControl:
 
     def _wait_for_heir(self, writer: AttemptState, now: float, out: list[Effect]) -> None:
         """End the writer's part at its last whole word; hand over now, or once the heir has read so far."""
-        heir = self._candidates[self._assist.heir]
-        self._waiting = now, self._transcript.last_good_prefix(heir, writer.candidate)
+        heir, transcript = self._candidates[self._assist.heir], self._transcript
+        cut = last_word_start(transcript.written)
+        if cut and cut >= transcript.shown_chars:
+            self._beyond = transcript.take_back(cut)
+            self._waiting = now, transcript.prefix_for(heir, writer.candidate, cut)
+        else:
+            self._waiting = now, transcript.last_good_prefix(heir, writer.candidate)
         self._hand_over(now, out)
         if self._waiting is not None:
             self._steer(now)
@@ -290,7 +296,7 @@ class AssistControl:
         target = self._attempts.open(name, Role.TARGET, prefix, now, out)
         unread = self._prompt_tokens if keeps or state is None else 0
         self._migration.begin(
-            self.writer, target, len(prefix.text), [], cut_at, "assist", unread_tokens=unread
+            self.writer, target, len(prefix.text), self._beyond, cut_at, "assist", unread_tokens=unread
         )
 
     def _disagrees(self, now: float) -> bool:
@@ -337,6 +343,8 @@ class AssistControl:
         """Let another endpoint go on behind the writer's part; return whether one does."""
         self.outcome = "heir_lost"
         self._show_at(None, now)
+        if self.writer is not None:
+            self._transcript.give_back(self.writer, self._beyond, now)
         return self._failover.take_over(failure, now, out)
 
     @property

@@ -379,6 +379,12 @@ class MigrationControl:
             self.move = None
             self._transcript.playback.banking = False
 
+    def put_back(self, now: float) -> None:
+        """Put back what a stopped source had written behind the cut: its target has nothing to add."""
+        assert self.moving is not None
+        beyond, self.moving.beyond = self.moving.beyond, []
+        self._transcript.give_back(self.source, beyond, now)
+
     def close(self, outcome: str | None) -> None:
         """End the migration under way, if there is one, and allow no other; None leaves its outcome unchanged."""
         if self.moving is not None and outcome is not None:

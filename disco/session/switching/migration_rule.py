@@ -79,13 +79,13 @@ def handover_order(order: Order, source: Candidate, target: Candidate) -> Handov
     """Return what a plan's order means for one source and one target.
 
     Under "auto", a source that can pause does. Another source is stopped at the cut where the target's time to first
-    token is known well: a line in the tokens to read, with no model to load and no queue. Else it writes on.
+    token is known well: a measured line in the tokens to read, with no model to load and no queue. Else it writes on.
     """
     if order != "auto":
         return order
     if source.pauses:
         return "pause"
-    is_line = not target.ttft_quantiles and target.prefill_tps < math.inf
+    is_line = target.is_measured and not target.ttft_quantiles and target.prefill_tps < math.inf
     return "break_before_make" if is_line and not target.load_s + target.queue_s else "make_before_break"
 
 
