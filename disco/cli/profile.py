@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections.abc import Sequence
 from statistics import median
 
 from disco.cli.console import Screen
@@ -35,7 +36,12 @@ async def run_profile(screen: Screen, model: str, *, threads: int | None, save: 
 
 
 async def measure_device(
-    device: LlamaCppEndpoint, screen: Screen, *, name: str, quick: bool
+    device: LlamaCppEndpoint,
+    screen: Screen,
+    *,
+    name: str,
+    quick: bool,
+    lengths: Sequence[int] | None = None,
 ) -> DeviceProfile:
     """Measure load time, prefill and decode, and fit TTFT = k·l + c.
 
@@ -44,8 +50,10 @@ async def measure_device(
         screen: shows the progress and the result.
         name: the name of the profile.
         quick: measure for a few seconds instead of a minute, and print no table; enough for a first plan.
+        lengths: of the prompts that are read, tokens. None: short ones where `quick` is True. A token of a long prompt
+            takes longer, so a plan for long ones needs some.
     """
-    lengths = QUICK if quick else FULL
+    lengths = lengths or (QUICK if quick else FULL)
     with screen.step("Measuring this machine") as show:
         measured = await device.measure(
             prompt_tokens=lengths,

@@ -94,7 +94,7 @@ async def test_on_a_terminal_the_picture_changes_in_place_and_the_text_stays():
 
 @pytest.mark.parametrize(
     ("read_tps", "prompt", "why"),
-    [(5_000.0, PROMPT, "device_first"), (40.0, PROMPT, "not_cheaper"), (8.0, "wave " * 100, "reading_pace")],
+    [(50_000.0, PROMPT, "device_first"), (40.0, PROMPT, "not_cheaper"), (8.0, "wave " * 100, "reading_pace")],
 )
 async def test_where_the_device_is_too_fast_or_too_slow_that_is_said(read_tps, prompt, why):
     screen, out = made()

@@ -37,6 +37,7 @@ __all__ = ["compare", "run_assist", "show_answer"]
 PACE_TPS = 10.0
 ANSWER_TOKENS = 256
 QUESTION = "Tell me in your own words, and at some length, what there is to see in this museum, room by room."
+MEASURED = (16, 128, 1024)  # lengths of prompts by which the device's speed is measured, tokens
 SHORT = 2  # paragraphs of the prompt where the device is too slow for all of them
 
 _FRAME_S = 0.1  # between two pictures on a terminal
@@ -50,7 +51,9 @@ async def run_assist(screen: Screen) -> int:
     async with AsyncExitStack() as stack:
         device = DemoDevice()
         stack.push_async_callback(device.aclose)
-        profile = await measure_device(device.endpoint, screen, name="this-machine", quick=True)
+        profile = await measure_device(
+            device.endpoint, screen, name="this-machine", quick=True, lengths=MEASURED
+        )
         remote = await stack.enter_async_context(start_remote(screen))
         screen.legend(["server", "device"])
         paragraphs = KEEPERS_BOOK.split("\n\n")

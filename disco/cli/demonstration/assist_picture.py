@@ -20,6 +20,7 @@ _FULL_BANK = 40  # tokens that fill the bar of the bank
 
 UNDIVIDED: Final = {
     "budget_class": "the request is to use no budget, or all of it",
+    "budget": "an absolute budget does not cover both the server and the device",
     "endpoints": "the server is not known to keep to a limit of tokens, or the device cannot go on with an answer",
     "pace": "the text is not shown at a pace, so nothing would hide the hand-over",
     "pinned": "the answer must come from one endpoint as a whole",
