@@ -7,7 +7,7 @@ record.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -51,10 +51,11 @@ async def run_assist(screen: Screen) -> int:
     async with AsyncExitStack() as stack:
         device = DemoDevice()
         stack.push_async_callback(device.aclose)
-        profile = await measure_device(
-            device.endpoint, screen, name="this-machine", quick=True, lengths=MEASURED
-        )
         remote = await stack.enter_async_context(start_remote(screen))
+        async with _writing(remote):
+            profile = await measure_device(
+                device.endpoint, screen, name="this-machine", quick=True, lengths=MEASURED
+            )
         screen.legend(["server", "device"])
         paragraphs = KEEPERS_BOOK.split("\n\n")
         records = []
@@ -82,6 +83,26 @@ async def run_assist(screen: Screen) -> int:
         return 0
     screen.line("An answer is incomplete, or its seam is broken; see above.", style="bold red")
     return 1
+
+
+@asynccontextmanager
+async def _writing(remote: Remote) -> AsyncIterator[None]:
+    """Keep the demo's own server writing, as it will while the device reads: both share the cores of this machine."""
+    if remote.shaper is None:
+        yield
+        return
+
+    async def write() -> None:
+        async with openai.AsyncOpenAI(base_url=remote.base_url, api_key=remote.api_key) as plain:
+            while True:
+                stream = await plain.chat.completions.create(
+                    model=remote.model, messages=messages("Tell me a story."), max_tokens=256, stream=True
+                )
+                async for _ in stream:
+                    pass
+
+    async with _alongside(write):
+        yield
 
 
 @asynccontextmanager
@@ -195,9 +216,16 @@ async def _repeatedly(act: Callable[[], None], every_s: float) -> AsyncIterator[
             act()
             await anyio.sleep(every_s)
 
+    async with _alongside(go_on):
+        yield
+
+
+@asynccontextmanager
+async def _alongside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Do the work in a task of its own until the block is left."""
     error: Exception | None = None
     async with anyio.create_task_group() as group:
-        group.start_soon(go_on)
+        group.start_soon(work)
         try:
             yield
         except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
