@@ -1,4 +1,4 @@
-"""Divided answers through the client, in virtual time: a device that reads slowly, and servers in memory with faults."""
+"""Divided answers through the client, in virtual time: a device that reads slowly, servers in memory with faults."""
 
 from __future__ import annotations
 

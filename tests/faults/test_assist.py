@@ -142,7 +142,9 @@ async def test_an_error_about_a_prompt_that_is_too_long_does_not_tell_of_the_lim
 
 
 THOUGHT = {"reasoning_content": "Let me see."}
-CALL = {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}]}
+CALL = {
+    "tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}]
+}
 
 
 @pytest.mark.parametrize("begins", [THOUGHT, CALL], ids=["a thought", "a call"])
@@ -190,9 +192,7 @@ async def test_the_end_of_the_servers_part_is_not_shown():
             final = await helped.get_final_completion()
         events = [
             event
-            async for event in await client.responses.create(
-                model="m", input=asked["messages"], stream=True
-            )
+            async for event in await client.responses.create(model="m", input=asked["messages"], stream=True)
         ]
     assert stream.route.assist.outcome == "handed_over"
     reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices]

@@ -5,15 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
-from faults.dividing import ANSWER, PIECES, Fault, device, dividing, question, responds, whole, writes
+from faults.dividing import (
+    ANSWER,
+    DEVICE,
+    PIECES,
+    SERVER,
+    device,
+    dividing,
+    question,
+    responds,
+    whole,
+    writes,
+)
 from faults.in_memory import MemoryServer, Reply
 from faults.lab import get
 from server.asgi import ask
 
-from disco import AsyncDisco
+from disco import AsyncDisco, Disco
+from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
+from disco.endpoints.simulation.simulated_script import Fault as DeviceFault
+from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.errors import FailureKind
 from disco.profiles import DeviceProfile
 from disco.server import make_app
 
@@ -139,7 +153,9 @@ async def test_a_copy_of_a_client_divides_its_answers():
     server, local = MemoryServer(document), device()
     async with dividing(server, local, policy="balanced") as client:
         copy = client.with_options(default_options={"preset": "assist"}, max_retries=1)
-        answers = [await get(one, messages=question(about=f"sea {n}")) for n, one in enumerate((copy, client))]
+        answers = [
+            await get(one, messages=question(about=f"sea {n}")) for n, one in enumerate((copy, client))
+        ]
     for got in answers:
         whole(got)
     divided, plain = (got.route.assist for got in answers)
@@ -184,7 +200,12 @@ async def test_the_local_server_divides_the_answers_of_its_clients():
     server, local = MemoryServer(document), device()
     async with dividing(server, local, max_retries=1) as client:
         app = make_app(client)
-        body = {"model": "m", "messages": question(), "stream": True, "stream_options": {"include_usage": True}}
+        body = {
+            "model": "m",
+            "messages": question(),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         got = await ask(app, "/v1/chat/completions", body)
     events = [json.loads(line[6:]) for line in got.body.decode().split("\n\n") if line.startswith("data: {")]
     choices = [choice for event in events for choice in event["choices"]]
@@ -195,10 +216,29 @@ async def test_the_local_server_divides_the_answers_of_its_clients():
     assert "max_tokens" in server.requests[0]
 
 
-async def test_a_server_that_is_not_known_to_continue_may_still_begin():
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_server_that_is_not_known_to_continue_may_begin(dies):
     """If the device then dies, the text that came stays, with the error."""
-    server, local = MemoryServer(writes(Fault())), device()
+    broken = DeviceFault(0, kind=FailureKind.CRASHED, silence_s=2.0, at_once=True)
+    server, local = MemoryServer(writes()), device(fault=broken if dies else None)
     async with dividing(server, local, continuation="none") as client:
-        whole(await get(client, messages=question()))
-    await anyio.sleep(0)
-    assert server.open == 0
+        got = await get(client, messages=question())
+    assert (server.open, local.busy) == (0, 0)
+    if not dies:
+        whole(got)
+        return
+    assert got.error is not None
+    assert ANSWER.startswith(got.text)
+    assert len(got.text.split()) >= got.route.assist.tokens - 2
+
+
+def test_the_synchronous_client_divides_as_well():
+    """On the machine's clock, where the plan holds the device for much slower than it is."""
+    beginning = SimulatedEndpoint("server", SimulatedProfile(answer=ANSWER, decode_tps=500.0))
+    local = device(prefill_tps=2000.0, decode_tps=500.0)
+    given: dict[str, Any] = {"policy": "assist", "device_profile": DEVICE, "server_profile": SERVER}
+    with Disco(local=local, tiers=[beginning], **given) as client:
+        with client.chat.completions.create(model="m", messages=question(), stream=True) as stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+        assert text == ANSWER
+        assert stream.route.assist.outcome == "handed_over"
