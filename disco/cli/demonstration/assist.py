@@ -7,7 +7,7 @@ record.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -221,7 +221,7 @@ async def _repeatedly(act: Callable[[], None], every_s: float) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _alongside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def _alongside(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Do the work in a task of its own until the block is left."""
     error: Exception | None = None
     async with anyio.create_task_group() as group:
