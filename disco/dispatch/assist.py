@@ -35,8 +35,8 @@ Undivided = Literal[
 """Why an answer is not divided; route records contain it."""
 
 _ENDS = 1 / TYPICAL_ANSWER_TOKENS  # the probability that the next token is the last, where nothing is known
-# The quantile of the server's time to first token to plan with: a faster server leaves the device less time. At the 10 %
-# quantile, up to 6 % of hand-overs would be late with a server like DeepSeek's; the lowest costs a token or two more.
+# The quantile of the server's time to first token to plan with: a faster server leaves the device less time. At 10 %,
+# up to 6 % of hand-overs would be late with a server like DeepSeek's; the lowest costs a token or two more.
 _SOON = 0.0
 # The device is planned to read so many times more slowly than it is known to. Unused tokens of the server's share cost
 # nothing: the server is stopped as soon as the device can go on.

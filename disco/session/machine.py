@@ -157,6 +157,8 @@ class Session:
         """Handle a parked follower's report that it has read all that it was given."""
         state = self.attempts[number]
         state.holds_prompt, state.usage = True, parked.usage
+        if state.prompt_read is None:
+            state.prompt_read = now, parked.usage.prompt_tokens - parked.usage.cached_tokens
         out: list[Effect] = []
         if not self.ending.ended:
             self._follower.has_read(parked)

@@ -115,15 +115,26 @@ class EndpointStatistics:
             self._spaced, self._spaced_at = known.spaced(TTFT_QUANTILES), seen
         return self._spaced
 
+    def _observe(self, read_tokens: int, took_s: float) -> None:
+        assert self.line is not None
+        self.line.observe(read_tokens, took_s)
+        self.starts += 1
+
     def learn(self, state: AttemptState) -> None:
         """Learn from one attempt of a finished answer."""
-        if state.began_at is not None and state.ended_at is not None:
-            busy_s = max(0.0, state.ended_at - state.began_at)
+        over_at = (
+            state.ended_at if state.prompt_read is None else state.prompt_read[0]
+        )  # a follower only waits then
+        if state.began_at is not None and over_at is not None:
+            busy_s = max(0.0, over_at - state.began_at)
             self.turn_s += (NEW_WEIGHT if self.turn_s else 1.0) * (busy_s - self.turn_s)
         if state.failure is not None or state.outcome is AttemptOutcome.CANCELLED:
             return
         if state.seam is not None and state.seam.method == "instructed":
             return  # it had to repeat some words before its first content
+        if self.line is not None and state.prompt_read is not None and state.candidate.load_s == 0.0:
+            read_at, read = state.prompt_read
+            self._observe(read, read_at - state.works_from_at)
         if state.first_content_at is None:
             if (
                 self.ttft is not None
@@ -137,8 +148,7 @@ class EndpointStatistics:
             self.ttft.observe(first_s)
         elif self.line is not None and state.usage is not None and state.candidate.load_s == 0.0:
             read = state.usage.prompt_tokens - state.usage.cached_tokens - state.usage.probed[0]
-            self.line.observe(read, first_s)
-            self.starts += 1
+            self._observe(read, first_s)
         writing_s = state.last_at - state.first_content_at - state.paused_s
         if state.tokens > FEWEST_TOKENS and writing_s > 0:
             self.decode_tps += NEW_WEIGHT * ((state.tokens - 1) / writing_s - self.decode_tps)

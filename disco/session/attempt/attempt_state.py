@@ -60,6 +60,9 @@ class AttemptState:
     seam: SeamReport | None = None
     holds_prompt: bool = False  # it has reported that it keeps its prefill
     follows: bool = False  # parked, and given the answer to read while another attempt writes it
+    prompt_read: tuple[float, int] | None = (
+        None  # when a follower had read its prompt, and how many tokens it computed
+    )
     is_reading: bool = False  # a follower that has not read all that it was given
     given_tokens: int = 0  # tokens of the answer that the follower was given, and that it has read
     read_tokens: int = 0

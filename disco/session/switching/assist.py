@@ -40,6 +40,9 @@ AssistOutcome = Literal[
 ]
 
 _SPARE = 1.1  # the heir is expected to need so many times what is left of its prefill
+_WITH_LOGP = (
+    1.5  # and to read the writer's text so many times more slowly: it computes how probable each token is
+)
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
 
@@ -210,7 +213,11 @@ class AssistControl:
             more_s = more / writer.candidate.decode_tps
         # What comes while the heir still reads the prompt waits for it; of the rest, only the newest does.
         unread = writer.tokens + more - heir.read_tokens
-        return max(max(prompt_s, 0.0) * _SPARE, more_s) + unread / speed + 1 / heir.candidate.decode_tps
+        return (
+            max(max(prompt_s, 0.0) * _SPARE, more_s)
+            + _WITH_LOGP * unread / speed
+            + 1 / heir.candidate.decode_tps
+        )
 
     def _paper_tps(self) -> float:
         """Return the tempo of Eq. 4, `1/(TPOT_d + (prefill_d - TTFT_c)/(L - 1))`, tokens/s, computed once."""

@@ -82,7 +82,7 @@ async def main(
     model = {"model": quant or "smollm2-135m"}
     device = LlamaCppEndpoint(name="device", context_tokens=4096, threads=1, **model)
     try:
-        profile = await measure_device(device, screen, name="here", quick=True)
+        profile = await measure_device(device, screen, name="here", quick=True, lengths=(16, 256, 1024))
         with native_llama_server(context_tokens=4096) as server:
             async with shape(int(server.base_url.split(":")[2].split("/")[0]), ttft, seed=seed) as shaper:
                 asked = await prompts(server, count, seed)
@@ -265,9 +265,12 @@ def ttft_of(record: RouteRecord) -> float:
 
 
 def gaps_of(record: RouteRecord) -> list[float]:
-    """Seconds between two pieces of text, per token of the later one."""
-    released = record.released
-    return [(b[0] - a[0]) / max(1, b[1]) for a, b in pairwise(released)] or [0.0]
+    """Seconds between two pieces of text, per token of the earlier one, which is read meanwhile: words leave whole."""
+    pieces: dict[float, int] = {}
+    for at, tokens in record.released:
+        pieces[at] = pieces.get(at, 0) + tokens
+    shown = list(pieces.items())
+    return [(later - at) / max(1, tokens) for (at, tokens), (later, _) in pairwise(shown)] or [0.0]
 
 
 def written(record: RouteRecord, place: str) -> int:
