@@ -12,6 +12,7 @@ from faults.dividing import (
     DEVICE,
     PIECES,
     SERVER,
+    assist,
     device,
     dividing,
     question,
@@ -24,6 +25,7 @@ from faults.lab import get
 from server.asgi import ask
 
 from disco import AsyncDisco, Disco
+from disco.cli import main
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import Fault as DeviceFault
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
@@ -242,3 +244,47 @@ def test_the_synchronous_client_divides_as_well():
             text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
         assert text == ANSWER
         assert stream.route.assist.outcome == "handed_over"
+
+
+def test_a_chat_shows_a_divided_answer(monkeypatch, capsys):
+    """And names both writers."""
+    beginning = SimulatedEndpoint("server", SimulatedProfile(answer=ANSWER, decode_tps=500.0))
+    local = device(prefill_tps=2000.0, decode_tps=500.0)
+
+    def client(**given: Any) -> AsyncDisco:
+        own = {"local": local, "device_profile": DEVICE, "server_profile": SERVER}
+        return AsyncDisco(tiers=[beginning], preset=given["preset"], on_route=given["on_route"], **own)
+
+    said = iter([question()[0]["content"], ""])
+    monkeypatch.setattr("disco.cli.chat.AsyncDisco", client)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(said))
+    assert main(["chat", "--policy", "assist"]) == 0
+    shown = capsys.readouterr().out
+    assert "".join(shown.split()).count("".join(ANSWER.split())) == 1
+    assert "[server → device; first word after" in shown
+
+
+def text_about(number: int) -> str:
+    """Prose of 25 sentences, and a question."""
+    about = "".join(f"The {number}th river has stone {n} on its bank, and a mill by it. " for n in range(25))
+    return f"{about}\n\nWhat lies by stone {number}?"
+
+
+@pytest.mark.parametrize("refine", ["off", "lexical"])
+async def test_what_the_device_has_read_of_a_conversation_it_does_not_read_again(refine):
+    """Turn by turn, also where the text it read was the server's, or was refined."""
+    server, local, had = MemoryServer(writes()), device(), 0
+    messages: list[dict[str, str]] = []
+    outcomes = []
+    async with dividing(server, local, policy=assist(refine=refine)) as client:
+        for number in range(4):
+            messages.append({"role": "user", "content": text_about(number)})
+            got = await get(client, messages=messages)
+            whole(got)
+            ours = [a for a in got.route.attempts if a.place == "device"]
+            assert ours[0].cached_tokens >= had
+            outcomes.append(got.route.assist.outcome)
+            had = ours[-1].prompt_tokens + ours[-1].completion_tokens - 2
+            messages.append({"role": "assistant", "content": got.text})
+    assert ours[0].cached_tokens > ours[0].prompt_tokens / 2
+    assert outcomes.count("handed_over") >= 2
