@@ -26,7 +26,9 @@ SERVER = ServerProfile(
     ttft_s=QuantileTable(levels=(0.0, 1.0), values=(0.1, 0.2), mean=0.15),
     tpot_s=QuantileTable(levels=(0.0, 1.0), values=(0.02, 0.02), mean=0.02),
 )
-RIVER = "Tell me about the river. " + "It runs by the old mill, past the weir and the willows, to the sea. " * 15
+RIVER = (
+    "Tell me about the river. " + "It runs by the old mill, past the weir and the willows, to the sea. " * 15
+)
 
 
 @pytest.fixture
@@ -78,7 +80,10 @@ async def test_an_answer_is_handed_over_and_its_prompt_read_once_also_by_later_t
             assert follower.cached_tokens == 0
             assert target.cached_tokens >= target.prompt_tokens - 8  # from a word boundary on
             read_by = follower.prompt_tokens
-            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "What lives there?"}]
+            messages += [
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": "What lives there?"},
+            ]
             text, route = await ask(client, native_server, messages, 2)
     first = next(a for a in route.attempts if a.endpoint == "device")
     assert first.cached_tokens >= read_by - 8

@@ -115,7 +115,9 @@ class Scene:
         retries, profile = int(self.moment == "back-off"), SPEEDY
         if self.moment in DIVIDED:
             preset, profile = load_preset("assist"), SLOW
-        return AsyncDisco(local=self.local, policy=preset, max_retries=retries, device_profile=profile, **more)
+        return AsyncDisco(
+            local=self.local, policy=preset, max_retries=retries, device_profile=profile, **more
+        )
 
     def asked(self, way: str, *, stream: bool = True) -> dict[str, Any]:
         text = LONG if self.moment in ("prefill", "move", *DIVIDED) else "Tell me about the sea."

@@ -147,7 +147,7 @@ if __name__ == "__main__":
         turns=(4, "of a conversation, at most 4"),
         words=(250, "of the page in each turn"),
         ttft=(0.3, "seconds that the proxy holds a request"),
-        answer=(64, "most tokens of an answer"),
+        answer=(144, "most tokens of an answer"),
         pace=(10.0, "slowest pace, tokens/s"),
         claimed=(150.0, "prompt tokens/s of the device in the plan"),
         refine=("off", "also hold the conversation with this refiner: lexical"),
