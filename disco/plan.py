@@ -12,6 +12,7 @@ from disco.rates import Rates
 __all__ = [
     "FOLLOW_TOKENS",
     "OVER_CAP_TOKENS",
+    "READ_BATCH_TOKENS",
     "TTFT_QUANTILES",
     "Assist",
     "BudgetCut",
@@ -39,6 +40,9 @@ Place = Literal["device", "server"]
 FOLLOW_TOKENS = 8
 """A parked attempt that reads along is given so many new tokens at once. It reads them as one batch, which takes little
 longer than reading a single one."""
+
+READ_BATCH_TOKENS = 64
+"""A model reads fewer tokens than these in about the same time, in one batch."""
 
 OVER_CAP_TOKENS = 4
 """An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,

@@ -16,7 +16,7 @@ from disco.dispatch.assist_solver import AnswerSurvival, AssistCase, Refining, b
 from disco.dispatch.presets import AssistSection
 from disco.dispatch.request_features import TYPICAL_ANSWER_TOKENS, Features
 from disco.dispatch.two_sided import TwoSided, sides
-from disco.plan import FOLLOW_TOKENS, Assist, Candidate, Start
+from disco.plan import FOLLOW_TOKENS, READ_BATCH_TOKENS, Assist, Candidate, Start
 from disco.profiles.length_distribution import Lengths
 from disco.profiles.time_distribution import Empirical
 
@@ -38,9 +38,9 @@ _ENDS = 1 / TYPICAL_ANSWER_TOKENS  # the probability that the next token is the 
 # The quantile of the server's time to first token to plan with: a faster server leaves the device less time. At 10 %,
 # up to 6 % of hand-overs would be late with a server like DeepSeek's; the lowest costs a token or two more.
 _SOON = 0.0
-# The device is planned to read so many times more slowly than it is known to. Unused tokens of the server's share cost
-# nothing: the server is stopped as soon as the device can go on.
-_SPARE = 1.25
+# The device is planned to read so many times more slowly than it is known to: long prompts take longer for each token,
+# and the machine does other work while the server's text arrives.
+_SPARE = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,8 @@ class AssistPolicy:
                 server_tpot_s=1 / server.decode_tps,
                 device_read_s=_SPARE / device.prefill_tps,
                 device_tpot_s=1 / device.decode_tps,
-                device_overhead_s=device.time_to_first_token_s(0),
+                # The last batch of the server's text is read when the prompt is.
+                device_overhead_s=device.time_to_first_token_s(READ_BATCH_TOKENS),
                 slowest_tpot_s=1 / pace_tps,
                 lengths=self._answers(features.max_tokens),
                 batch_tokens=2 * FOLLOW_TOKENS,  # one batch that is being read, and one that is not yet full

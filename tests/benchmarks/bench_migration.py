@@ -9,8 +9,6 @@ and docs or of the files given.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 import tempfile
 import time
@@ -21,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import llama_cpp
 from helpers import prefix_bytes
 from helpers.measuring import options
 
@@ -34,6 +31,7 @@ from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
 from disco.endpoints.llamacpp.model.model_files import resolve_model
+from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback.reader_metrics import quantile, tbt_s
 from disco.profiles import load_server
 from disco.session.records.route_record import RouteRecord
@@ -57,7 +55,9 @@ WAYS = {"server → device": ("server_only", 0.0), "device → server": ("device
 async def main(runs: int, profile_name: str, paces: Sequence[float], quant: str) -> None:
     screen = Screen(width=200)
     ttft = load_server(profile_name).ttft()
-    model = "smollm2-135m" if not quant else str(quantised(quant))
+    model = resolve_model("smollm2-135m")
+    if quant:
+        model = requantised(model, quant, Path(tempfile.gettempdir()))
     device = LlamaCppEndpoint(model=model, name="device", context_tokens=2048, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True)
@@ -135,18 +135,6 @@ def work(records: list[RouteRecord]) -> tuple[str, str]:
     read = sum(target.prompt_tokens - target.cached_tokens for _, target in pairs) / len(pairs)
     vain = sum(source.tokens - source.kept_tokens for source, _ in pairs) / len(pairs)
     return f"{read:.1f}", f"{vain:.1f}"
-
-
-def quantised(kind: str) -> Path:
-    """SmolLM2 in that quantisation, made once by llama.cpp's own function."""
-    made = Path(tempfile.gettempdir()) / f"smollm2-135m-{kind.lower()}.gguf"
-    if not made.exists():
-        settings = llama_cpp.llama_model_quantize_default_params()
-        settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
-        settings.allow_requantize, settings.nthread = True, 1
-        source = os.fsencode(resolve_model("smollm2-135m"))
-        assert llama_cpp.llama_model_quantize(source, os.fsencode(made), ctypes.byref(settings)) == 0
-    return made
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ SERVER = ServerProfile(
 NAMES = ("max_tokens", "max_completion_tokens")
 
 
-def question(words: int = 1000, about: str = "sea") -> list[dict[str, str]]:
-    """About four seconds of reading for the device."""
+def question(words: int = 800, about: str = "sea") -> list[dict[str, str]]:
+    """About three seconds of reading for the device."""
     return [{"role": "user", "content": " ".join([about] + ["wave"] * (words - 1))}]
 
 

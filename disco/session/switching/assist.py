@@ -15,7 +15,7 @@ from typing import Literal
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, DeltaKind, Ended, Progress
 from disco.judging import AgreementJudge
-from disco.plan import OVER_CAP_TOKENS, Candidate
+from disco.plan import OVER_CAP_TOKENS, READ_BATCH_TOKENS, Candidate
 from disco.playback import last_word_start
 from disco.request import Prefix
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
@@ -39,10 +39,9 @@ AssistOutcome = Literal[
     "ended",  # cancelled or failed
 ]
 
-_SPARE = 1.1  # the heir is expected to need so many times what is left of its prefill
-_WITH_LOGP = (
-    1.5  # and to read the writer's text so many times more slowly: it computes how probable each token is
-)
+# The heir is expected to need so many times what is left of its prefill. The later tokens of a long prompt take longer,
+# and text that was shown too early leaves a gap, while text that is shown late is only read more slowly.
+_SPARE = 1.5
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
 
@@ -213,11 +212,8 @@ class AssistControl:
             more_s = more / writer.candidate.decode_tps
         # What comes while the heir still reads the prompt waits for it; of the rest, only the newest does.
         unread = writer.tokens + more - heir.read_tokens
-        return (
-            max(max(prompt_s, 0.0) * _SPARE, more_s)
-            + _WITH_LOGP * unread / speed
-            + 1 / heir.candidate.decode_tps
-        )
+        read_s = max(unread, READ_BATCH_TOKENS) / speed
+        return max(max(prompt_s, 0.0) * _SPARE, more_s) + read_s * _SPARE + 1 / heir.candidate.decode_tps
 
     def _paper_tps(self) -> float:
         """Return the tempo of Eq. 4, `1/(TPOT_d + (prefill_d - TTFT_c)/(L - 1))`, tokens/s, computed once."""

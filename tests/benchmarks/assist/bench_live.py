@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ from disco.cli.profile import measure_device
 from disco.dispatch import Preset
 from disco.endpoints.continuation import Continuation
 from disco.endpoints.llamacpp import LlamaCppEndpoint
+from disco.endpoints.llamacpp.model.model_files import resolve_model
+from disco.endpoints.llamacpp.model.requantised import requantised
 from disco.playback import reader_metrics
 from disco.profiles import DeviceProfile, QuantileTable, ServerProfile
 from disco.session.records.route_record import RouteRecord
@@ -79,11 +82,13 @@ async def main(
     count: int, ttft: float, answer: int, pace: float, quant: str, only: Sequence[str], seed: int
 ) -> None:
     screen = Screen(width=200)
-    model = {"model": quant or "smollm2-135m"}
-    device = LlamaCppEndpoint(name="device", context_tokens=4096, threads=1, **model)
+    model = resolve_model("smollm2-135m")
+    if quant:
+        model = requantised(model, quant, Path(tempfile.gettempdir()))
+    device = LlamaCppEndpoint(model=model, name="device", context_tokens=4096, threads=1)
     try:
         profile = await measure_device(device, screen, name="here", quick=True, lengths=(16, 256, 1024))
-        with native_llama_server(context_tokens=4096) as server:
+        with native_llama_server(context_tokens=4096, model=model) as server:
             async with shape(int(server.base_url.split(":")[2].split("/")[0]), ttft, seed=seed) as shaper:
                 asked = await prompts(server, count, seed)
                 how = Continuation(method="completions", template=str(server.gguf))
@@ -111,8 +116,8 @@ async def prompts(server: Any, count: int, seed: int) -> list[tuple[str, int]]:
                 at += 1
                 if len(chosen) > 3 * wanted:
                     tokens = await count_tokens(client, chosen)
-            while tokens > 1500:
-                chosen = chosen[: int(len(chosen) * 1450 / tokens)]
+            while tokens > wanted + 20:
+                chosen = chosen[: int(len(chosen) * (wanted + 10) / tokens)]
                 tokens = await count_tokens(client, chosen)
             out.append((TASK + chosen.strip(), tokens))
     return out
@@ -284,7 +289,7 @@ if __name__ == "__main__":
         ttft=(0.6, "seconds that the proxy holds a request"),
         answer=(96, "most tokens of an answer"),
         pace=(10.0, "slowest pace, tokens/s"),
-        quant=("", "a GGUF file for the device; the server keeps SmolLM2 as it is"),
+        quant=("", "quantisation of the model on both sides, such as Q4_0; as it comes by default"),
         only=([""], "ways to take; all by default"),
         seed=7,
     )

@@ -18,6 +18,8 @@ __all__ = ["PromptJob"]
 
 _OVER = object()
 
+_FEW = 20  # so many tokens are read one by one as fast as a full batch
+
 
 class PromptJob(Job):
     """A job that reads a conversation and answers it.
@@ -109,6 +111,10 @@ class PromptJob(Job):
         while done < len(ids):
             self.check()
             end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
+            if self.park and _FEW < len(ids) - done < model.batch_tokens <= len(ids) and done <= first:
+                # llama.cpp reads a few dozen tokens at some depth more slowly than a full batch, so it is faster to
+                # read some tokens again. A follower has no text that must stay the same to the last bit.
+                done, end = model.keep(len(ids) - model.batch_tokens), len(ids)
             # Only the logits that are needed: of a small model they cost a sixth of the layers.
             wanted = max(first - 1 - done, 0)
             model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
