@@ -9,6 +9,7 @@ The method is that of P/D-Device (Jin et al., 2025); docs/assist.md says where d
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import Literal
 
@@ -42,6 +43,7 @@ AssistOutcome = Literal[
 # The heir is expected to need so many times what is left of its prefill. The later tokens of a long prompt take longer,
 # and text that was shown too early leaves a gap, while text that is shown late is only read more slowly.
 _SPARE = 1.5
+_REPORTS = 4  # of the heir's prefill: a few batches tell how fast it reads now
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
 
@@ -73,7 +75,8 @@ class AssistControl:
         self._migration, self._follower = parts.migration, parts.follower
         self._failover, self._ending, self._judge = failover, ending, judge
         self.judgements: list[Judgement] = []
-        self._progress: tuple[float, Progress] | None = None  # the heir's newest report, and when it came
+        # The heir's newest reports, and when they came: the further it has come in a prompt, the more slowly it reads.
+        self._reports: deque[tuple[float, Progress]] = deque(maxlen=_REPORTS)
         # Where the writer is done: since when, and the heir's prefix.
         self._waiting: tuple[float, Prefix] | None = None
         self._beyond: list[Delta] = []  # the writer's last word, which may be incomplete
@@ -140,14 +143,16 @@ class AssistControl:
     def progressed(self, state: AttemptState, progress: Progress, now: float) -> None:
         """Let the display follow the heir's prefill."""
         if self._runs and state.candidate.name == self._assist.heir:
-            self._progress = now, progress
+            if not progress.prefill_tps:  # it begins to read, perhaps after a wait
+                self._reports.clear()
+            self._reports.append((now, progress))
             if self.writer is not None:
                 self._steer(now)
 
     @property
     def heir_progress(self) -> Progress | None:
         """The heir's newest report on its prefill; None before the first one."""
-        return None if self._progress is None else self._progress[1]
+        return self._reports[-1][1] if self._reports else None
 
     def parked(self, state: AttemptState, now: float, out: list[Effect]) -> None:
         """Go on after the heir has read all that it was given, or has stopped."""
@@ -197,12 +202,11 @@ class AssistControl:
         assert writer is not None
         if heir is None or heir.stopped:
             return self._candidates[self._assist.heir].time_to_first_token_s(self._prompt_tokens)
-        speed = heir.candidate.prefill_tps
+        speed = self._reading_tps(heir.candidate)
         if heir.holds_prompt:
             prompt_s = 0.0
-        elif self._progress is not None:
-            at, progress = self._progress
-            speed = progress.prefill_tps or speed
+        elif self._reports:
+            at, progress = self._reports[-1]
             prompt_s = (progress.tokens_total - progress.tokens_done) / speed - (now - at)
         else:
             prompt_s = heir.candidate.time_to_first_token_s(self._prompt_tokens) - (now - heir.works_from_at)
@@ -214,6 +218,15 @@ class AssistControl:
         unread = writer.tokens + more - heir.read_tokens
         read_s = max(unread, READ_BATCH_TOKENS) / speed
         return max(max(prompt_s, 0.0) * _SPARE, more_s) + read_s * _SPARE + 1 / heir.candidate.decode_tps
+
+    def _reading_tps(self, heir: Candidate) -> float:
+        """Return how fast the heir reads now, in tokens/s; as planned where it has not said so."""
+        if not self._reports:
+            return heir.prefill_tps
+        (since, first), (at, last) = self._reports[0], self._reports[-1]
+        if at > since and last.tokens_done > first.tokens_done:
+            return (last.tokens_done - first.tokens_done) / (at - since)
+        return last.prefill_tps or heir.prefill_tps
 
     def _paper_tps(self) -> float:
         """Return the tempo of Eq. 4, `1/(TPOT_d + (prefill_d - TTFT_c)/(L - 1))`, tokens/s, computed once."""
@@ -357,7 +370,7 @@ class AssistControl:
         state = self._follower.state
         if self._waiting is None or limit is None or state is None or state.waits_for_its_turn:
             return inf
-        since = max(self._waiting[0], state.quiet_from, self._progress[0] if self._progress else 0.0)
+        since = max(self._waiting[0], state.quiet_from, self._reports[-1][0] if self._reports else 0.0)
         return since + limit
 
     def check_clock(self, now: float, out: list[Effect]) -> bool:

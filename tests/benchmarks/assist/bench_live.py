@@ -201,7 +201,17 @@ async def forget(device: LlamaCppEndpoint) -> None:
         )
 
 
+def without_empty(found: dict[str, Seen]) -> None:
+    """Leave out the prompts to which the model has nothing to say in one of the ways, and say how many."""
+    count = min(len(seen.records) for seen in found.values())
+    kept = [n for n in range(count) if all(seen.records[n].released for seen in found.values())]
+    print(f"{count} prompts; {count - len(kept)} of them left out, as the model answered nothing")
+    for seen in found.values():
+        seen.records, seen.prompts = [seen.records[n] for n in kept], [seen.prompts[n] for n in kept]
+
+
 def show(found: dict[str, Seen], pace: float) -> None:
+    without_empty(found)
     beside = [ttft_of(r) for r in found["server"].records] if "server" in found else []
     table = Columns(
         "way <15 | answers >8 | TTFT P50 s >11.3f | P95 s >7.3f | of server's >12.3f | gap P99 s >10.3f | "
