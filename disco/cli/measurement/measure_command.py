@@ -43,6 +43,8 @@ async def _refine(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.measurement.refinement.refine_run import run_refine  # noqa: PLC0415 - as above
 
     return await run_refine(screen, arguments)
+
+
 async def _quality(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.measurement.quality.quality_command import run_quality  # noqa: PLC0415 - as above
 

@@ -129,14 +129,15 @@ class AssistControl:
             self._attempts.stop(state, AttemptOutcome.HANDED_OVER, now, out)
             self._wait_for_heir(state, now, out)
             return
-        self._follower.keep_up(out)
         self._steer(now)
         heir = self._follower.state
-        if heir is None or not heir.awaits_text:
+        if heir is None or heir.stopped:
             return
         needed_s = heir.candidate.time_to_first_token_s(self._transcript.tokens - heir.read_tokens)
         slack_s = self._transcript.playback.slack_s(now) - _LOST_TOKENS / (self._config.pace_tps or inf)
-        if slack_s >= needed_s * self._config.margin and last_word_start(self._transcript.written) > 0:
+        if slack_s < needed_s * self._config.margin or last_word_start(self._transcript.written) == 0:
+            self._follower.keep_up(out)
+        elif heir.awaits_text:  # else it first reads what it was given
             self._attempts.stop(state, AttemptOutcome.HANDED_OVER, now, out)
             self._wait_for_heir(state, now, out)
 

@@ -111,12 +111,12 @@ class PromptJob(Job):
         while done < len(ids):
             self.check()
             end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
-            if self.park and _FEW < len(ids) - done < model.batch_tokens <= len(ids) and done <= first:
+            if self.park and _FEW < len(ids) - done < model.batch_tokens <= len(ids):
                 # llama.cpp reads a few dozen tokens at some depth more slowly than a full batch, so it is faster to
                 # read some tokens again. A follower has no text that must stay the same to the last bit.
                 done, end = model.keep(len(ids) - model.batch_tokens), len(ids)
             # Only the logits that are needed: of a small model they cost a sixth of the layers.
-            wanted = max(first - 1 - done, 0)
+            wanted = max(first - 1 + len(logp) - done, 0)
             model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
             if scores is not None:
                 behind = range(done + wanted, min(end, len(ids) - 1))
