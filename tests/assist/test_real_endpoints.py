@@ -77,7 +77,7 @@ async def test_an_answer_is_handed_over_and_its_prompt_read_once_also_by_later_t
             server, follower, target = route.attempts
             assert 0 < server.completion_tokens <= route.assist.tokens
             assert (server.endpoint, follower.outcome, target.outcome) == ("server", "parked", "finished")
-            assert follower.cached_tokens == 0
+            assert follower.cached_tokens < 40  # what its template begins every conversation with
             assert target.cached_tokens >= target.prompt_tokens - 8  # from a word boundary on
             read_by = follower.prompt_tokens
             messages += [
