@@ -42,7 +42,7 @@ FOLLOW_TOKENS = 8
 longer than reading a single one."""
 
 READ_BATCH_TOKENS = 64
-"""A model reads fewer tokens than these in about the same time, in one batch."""
+"""A model on this machine needs about as long for fewer tokens than this as for a whole batch of so many."""
 
 OVER_CAP_TOKENS = 4
 """An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,

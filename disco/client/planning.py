@@ -86,16 +86,13 @@ def prepare(
         BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
-    pace = _pace(features, preset, options)
+    pace, refined = _pace(features, preset, options), None
     if pace is not None and options.migrate is not False:
         features = replace(features, divided_at_tps=pace.tps)
         if preset.dispatch.policy == ASSIST and preset.assist.refine != "off":
             refined = refine(request.messages, keep=preset.assist.keep, selector=preset.assist.refine)
             left = round(features.prompt_tokens * refined.prompt_share)
-            request, features = (
-                replace(request, refined=refined.messages),
-                replace(features, refined_tokens=left),
-            )
+            features = replace(features, refined_tokens=left)
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,
@@ -105,8 +102,8 @@ def prepare(
         resting=resting,
         probing=probing,
     )
-    if plan.assist is None or plan.assist.heir_tokens is None:
-        request = replace(request, refined=None) if request.refined is not None else request
+    if refined is not None and plan.assist is not None and plan.assist.heir_tokens is not None:
+        request = replace(request, refined=refined.messages)
     if view.reservation is not None:
         plan = within_budget(
             plan,

@@ -49,8 +49,8 @@ class Writing:
         if state.allowance is not None and state.active and has_used_up(state, deltas, self._max_tokens):
             self._ending.unless(self._failover.cut_off(state, now, out), now, out)
         elif migration.move is not None and migration.moving is None:
-            migration.consider(now, out)
-            if not migration.is_due:
+            migration.consider(now, out)  # first: a target that is always given more would always be reading
+            if migration.moving is None:
                 self._follower.keep_up(out)
         if self.rise is not None and state is self._transcript.writer and state.active:
             self.rise.consider(state, deltas, now, out)

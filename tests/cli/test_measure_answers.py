@@ -4,32 +4,17 @@ import json
 import os
 
 import pytest
+from question_file import ANSWERS, write_questions
 
 from disco.cli import main
 from disco.cli.measurement.answers import settings_of
 from disco.cli.measurement.squad_questions import exact_match, read_questions, token_f1, token_recall
 from disco.replay.ladder.answer_trace import load_answer_trace
 
-PARAGRAPHS = [
-    (
-        "The mill at Orrin ground rye. It burned down in 1802.",
-        ["What did the mill grind?", "When did it burn?"],
-    ),
-    ("The ferry crosses the lake twice a day.", ["How often does the ferry cross the lake?"]),
-]
-ANSWERS = ["rye", "1802", "twice a day"]
-
 
 @pytest.fixture
 def texts(tmp_path):
-    answers = iter(ANSWERS)
-    paragraphs = [
-        {"context": text, "qas": [{"question": q, "answers": [{"text": next(answers)}]} for q in questions]}
-        for text, questions in PARAGRAPHS
-    ]
-    path = tmp_path / "questions.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    return path
+    return write_questions(tmp_path / "questions.json")
 
 
 def test_questions_keep_their_order_and_paragraph(texts):

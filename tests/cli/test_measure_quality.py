@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from question_file import PARAGRAPHS, write_questions
 from scripted_server import chunk, scripted_server, sse, stream
 
 from disco.cli import main
@@ -16,26 +17,10 @@ from disco.endpoints.openai_api.sdk_client import PlainClient
 from disco.events import Delta
 from disco.replay.quality.quality_trace import MEASURES, load_quality_trace
 
-PARAGRAPHS = [
-    (
-        "The mill at Orrin ground rye. It burned down in 1802.",
-        ["What did the mill grind?", "When did it burn?"],
-    ),
-    ("The ferry crosses the lake twice a day.", ["How often does the ferry cross the lake?"]),
-]
-ANSWERS = ["rye", "1802", "twice a day"]
-
 
 @pytest.fixture
 def texts(tmp_path):
-    answers = iter(ANSWERS)
-    paragraphs = [
-        {"context": text, "qas": [{"question": q, "answers": [{"text": next(answers)}]} for q in questions]}
-        for text, questions in PARAGRAPHS
-    ]
-    path = tmp_path / "questions.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    return path
+    return write_questions(tmp_path / "questions.json")
 
 
 def test_every_paragraph_has_its_turn_before_any_has_a_second_one(texts):

@@ -288,3 +288,20 @@ async def test_what_the_device_has_read_of_a_conversation_it_does_not_read_again
             messages.append({"role": "assistant", "content": got.text})
     assert ours[0].cached_tokens > ours[0].prompt_tokens / 2
     assert outcomes.count("handed_over") >= 2
+
+
+@pytest.mark.parametrize(
+    ("beta", "outcome", "last"), [(0.999, "kept", "server"), (0.001, "handed_over", "device")]
+)
+async def test_an_answer_that_the_device_agrees_with_too_little_stays_at_the_server(beta, outcome, last):
+    """The first score has no other to be compared with: nearly all of such answers stay, or nearly none."""
+    server, local = MemoryServer(writes()), device(mean_logp=-2.0)
+    async with dividing(server, local, policy=assist(beta=beta)) as client:
+        got = await get(client, messages=question())
+    whole(got)
+    (verdict,) = got.route.judgements
+    assert (got.route.assist.outcome, got.route.segments[-1].endpoint) == (outcome, last)
+    assert (verdict.kind, verdict.score) == ("agreement", got.route.assist.agreement)
+    assert verdict.outcome == ("handed_up" if outcome == "kept" else "kept")
+    assert len(server.requests) == (2 if outcome == "kept" else 1)
+    assert "max_tokens" not in server.requests[-1] or outcome != "kept"

@@ -15,7 +15,7 @@ from disco.cost import Rates
 from disco.dispatch.assist_solver import AssistCase, NoShare, least_tokens
 from disco.endpoints.simulation.simulated_script import Fault, SimulatedProfile
 from disco.errors import FailureKind
-from disco.plan import FOLLOW_TOKENS, Assist, Plan, Start
+from disco.plan import FOLLOW_TOKENS, Assist, Migration, Plan, Start
 from disco.playback import Pace, reader_metrics
 from disco.request import Timeouts
 from disco.session.effects import StartAttempt
@@ -263,3 +263,25 @@ def test_nothing_is_lost_and_nothing_comes_twice_whatever_happens(
         assert words.startswith(run.text)
     if cancel_at is None and words != "" and run.error is None:
         assert run.finished in ("stop", "length")
+
+
+def test_a_due_move_waits_for_a_target_that_reads_along_and_gives_it_no_more():
+    """The target reads eight tokens more slowly than the next eight come, so it would never be done."""
+    slow = {"prefill_tps": 40.0, "decode_tps": DEVICE_TPS, "answer_tokens": 400}
+    profiles = {
+        "device": SimulatedProfile(**slow),
+        "server": SimulatedProfile(ttft_s=0.1, decode_tps=60.0, answer_tokens=400),
+    }
+    moves = {"server": Migration("device")}
+    plan = Plan((Start("server"), Start("device")), migrations=moves, order="make_before_break")
+    run = play(
+        profiles,
+        plan,
+        pace=Pace(PACE_TPS),
+        costs={"server": 1e-6, "device": 1e-9},
+        believed={"device": {"follows": True}},
+    )
+    found = check(run)
+    (move,) = found.migrations
+    assert (move.outcome, move.late_tokens) == ("switched", 0)
+    assert found.segments[-1].endpoint == "device"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from disco.cli.measurement.squad_questions import (
     token_f1,
     token_recall,
 )
+from disco.cli.measurement.time_left import TimeLeft
 from disco.cli.measurement.unfinished import Unfinished, remove_finished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp import LlamaCppEndpoint
@@ -30,7 +29,6 @@ from disco.request import Request
 __all__ = ["run_answers", "settings_of"]
 
 _PARAMS: Mapping[str, Any] = {"temperature": 0, "stop": ["\n"]}
-_REPORT_EVERY_S = 10.0
 
 
 async def run_answers(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -74,20 +72,12 @@ async def _answer(questions: Sequence[Question], so_far: Unfinished, arguments: 
     endpoint = LlamaCppEndpoint(model=arguments.model, threads=arguments.threads)
     try:
         await endpoint.warm_up()
-        began_at = shown_at = time.monotonic()
         already = len(so_far.rows)
+        left = TimeLeft("answers", len(questions), already=already)
         for number in range(already, len(questions)):
             row = await _row(endpoint, questions[number], arguments.tokens)
             so_far.add(row.cells())
-            now = time.monotonic()
-            if now - shown_at >= _REPORT_EVERY_S:
-                shown_at = now
-                each_s = (now - began_at) / (number + 1 - already)
-                left_s = each_s * (len(questions) - number - 1)
-                print(
-                    f"answers: {number + 1} of {len(questions)}, {each_s:.2f} s each, {left_s / 60:.0f} min left",
-                    file=sys.stderr,
-                )
+            left.after(number + 1)
     finally:
         await endpoint.aclose()
 

@@ -47,13 +47,12 @@ _SLOWER_THAN_READER = 1.2  # a target below this many times the reader's pace us
 class MigrationControl:
     """Where the answer may move from its present writer, and the migration under way, if there is one.
 
-    Mutable: `migrations`, `moving`, `move`, `is_due`, `_writer`, `_lateness`, `_rules`, `_reconsider_at`, `_failed`.
+    Mutable: `migrations`, `moving`, `move`, `_writer`, `_lateness`, `_rules`, `_reconsider_at`, `_failed`.
 
     Attributes:
         migrations: every migration that was begun.
         moving: the migration under way; None: there is none.
         move: the migration that the plan allows from the present writer; None: the answer stays.
-        is_due: the rule says GO. A target that still reads is given no more until it has read what it was given.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class MigrationControl:
         self.migrations: list[RunningMigration] = []
         self.moving: RunningMigration | None = None
         self.move: Migration | None = None
-        self.is_due = False
         self._plan = plan
         self._candidates = candidates
         self._config = config
@@ -193,7 +191,6 @@ class MigrationControl:
         reads_s = self._still_reads_s(kept, rule, now)
         decision = rule.decide(self._transcript.tokens, self._slack_s(now) - (reads_s or 0.0))
         self._reconsider_at = now + RECONSIDER_S
-        self.is_due = decision.verdict is MigrationVerdict.GO
         self._transcript.playback.banking = decision.verdict in (MigrationVerdict.GO, MigrationVerdict.BANK)
         if decision.verdict is MigrationVerdict.NEVER:
             self.move = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from disco.cli.measurement.quality.mixed_answers import check_continues
 from disco.cli.measurement.quality.model_argument import model_name, open_model
 from disco.cli.measurement.quality.quality_measurement import Cast, measure_prompt
 from disco.cli.measurement.quality.quality_prompts import QualityPrompt, own_prompts, question_prompts
+from disco.cli.measurement.time_left import TimeLeft
 from disco.cli.measurement.unfinished import Unfinished, remove_finished
 from disco.cli.output_files import check_output, write
 from disco.endpoints.contract import Endpoint
@@ -26,8 +25,6 @@ from disco.replay.quality.quality_tables import quality_tables
 from disco.replay.quality.quality_trace import MixedRow, QualityTrace, save_quality_trace
 
 __all__ = ["run_quality", "settings_of"]
-
-_REPORT_EVERY_S = 10.0
 
 
 async def run_quality(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -111,22 +108,14 @@ async def _measure(
         for target, cuts in ((cast.large, up), (cast.small, down)):
             if cuts:
                 check_continues(target)
-        began_at = shown_at = time.monotonic()
         already = len(so_far.rows)
+        left = TimeLeft("quality", len(prompts), already=already)
         for number in range(already, len(prompts)):
             rows = await measure_prompt(
                 cast, prompts[number], number, tokens=arguments.tokens, up=up, down=down
             )
             so_far.add([row.cells() for row in rows])
-            now = time.monotonic()
-            if now - shown_at >= _REPORT_EVERY_S:
-                shown_at = now
-                each_s = (now - began_at) / (number + 1 - already)
-                left_s = each_s * (len(prompts) - number - 1)
-                print(
-                    f"quality: {number + 1} of {len(prompts)}, {each_s:.2f} s each, {left_s / 60:.0f} min left",
-                    file=sys.stderr,
-                )
+            left.after(number + 1)
     finally:
         for endpoint in opened:
             await endpoint.aclose()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
-import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +18,7 @@ from disco.cli.measurement.refinement.refine_arms import Arm, arms_of
 from disco.cli.measurement.refinement.refine_summary import summarise
 from disco.cli.measurement.squad_prompt import question_messages
 from disco.cli.measurement.squad_questions import Question, read_questions
+from disco.cli.measurement.time_left import TimeLeft
 from disco.cli.measurement.unfinished import Unfinished, remove_finished
 from disco.cli.output_files import check_output
 from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model
@@ -29,7 +28,6 @@ from disco.replay.refinement import RefineRow, RefineTable, save_refine_table
 
 __all__ = ["run_refine"]
 
-_REPORT_EVERY_S = 10.0
 _CONTEXT_TOKENS = 2048
 _BATCH_TOKENS = 512
 
@@ -101,22 +99,12 @@ def _measure(
     run: ParagraphRun | None = None
     try:
         run = ParagraphRun(PromptScorer(model, arguments.tokens), arms)
-        began_at = shown_at = time.monotonic()
         already = len(so_far.rows)
+        left = TimeLeft("refine", len(paragraphs), already=already)
         for number in range(already, len(paragraphs)):
             measured = run(paragraphs[number])
             so_far.add([[one[arm].cells() for arm in arms] for one in measured])
-            now = time.monotonic()
-            if now - shown_at >= _REPORT_EVERY_S:
-                shown_at = now
-                each_s = (now - began_at) / (number + 1 - already)
-                left_min = each_s * (len(paragraphs) - number - 1) / 60
-                print(
-                    f"refine: {number + 1} of {len(paragraphs)} paragraphs, {each_s:.1f} s each, "
-                    f"{left_min:.0f} min left",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            left.after(number + 1)
     finally:
         if run is not None:
             run.close()
