@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from question_file import ANSWERS, write_questions
+from cli.question_file import ANSWERS, write_questions
 
 from disco.cli import main
 from disco.cli.measurement.answers import settings_of

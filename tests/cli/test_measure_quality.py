@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from question_file import PARAGRAPHS, write_questions
+from cli.question_file import PARAGRAPHS, write_questions
 from scripted_server import chunk, scripted_server, sse, stream
 
 from disco.cli import main
