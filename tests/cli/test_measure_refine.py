@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 
 from disco.cli import main
@@ -61,12 +60,7 @@ def test_the_table_has_means_and_intervals_over_paragraphs():
     arms = [arm for arm in arms_of([], 4, every=False) if arm.name in ("full", "lexical", "random")]
     nats = {"full": 2.0, "lexical": 2.5, "random": 4.0}
     found = [
-        [
-            {
-                arm: Measured(nats[arm.name] + noise, math.nan, arm.name != "random", arm.keep, 10)
-                for arm in arms
-            }
-        ]
+        [{arm: Measured(nats[arm.name] + noise, 0.5, arm.name != "random", arm.keep, 10) for arm in arms}]
         * count
         for noise, count in ((0.0, 3), (1.0, 1), (0.5, 4))
     ]
@@ -78,7 +72,7 @@ def test_the_table_has_means_and_intervals_over_paragraphs():
     assert [row.over_full, row.over_full_low, row.over_full_high] == pytest.approx([0.5] * 3)
     assert [row.over_random, row.over_random_low] == pytest.approx([-1.5] * 2)
     assert (row.gold_kept, rows["random"].gold_kept) == (1.0, 0.0)
-    assert math.isnan(row.f1)
+    assert (row.f1, row.f1_low, row.f1_high) == (0.5, 0.5, 0.5)
     assert math.isnan(rows["full"].over_random)
 
 
@@ -136,7 +130,5 @@ def test_every_arm_is_measured(texts, tmp_path, capsys):
 
 
 def test_numbers_of_unfinished_rows_survive_as_json():
-    one = Measured(1.2345, math.nan, True, 0.4, 99)
-    again = Measured.of_cells(json.loads(json.dumps(one.cells())))
-    assert (again.nats, again.gold_kept, again.kept_share, again.prompt_tokens) == (1.2345, True, 0.4, 99)
-    assert np.isnan(again.f1)
+    one = Measured(1.2345, 0.25, True, 0.4, 99)
+    assert Measured.of_cells(json.loads(json.dumps(one.cells()))) == one

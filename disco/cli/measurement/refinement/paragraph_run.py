@@ -33,7 +33,7 @@ class Measured:
 
     Attributes:
         nats: minus the log probability of a token of the right answer, mean.
-        f1: of the model's answer; nan where it gave none.
+        f1: of the model's answer.
         gold_kept: whether all units that hold a part of the right answer were kept.
         kept_share: the kept share of the text that might be left out, tokens by estimate.
         prompt_tokens: length of the prompt, tokens of the model.
@@ -45,15 +45,15 @@ class Measured:
     kept_share: float
     prompt_tokens: int
 
-    def cells(self) -> list[float | None]:
+    def cells(self) -> list[float]:
         """Return the values for a line of JSON."""
-        f1 = None if np.isnan(self.f1) else round(self.f1, 4)
-        return [round(self.nats, 4), f1, int(self.gold_kept), round(self.kept_share, 4), self.prompt_tokens]
+        figures = round(self.nats, 4), round(self.f1, 4), int(self.gold_kept), round(self.kept_share, 4)
+        return [*figures, self.prompt_tokens]
 
     @classmethod
-    def of_cells(cls, cells: Sequence[float | None]) -> Measured:
+    def of_cells(cls, cells: Sequence[float]) -> Measured:
         """Return what `cells` gave."""
-        nats, f1, gold_kept, kept_share, prompt_tokens = (np.nan if one is None else one for one in cells)
+        nats, f1, gold_kept, kept_share, prompt_tokens = cells
         return cls(nats, f1, bool(gold_kept), kept_share, int(prompt_tokens))
 
 
@@ -62,7 +62,6 @@ class _Prompt:
     """A prompt that some arms of one question share."""
 
     ids: list[int]
-    answers: bool
     arms: list[tuple[Arm, bool, float]] = field(default_factory=list)  # with gold_kept and kept_share
 
 
@@ -79,7 +78,7 @@ class ParagraphRun:
         self._render = Renderer(scorer.model, RUNNING_TEXT)
         self._arms = arms
         self._reader: AttentionReader | None = None
-        if not MODEL_ARMS.isdisjoint(arm.name for arm in arms):
+        if any(arm.name in MODEL_ARMS for arm in arms):
             self._reader = AttentionReader(scorer.model)
 
     def close(self) -> None:
@@ -108,13 +107,12 @@ class ParagraphRun:
         for number, prompt in sorted(planned, key=lambda one: one[1].ids):
             question, gold = questions[number], golds[number]
             for begun in sorted({arm.begun for arm, *_ in prompt.arms}):
-                scored = self._scorer.score(prompt.ids, gold, server[number][:begun], answers=prompt.answers)
-                f1 = token_f1(scored.answer, question.answers) if prompt.answers else np.nan
+                scored = self._scorer.score(prompt.ids, gold, server[number][:begun])
+                f1 = token_f1(scored.answer, question.answers)
                 for arm, gold_kept, kept_share in prompt.arms:
                     if arm.begun == begun:
-                        own_f1 = f1 if arm.answers else np.nan
                         found[number][arm] = Measured(
-                            scored.nats / len(gold), own_f1, gold_kept, kept_share, len(prompt.ids)
+                            scored.nats / len(gold), f1, gold_kept, kept_share, len(prompt.ids)
                         )
         return found
 
@@ -150,8 +148,7 @@ class ParagraphRun:
                 total = sum(unit.tokens for unit in units)
                 own = sum(unit.tokens for unit, one in zip(units, kept, strict=True) if one)
                 share = own / total if total else 1.0
-            prompt = prompts.setdefault(tuple(ids), _Prompt(ids, answers=False))
-            prompt.answers |= arm.answers
+            prompt = prompts.setdefault(tuple(ids), _Prompt(ids))
             prompt.arms.append((arm, gold_kept, share))
         return list(prompts.values())
 

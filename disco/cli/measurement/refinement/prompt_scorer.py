@@ -52,16 +52,13 @@ class PromptScorer:
             self.model.decode(batch)
             done += len(batch)
 
-    def score(
-        self, ids: Sequence[int], gold: Sequence[int], begun: Sequence[int] = (), *, answers: bool = True
-    ) -> Scored:
+    def score(self, ids: Sequence[int], gold: Sequence[int], begun: Sequence[int] = ()) -> Scored:
         """Score the right answer behind a prompt, and answer it.
 
         Args:
             ids: the prompt.
             gold: the right answer's tokens, at least one.
             begun: tokens that the answer begins with; they count as part of it.
-            answers: whether the model answers; else its answer is empty.
         """
         # One batch for the end of the prompt and the answer: a small batch costs nearly as much as a larger one.
         end = max(0, len(ids) - _LAST_TOKENS)
@@ -75,8 +72,6 @@ class PromptScorer:
         first = len(ids) - 1 - start
         nats = sum(self._nats(self.model.logits(first + place), token) for place, token in enumerate(gold))
         answer = [*begun] or [int(np.argmax(self.model.logits(first)))]
-        if not answers:
-            return Scored(nats, "", ())
         self.model.keep(len(ids))
         return Scored(nats, *self._answer(answer, begun=bool(begun)))
 

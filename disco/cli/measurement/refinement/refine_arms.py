@@ -18,16 +18,12 @@ __all__ = ["MAIN_KEEP", "MODEL_ARMS", "Arm", "Task", "arms_of", "kept_units", "o
 MAIN_KEEP: Final = 0.4
 """The share at which all arms are compared."""
 
-_AT_EVERY_KEEP = ("lexical", "random")
-_ONLY_MAIN_KEEP = ("first", "last")
-MODEL_ARMS: Final = frozenset(
-    {"feedback", "surprisal", "surprisal, tokens", "attention", "attention, contrastive"}
-)
-"""Arms that need what the model makes of the whole prompt first."""
-_ONLY_ALL = (
-    *("first-and-recent", "feedback", "surprisal", "surprisal, tokens"),
+_AT_EVERY_KEEP = ("lexical", "random", "first", "last")
+MODEL_ARMS: Final = (
+    *("feedback", "surprisal", "surprisal, tokens"),
     *("attention", "attention, contrastive"),
 )
+"""Arms that need what the model makes of the whole prompt first."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,31 +33,27 @@ class Arm:
     Attributes:
         name: "full", "none", or a selector.
         keep: the share to keep.
-        answers: whether the model also answers, for F1.
         begun: how many of the server's tokens the answer begins with.
     """
 
     name: str
     keep: float
-    answers: bool = True
     begun: int = 0
 
 
 def arms_of(keeps: Sequence[float], server_tokens: int, *, every: bool) -> list[Arm]:
-    """Return the arms. The model answers at `MAIN_KEEP` and with the whole text; elsewhere only probabilities count.
+    """Return the arms.
 
     Args:
         keeps: the shares, between 0 and 1; `MAIN_KEEP` is added.
         server_tokens: the L of the arm whose answer the server begins.
-        every: all arms, with the model's answers at every share; else the main ones.
+        every: also the arms that need the model first.
     """
-    arms = [Arm("full", 1.0), Arm("none", 0.0, every)]
-    for keep in sorted({*keeps, MAIN_KEEP}):
-        names = (*_AT_EVERY_KEEP, *(_ONLY_MAIN_KEEP if every or keep == MAIN_KEEP else ()))
-        answers = every or keep == MAIN_KEEP
-        arms += [Arm(name, keep, answers and (every or name in _AT_EVERY_KEEP)) for name in names]
+    arms = [Arm("full", 1.0), Arm("none", 0.0)]
+    arms += [Arm(name, keep) for keep in sorted({*keeps, MAIN_KEEP}) for name in _AT_EVERY_KEEP]
+    arms.append(Arm("first-and-recent", MAIN_KEEP))
     if every:
-        arms += [Arm(name, MAIN_KEEP) for name in _ONLY_ALL]
+        arms += [Arm(name, MAIN_KEEP) for name in MODEL_ARMS]
         arms.append(Arm("lexical", MAIN_KEEP, begun=server_tokens))
     return arms
 

@@ -36,8 +36,8 @@ def add_refine(subcommands: Any) -> argparse.ArgumentParser:
         "--arms",
         choices=("main", "all"),
         default="main",
-        help='"main": lexical and random units at every share, the first and last units at 0.4; "all": also the other '
-        "selectors, and those that need the model (default: %(default)s)",
+        help='"main": lexical, random, first and last units at every share, first and recent ones at 0.4; "all": also '
+        "what needs the model's view of the whole prompt first (default: %(default)s)",
     )
     parser.add_argument(
         "--keep",

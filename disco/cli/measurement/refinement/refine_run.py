@@ -129,7 +129,7 @@ def _settings(arguments: argparse.Namespace, arms: Sequence[Arm]) -> dict[str, A
         "texts": hashlib.sha256(Path(arguments.texts).read_bytes()).hexdigest(),
         "model": str(arguments.model),
         "tokens": arguments.tokens,
-        "arms": [[arm.name, arm.keep, arm.answers, arm.begun] for arm in arms],
+        "arms": [[arm.name, arm.keep, arm.begun] for arm in arms],
         "prompt": question_messages(""),
         "template": RUNNING_TEXT,
     }
