@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Vocabulary
+from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
 from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
@@ -85,6 +86,7 @@ class NativeModel:
 
     Attributes:
         path, load_s, context_tokens, threads, batch_tokens: as loaded.
+        batch_costs: how long batches took.
         template, bos_text, eos_text: what the model's chat template needs.
         index: the model's tokens by their bytes.
         vocabulary: fingerprint of the tokenizer.
@@ -154,6 +156,7 @@ class NativeModel:
         trained = int(lib.llama_model_n_ctx_train(self._model))
         self.context_tokens = context_tokens or min(trained, 4096)
         self.threads, self.batch_tokens = threads, min(batch_tokens, self.context_tokens)
+        self.batch_costs = BatchCosts(self.batch_tokens)
 
         params = lib.llama_context_default_params()
         params.n_ctx = self.context_tokens

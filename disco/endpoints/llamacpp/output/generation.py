@@ -76,7 +76,8 @@ class Generation(PromptJob):
         if self._known_bytes is not None:
             text = self._prefix.sent
             scored_from = len(prompt.head) + first_behind(model, prompt.answer, text, self._known_bytes)
-        logp = self._prefill(model, prompt.ids, scored_from)
+        # A follower's text, and one that continues another model's, need not stay the same to the last bit.
+        logp = self._prefill(model, prompt.ids, scored_from, fills_up=self.park or bool(self._prefix))
         if self.park:
             if scored_from is not None:
                 self.mail.put(Parked(self.usage, tuple(logp)))

@@ -18,8 +18,6 @@ __all__ = ["PromptJob"]
 
 _OVER = object()
 
-_FEW = 20  # so many tokens are read one by one as fast as a full batch
-
 
 class PromptJob(Job):
     """A job that reads a conversation and answers it.
@@ -95,8 +93,15 @@ class PromptJob(Job):
     def _end(self, reason: str) -> None:
         self.mail.put(Ended(reason, self.usage))
 
-    def _prefill(self, model: NativeModel, ids: list[int], scored_from: int | None = None) -> list[float]:
-        """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first."""
+    def _prefill(
+        self, model: NativeModel, ids: list[int], scored_from: int | None = None, *, fills_up: bool = False
+    ) -> list[float]:
+        """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first.
+
+        The batches end where full ones end that are counted back from the prompt's end. So only the first may be short,
+        which costs least there, and the others are the same with and without a cache, to the last bit. With
+        `fills_up`, the first is filled up with tokens that are read again, where that is faster.
+        """
         first = len(ids) if scored_from is None else max(scored_from, 1)
         done = model.reuse(ids[:first])  # from here on, the logits before each token are computed
         logp, scores = [], LogProbabilities(model) if first < len(ids) else None
@@ -106,18 +111,18 @@ class PromptJob(Job):
         self.mail.put(Started(done))
         self.progressed(Progress(done, len(ids), 0.0))
         began_at = time.perf_counter()
-        # Where the cache ends inside a batch, the first batch is shorter. Later batches then begin where they
-        # always do, and give the same numbers as without a cache.
+        size = model.batch_tokens
+        short = (len(ids) - done) % size
+        if fills_up and short and done + short >= size and model.batch_costs.fills_up(short, done):
+            done = model.keep(done + short - size)
         while done < len(ids):
             self.check()
-            end = min(len(ids), (done // model.batch_tokens + 1) * model.batch_tokens)
-            if self.park and _FEW < len(ids) - done < model.batch_tokens <= len(ids):
-                # llama.cpp reads a few dozen tokens at some depth more slowly than a full batch, so it is faster to
-                # read some tokens again. A follower has no text that must stay the same to the last bit.
-                done, end = model.keep(len(ids) - model.batch_tokens), len(ids)
+            end = done + ((len(ids) - done) % size or size)
             # Only the logits that are needed: of a small model they cost a sixth of the layers.
             wanted = max(first - 1 + len(logp) - done, 0)
+            batch_at = time.perf_counter()
             model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
+            model.batch_costs.took(end - done, done, time.perf_counter() - batch_at)
             if scores is not None:
                 behind = range(done + wanted, min(end, len(ids) - 1))
                 logp += [scores.of(ids[place + 1], place - done) for place in behind]
