@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +40,8 @@ _PRIOR_TOKENS = (64, 1024)
 _SPREAD = 0.1  # as a share of the mean length: with a smaller spread of lengths, the slope is not updated
 _SHORTEST_S = 1e-3
 _STEEPEST_TPS = 1e6
+_RATIOS = 100  # that `RollingLine.ratio_quantile` knows
+_LONG_TOKENS = 256  # the ratios of shorter prompts say more about the overhead than about reading
 
 
 class RollingLine:
@@ -46,6 +50,8 @@ class RollingLine:
     Observations are weighted by the inverse square of their time, so that relative errors count and short prompts are
     predicted as well as long ones. While all prompts have about the same length, the slope is not updated.
 
+    How far single observations of long prompts lie above the line, as a ratio, is known for the newest 100.
+
     Mutable: every field.
 
     Attributes:
@@ -53,13 +59,14 @@ class RollingLine:
         c_s: intercept, seconds; not negative.
     """
 
-    __slots__ = ("_w", "_x", "_xx", "_xy", "_y", "c_s", "k_s_per_token")
+    __slots__ = ("_ratios", "_w", "_x", "_xx", "_xy", "_y", "c_s", "k_s_per_token")
 
     def __init__(self, k_s_per_token: float, c_s: float) -> None:
         """Start from a profile's line, whose weight decreases in the same way as that of earlier observations."""
         self.k_s_per_token = max(k_s_per_token, 1.0 / _STEEPEST_TPS)
         self.c_s = max(c_s, 0.0)
         self._w = self._x = self._y = self._xx = self._xy = 0.0
+        self._ratios: deque[float] = deque(maxlen=_RATIOS)
         for tokens in _PRIOR_TOKENS:
             self._add(tokens, self.k_s_per_token * tokens + self.c_s, _PRIOR_WEIGHT / len(_PRIOR_TOKENS))
 
@@ -70,6 +77,8 @@ class RollingLine:
         """
         if prompt_tokens < 1 or not ttft_s > 0:
             return
+        if prompt_tokens >= _LONG_TOKENS:
+            self._ratios.append(ttft_s / (self.k_s_per_token * prompt_tokens + self.c_s))
         for name in ("_w", "_x", "_y", "_xx", "_xy"):
             setattr(self, name, _KEPT * getattr(self, name))
         self._add(prompt_tokens, ttft_s, 1.0)
@@ -82,8 +91,20 @@ class RollingLine:
         if k <= 0:
             k = 1.0 / _STEEPEST_TPS
         elif mean_y - k * mean_x < 0:
-            k = mean_y / mean_x
+            k = self._xy / self._xx
         self.k_s_per_token, self.c_s = k, max(mean_y - k * mean_x, 0.0)
+
+    def ratio_quantile(self, q: float, at_least: float) -> float:
+        """Return how many times the line's time a long prompt takes at most, with probability `q`.
+
+        Each observation was compared with the line as it was before. The next one is the (n+1)-th of its kind, so it
+        exceeds the i-th smallest of n with probability 1 - i/(n+1). Where the known ones are too few to give `q`, it is
+        the largest of them, and not below `at_least`.
+        """
+        rank = ceil((len(self._ratios) + 1) * q)
+        if rank > len(self._ratios):
+            return max((at_least, *self._ratios))
+        return max(1.0, sorted(self._ratios)[rank - 1])
 
     def _add(self, tokens: float, ttft_s: float, weight: float) -> None:
         w = weight / max(ttft_s, _SHORTEST_S) ** 2

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from disco.profiles import Empirical, Rolling, fit_line, load_server
+from disco.profiles import Empirical, Rolling, RollingLine, fit_line, load_server
 
 TIMES = st.floats(min_value=0, max_value=2e3)
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
@@ -160,3 +160,31 @@ def test_lines_that_bend_or_are_flat_and_points_that_make_none():
     ]:
         with pytest.raises(ValueError, match=said):
             fit_line(x, times)
+
+
+def test_a_line_that_bends_upwards_is_right_for_long_prompts_however_many_short_ones_come_between():
+    """Attention grows with the length; a hand-over reads a dozen tokens after each long prompt."""
+
+    def takes(tokens):
+        return 0.01 + tokens / 400 + (tokens / 1400) ** 2
+
+    line = RollingLine(1 / 400, 0.01)
+    for tokens in np.random.default_rng(3).integers(600, 1500, 60):
+        line.observe(int(tokens), takes(tokens))
+        line.observe(12, takes(12))
+        line.observe(4, takes(4) / 2)
+    for tokens in (800, 1400):
+        assert line.c_s + line.k_s_per_token * tokens == pytest.approx(takes(tokens), rel=0.2)
+
+
+def test_a_quantile_of_how_late_a_line_was_holds_for_the_next_prompt():
+    rng = np.random.default_rng(5)
+    line, within = RollingLine(0.004, 0.0), []
+    assert line.ratio_quantile(0.9, at_least=1.4) == 1.4
+    for _ in range(1000):
+        tokens, slower = int(rng.integers(300, 1500)), float(rng.lognormal(0.0, 0.2))
+        planned_s = line.k_s_per_token * tokens + line.c_s
+        within.append(0.004 * tokens * slower <= planned_s * line.ratio_quantile(0.9, at_least=1.4))
+        line.observe(tokens, 0.004 * tokens * slower)
+        line.observe(20, 0.3)  # a ratio of 4, which says nothing of long prompts
+    assert 0.86 < np.mean(within[100:]) < 0.96
