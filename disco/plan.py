@@ -12,6 +12,7 @@ from disco.rates import Rates
 __all__ = [
     "FOLLOW_TOKENS",
     "OVER_CAP_TOKENS",
+    "READING_SPARE",
     "READ_BATCH_TOKENS",
     "TTFT_QUANTILES",
     "Assist",
@@ -25,6 +26,7 @@ __all__ = [
     "Payer",
     "Place",
     "Plan",
+    "PromptSize",
     "Reach",
     "Start",
     "Tempo",
@@ -44,6 +46,10 @@ longer than reading a single one."""
 READ_BATCH_TOKENS = 64
 """A model on this machine needs about as long for fewer tokens than this as for a whole batch of so many."""
 
+READING_SPARE = 1.4
+"""A model on this machine takes up to so many times its usual time to read a long prompt, where its own times are not
+known: later tokens take longer, and the machine does other work."""
+
 OVER_CAP_TOKENS = 4
 """An endpoint that has written so many tokens more than its cap is known to ignore it. A chunk may hold several tokens,
 and some servers write one too many."""
@@ -60,6 +66,13 @@ _OF_AN_HEIR = frozenset(
 def place_of(reach: Reach) -> Place:
     """Return the place of an endpoint with that reach."""
     return "device" if reach == "device" else "server"
+
+
+class PromptSize(NamedTuple):
+    """The length of a prompt as an endpoint counts it, tokens, and how many of them it has in its cache."""
+
+    tokens: int
+    cached_tokens: int
 
 
 class Payer(NamedTuple):
@@ -85,6 +98,8 @@ class Candidate:
         reach: how far the prompt travels to the endpoint.
         rates: unified cost per token (money, after the exchange rate).
         prefill_tps: prompt tokens per second; `inf` where prefill time does not depend on length.
+        reading_spare: a long prompt takes up to so many times the time that `prefill_tps` and `overhead_s` give, at
+            least 1.
         overhead_s: fixed part of the time to first token (`c` of the paper; for a server a slow TTFT), s.
         ttft_quantiles: evenly spaced quantiles of the time to first token beside prefill, s, not decreasing: of n
             quantiles, the first token takes no longer than number i (from 1) with probability i/n. Empty where only
@@ -114,6 +129,7 @@ class Candidate:
     reach: Reach
     rates: Rates = _FREE
     prefill_tps: float = float("inf")
+    reading_spare: float = READING_SPARE
     overhead_s: float = 0.0
     ttft_quantiles: tuple[float, ...] = ()
     load_s: float = 0.0

@@ -12,15 +12,17 @@ from disco.dispatch import Dispatcher, Features, Preset
 from disco.dispatch.breakers.endpoint_health import HealthWatch
 from disco.dispatch.policies.policy_registry import ASSIST
 from disco.dispatch.within_budget import within_budget
+from disco.endpoints.contract import Endpoint
 from disco.plan import Candidate, Plan
 from disco.playback import Pace, Playback
-from disco.refine import refine
+from disco.refine import Refined, refine
 from disco.request import Request
 from disco.session.machine import Session, SessionConfig
 from disco.session.switching.answer_lengths import AnswerLengths
 
-__all__ = ["PlannedAnswer", "PlanningView", "prepare"]
+__all__ = ["PlannedAnswer", "PlanningView", "prepare", "with_heir_prompts"]
 
+COUNT_WITHIN_S = 0.03  # time for the devices to count a prompt; every reader of a divided answer waits for it
 CONNECT_S = 1.5  # time to connect if another endpoint may serve; a lost packet is sent again after 1 s
 
 
@@ -70,29 +72,56 @@ class PlannedAnswer:
     session: Session
 
 
+async def with_heir_prompts(
+    features: Features,
+    request: Request,
+    preset: Preset,
+    options: RequestOptions,
+    endpoints: Mapping[str, Endpoint],
+) -> tuple[Features, Refined | None]:
+    """Add what the division of an answer needs to know; only where the answer may be divided.
+
+    Returns:
+        The features, and the refined prompt, if the preset asks for one.
+    """
+    pace = _pace(features, preset, options)
+    if pace is None or options.migrate is False:
+        return features, None
+    features = replace(features, divided_at_tps=pace.tps)
+    if preset.dispatch.policy != ASSIST or not features.may_migrate or features.local_only:
+        return features, None
+    refined = None
+    if preset.assist.refine != "off":
+        refined = refine(request.messages, keep=preset.assist.keep, selector=preset.assist.refine)
+        features = replace(features, refined_tokens=round(features.prompt_tokens * refined.prompt_share))
+        request = replace(request, messages=refined.messages)
+    sizes = {
+        name: await endpoint.prompt_size(request, COUNT_WITHIN_S)
+        for name, endpoint in endpoints.items()
+        if endpoint.reach == "device"
+    }
+    counted = {name: size for name, size in sizes.items() if size is not None}
+    return replace(features, heir_prompts=counted), refined
+
+
 def prepare(
     request: Request,
     features: Features,
+    refined: Refined | None,
     preset: Preset,
     options: RequestOptions,
     view: PlanningView,
     *,
     max_retries: int,
 ) -> PlannedAnswer:
-    """Plan a request within its budget, and make its session.
+    """Plan a request within its budget, and make its session; `features` and `refined` are of `with_heir_prompts`.
 
     Raises:
         NoEndpointError: no configured endpoint may serve the request (ContextLengthError if it is only too long).
         BudgetExceededError: the budget has nothing left for the only endpoints that may serve the request.
     """
     by_name = {c.name: c for c in view.candidates}
-    pace, refined = _pace(features, preset, options), None
-    if pace is not None and options.migrate is not False:
-        features = replace(features, divided_at_tps=pace.tps)
-        if preset.dispatch.policy == ASSIST and preset.assist.refine != "off":
-            refined = refine(request.messages, keep=preset.assist.keep, selector=preset.assist.refine)
-            left = round(features.prompt_tokens * refined.prompt_share)
-            features = replace(features, refined_tokens=left)
+    pace = _pace(features, preset, options)
     resting, probing = view.watch.look(view.now, view.offline)
     plan = view.dispatcher.plan(
         features,

@@ -23,7 +23,7 @@ from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.live_driver import LiveSession
-from disco.client.planning import PlanningView, prepare
+from disco.client.planning import PlanningView, prepare, with_heir_prompts
 from disco.client.request_options import NO_OPTIONS, RequestOptions
 from disco.cost.budget_limiter import BudgetLimiter
 from disco.cost.budget_reservation import BudgetReservation
@@ -231,12 +231,13 @@ class Router:
             request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
         members = self.endpoints.members(server)
+        endpoints = {m.name: m.endpoint for m in members}
+        features, refined = await with_heir_prompts(features, request, preset, options, endpoints)
         if preset.cascade.aim == "money":
             self.catalog.check_prices(
                 [m for m in members if is_within(m.endpoint.reach, features.reach)], model
             )
         by_name = {m.name: m for m in members}
-        endpoints = {m.name: m.endpoint for m in members}
         known = {m.name: self.catalog.known(m, model) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
         candidates = [
@@ -257,7 +258,7 @@ class Router:
             model_of=lambda name: _model_of(by_name[name], model),
             now=now,
         )
-        planned = prepare(request, features, preset, options, view, max_retries=max_retries)
+        planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
         log_plan(planned.plan, preset=preset.name, model=model, prompt_tokens=features.prompt_tokens)
         report = self.report_on({**request.params, "model": model}, server, stream=stream, at=created_s)
         accounting = Accounting(

@@ -38,9 +38,6 @@ _ENDS = 1 / TYPICAL_ANSWER_TOKENS  # the probability that the next token is the 
 # The quantile of the server's time to first token to plan with: a faster server leaves the device less time. At 10 %,
 # up to 6 % of hand-overs would be late with a server like DeepSeek's; the lowest costs a token or two more.
 _SOON = 0.0
-# The device is planned to read so many times more slowly than it is known to: long prompts take longer for each token,
-# and the machine does other work while the server's text arrives.
-_SPARE = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,16 @@ def typical_answers(max_tokens: int | None) -> AnswerSurvival:
     return _Memoryless(max_tokens)
 
 
+def _heir_prompt(features: Features, device: str) -> tuple[int, int, int | None]:
+    """Return the prompt's length, what the device has in its cache, and the refined length: as counted, if it was."""
+    whole, refined = features.prompt_tokens, features.refined_tokens
+    if (counted := features.heir_prompts.get(device)) is None:
+        return whole, 0, None if refined is None else max(1, min(whole, refined))
+    if refined is None:
+        return counted.tokens, counted.cached_tokens, None
+    return max(whole, counted.tokens), counted.cached_tokens, counted.tokens
+
+
 class AssistPolicy:
     """Divides each answer between the cheapest server and the cheapest device, where that is feasible and cheapest.
 
@@ -81,9 +88,14 @@ class AssistPolicy:
     def arrange(
         self, features: Features, able: Sequence[Candidate], budget_class: BudgetClass
     ) -> Arrangement:
-        """Start server and device together, the server with a limit; else as the policy "auto" does."""
+        """Start server and device together, the server with a limit, or the server alone if that is no dearer.
+
+        Where neither is possible, start what the policy "auto" starts.
+        """
         device, server = sides(able)
         divided = self._divided(features, device, server, budget_class)
+        if divided == "not_cheaper" and server is not None and device is not None:
+            return Arrangement((Start(server.name),), (server.name, device.name), undivided=divided)
         if isinstance(divided, str):
             return replace(self._otherwise.arrange(features, able, budget_class), undivided=divided)
         starts = Start(divided.writer), Start(divided.heir)
@@ -110,16 +122,18 @@ class AssistPolicy:
         if pace_tps is None:
             return "pace"
         soon_s = server.first_token_quantile_s(_SOON)
-        if device.time_to_first_token_s(features.prompt_tokens) <= soon_s:
+        whole, cached, refined = _heir_prompt(features, device.name)
+        if device.time_to_first_token_s((refined or whole) - cached) <= soon_s:
             return "device_first"
-        settings, refined = self._settings, features.refined_tokens
-        kept = 1.0 if refined is None else min(1.0, refined / features.prompt_tokens)
+        settings = self._settings
+        kept = 1.0 if refined is None else (refined - cached) / (whole - cached)
         share = best_share(
             AssistCase(
-                prompt_tokens=features.prompt_tokens,
+                prompt_tokens=whole,
+                cached_tokens=cached,
                 server_ttft_s=soon_s,
                 server_tpot_s=1 / server.decode_tps,
-                device_read_s=_SPARE / device.prefill_tps,
+                device_read_s=device.reading_spare / device.prefill_tps,
                 device_tpot_s=1 / device.decode_tps,
                 # The last batch of the server's text is read when the prompt is.
                 device_overhead_s=device.time_to_first_token_s(READ_BATCH_TOKENS),

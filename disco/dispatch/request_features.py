@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from disco.plan import Reach
+from disco.plan import PromptSize, Reach
 from disco.request import Request
 
 __all__ = ["TYPICAL_ANSWER_TOKENS", "Features", "estimate_tokens", "features_of"]
@@ -75,6 +75,8 @@ class Features:
         deadline_s: seconds after the request by which the whole answer must be complete; None: no deadline.
         divided_at_tps: the slowest pace, tokens/s, at which an answer that two endpoints write may be shown; None:
             nothing would hide the hand-over from the reader, or the caller forbids one.
+        heir_prompts: by device, the prompt that it would read as an heir, refined where it is: as the device counts it.
+            Without the devices that have not counted it.
         refined_tokens: length of the prompt without the sentences that an heir need not read, tokens, estimated; None:
             the prompt is not refined.
         may_migrate: whether the answer may migrate; False with tools, structured output, several choices, audio or
@@ -91,6 +93,7 @@ class Features:
     class_tokens: int | None = None
     divided_at_tps: float | None = None
     refined_tokens: int | None = None
+    heir_prompts: Mapping[str, PromptSize] = field(default_factory=dict)
 
     @property
     def expected_tokens(self) -> int:

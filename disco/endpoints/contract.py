@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Traffic, Usage
-from disco.plan import Place, Reach
+from disco.plan import Place, PromptSize, Reach
 from disco.request import Prefix, Request
 
 __all__ = ["PAUSE_HOLD_S", "Attempt", "Capabilities", "Endpoint", "Event", "Progress"]
@@ -219,6 +219,15 @@ class Endpoint(ABC):
         Called before every plan, so it takes microseconds and sends nothing.
         """
         return True
+
+    async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
+        """Return how long the prompt of a request without tools is, and how much of it need not be read again.
+
+        Computes nothing and changes nothing. None where the endpoint does not know that within `within_s` seconds: it
+        cannot count, its model is not loaded or in use, or it refuses the request.
+        """
+        del request, within_s
+        return None
 
     async def warm_up(self) -> None:  # noqa: B027 - optional hook
         """Do now what the first request would otherwise wait for: load, connect, probe."""

@@ -57,6 +57,28 @@ async def progress_is_reported_to_those_who_want_it(subject, endpoint):
             assert attempt.usage.cached_tokens == told[0].tokens_done
 
 
+@check
+async def a_prompts_size_is_what_an_attempt_then_reports(subject, endpoint):
+    await complete(endpoint, fresh(2, max_tokens=2))
+    request = fresh(30, max_tokens=2)
+    size = await endpoint.prompt_size(request, 5.0)
+    assert (size is not None) == endpoint.capabilities().follows  # a device
+    *_, attempt = await complete(endpoint, request)
+    again = await endpoint.prompt_size(request, 5.0)
+    if size is None or again is None:
+        assert size == again
+        return
+    assert size == (attempt.usage.prompt_tokens, attempt.usage.cached_tokens)
+    assert again == (size.tokens, size.tokens - 1)  # the last token is computed for its logits
+    async with endpoint.open(endless(subject)) as attempt:  # one that works is not asked
+        await first_content(attempt)
+        with anyio.fail_after(1.0):
+            assert await endpoint.prompt_size(request, 30.0) is None
+    too_long = await endpoint.prompt_size(ask("river " * subject.context_tokens), 5.0)
+    assert too_long is None or too_long.tokens > subject.context_tokens  # it may refuse to count that far
+    await prompt_next(subject, endpoint)
+
+
 @check_of_devices
 async def a_follower_reports_each_text_that_it_reads(subject, endpoint):
     async with endpoint.open(fresh(20), wants=REPORTS) as attempt:

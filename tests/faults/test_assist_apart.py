@@ -275,7 +275,7 @@ async def test_what_the_device_has_read_of_a_conversation_it_does_not_read_again
     """Turn by turn, also where the text it read was the server's, or was refined."""
     server, local, had = MemoryServer(writes()), device(), 0
     messages: list[dict[str, str]] = []
-    outcomes = []
+    outcomes, shares = [], []
     async with dividing(server, local, policy=assist(refine=refine)) as client:
         for number in range(4):
             messages.append({"role": "user", "content": text_about(number)})
@@ -284,10 +284,33 @@ async def test_what_the_device_has_read_of_a_conversation_it_does_not_read_again
             ours = [a for a in got.route.attempts if a.place == "device"]
             assert ours[0].cached_tokens >= had
             outcomes.append(got.route.assist.outcome)
+            shares.append(got.route.assist.tokens or 0)
             had = ours[-1].prompt_tokens + ours[-1].completion_tokens - 2
             messages.append({"role": "assistant", "content": got.text})
     assert ours[0].cached_tokens > ours[0].prompt_tokens / 2
     assert outcomes.count("handed_over") >= 2
+    assert max(shares) < shares[0] + 3  # the server's share grows with what is new, not with the conversation
+
+
+async def test_where_the_server_alone_is_cheapest_it_answers_alone():
+    """The policy "balanced" might let the reader wait for the device."""
+    async with dividing(MemoryServer(writes())) as client:
+        got = await get(client, messages=question(), max_tokens=12)
+    assert (got.route.assist.outcome, got.route.assist.why) == ("undivided", "not_cheaper")
+    assert [a.endpoint for a in got.route.attempts] == ["server"]
+    assert got.route.attempts[0].started_s < 0.1
+
+
+async def test_the_share_follows_the_devices_own_count_of_the_prompt():
+    """Words of a letter and words of six are one token each to this device; by their characters they are not."""
+    shares = []
+    for word in ("a", "stones"):
+        messages = [{"role": "user", "content": " ".join([word] * 800)}]
+        async with dividing(MemoryServer(writes())) as client:
+            got = await get(client, messages=messages)
+        whole(got)
+        shares.append(got.route.assist.tokens)
+    assert shares[0] == shares[1]
 
 
 @pytest.mark.parametrize(

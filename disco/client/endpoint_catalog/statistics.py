@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disco.endpoints.contract import Capabilities
-from disco.plan import TTFT_QUANTILES, Candidate, Reach
+from disco.plan import READING_SPARE, TTFT_QUANTILES, Candidate, Reach
 from disco.profiles import Empirical, Lengths, LengthsProfile, Rolling, RollingLine
 from disco.rates import Rates
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState
@@ -24,6 +24,7 @@ __all__ = ["EndpointStatistics", "Statistics", "make_room"]
 
 NEW_WEIGHT = 0.3  # weight of the newest answer in the running means below
 FEWEST_STARTS = 5  # of a device that no profile describes, before its line counts as measured
+SLOWEST_READ = 0.98  # quantile of the device's time to read a long prompt that a plan allows for
 FEWEST_TOKENS = 8  # shorter answers give no good estimate of a rate
 REFIT_EVERY = 16  # answers between two fits of the policies
 MOST_ANSWERS = 1000  # answers whose lengths are kept
@@ -73,10 +74,11 @@ class EndpointStatistics:
         rank: int = 0,
     ) -> Candidate:
         """Return the endpoint as dispatch and session see it for the next request."""
-        prefill_tps, overhead_s = float("inf"), 0.0
+        prefill_tps, overhead_s, spare = float("inf"), 0.0, 1.0
         ttft_quantiles: tuple[float, ...] = ()
         if self.line is not None:
             prefill_tps, overhead_s = 1.0 / self.line.k_s_per_token, self.line.c_s
+            spare = self.line.ratio_quantile(SLOWEST_READ, at_least=READING_SPARE)
         elif self.ttft is not None:
             # A migration that is late is abandoned, so its time is planned from a high quantile.
             known = self.ttft.snapshot()
@@ -86,6 +88,7 @@ class EndpointStatistics:
             reach=reach,
             rates=rates,
             prefill_tps=prefill_tps,
+            reading_spare=spare,
             overhead_s=overhead_s,
             ttft_quantiles=ttft_quantiles,
             load_s=0.0 if able.ready else self.load_s,

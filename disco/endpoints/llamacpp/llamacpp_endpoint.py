@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import anyio
+import openai
 
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.gguf_header import GgufError, read_header
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
+from disco.endpoints.llamacpp.output.prompt_sizing import PromptSizing
 from disco.endpoints.llamacpp.output.text_scoring import TextScoring
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
@@ -24,6 +27,7 @@ from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
 from disco.errors import ConfigurationError, DiscoError, EndpointFailure
 from disco.events import Delta
+from disco.plan import PromptSize
 from disco.request import Prefix, Request
 
 __all__ = ["LlamaCppEndpoint"]
@@ -302,6 +306,18 @@ class LlamaCppEndpoint(Endpoint):
         if len(scored) < len(texts):
             raise ConfigurationError(f"Endpoint {self.name!r} was closed while it scored texts.")
         return scored
+
+    async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
+        if self._worker.model is None or self._worker.waiting:
+            return None
+        mail = Mailbox()
+        with anyio.move_on_after(within_s), suppress(EndpointFailure, DiscoError, openai.OpenAIError):
+            messages = plain_messages(request.messages, endpoint=self.name)
+            job = PromptSizing(mail, messages, renderer=self._loaded_renderer, name=self.name)
+            for item in await self._run(job, mail):
+                if isinstance(item, tuple):
+                    return PromptSize(*item)
+        return None
 
     async def _run(
         self, job: Job, mail: Mailbox, progress: Callable[[int, int], None] | None = None

@@ -13,6 +13,8 @@ import numpy as np
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.simulation.simulated_attempt import SimulatedAttempt, Slots
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
+from disco.endpoints.simulation.simulated_text import prompt_pieces
+from disco.plan import PromptSize
 from disco.request import Prefix, Request
 
 __all__ = ["SimulatedAttempt", "SimulatedEndpoint"]
@@ -77,6 +79,13 @@ class SimulatedEndpoint(Endpoint):
         # One generator per attempt, so that an attempt's draws do not depend on how others are interleaved.
         rng = np.random.default_rng([self._seed, self._opened])
         return SimulatedAttempt(self, self._slots, request, prefix, rng, wants)
+
+    async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
+        del within_s
+        if self.place == "server" or self.busy:
+            return None
+        pieces = prompt_pieces(request.messages, Prefix())
+        return PromptSize(len(pieces), self._slots.cached(pieces))
 
     async def aclose(self) -> None:
         for attempt in (*self._slots.present, *self._slots.following, *self._slots.aside):

@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
+from disco.endpoints.llamacpp.output.prompt_sizing import PromptSizing
 from disco.endpoints.llamacpp.output.text_scoring import TextScoring
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
 from disco.endpoints.llamacpp.runtime.child_protocol import (
@@ -131,7 +132,7 @@ class _Process:
     def _make(self, name: str, content: Any) -> Job:
         if name == "measure":
             return MeasurementJob(self._out, **content)
-        makers = {"score": self._scoring, "score_texts": self._text_scoring}
+        makers = {"score": self._scoring, "score_texts": self._text_scoring, "size": self._sizing}
         job = makers.get(name, self._generation)(content)
         job.park = content["park"]
         job.on_progress = lambda progress: self._out.send("progress", progress)
@@ -166,6 +167,10 @@ class _Process:
             renderer=self._loaded_renderer,
             name=content["name"],
         )
+
+    def _sizing(self, content: Any) -> Job:
+        messages, name = content["messages"], content["name"]
+        return PromptSizing(self._out, messages, renderer=self._loaded_renderer, name=name)
 
     def _loaded_renderer(self) -> Renderer:
         assert self._renderer is not None

@@ -1,0 +1,31 @@
+"""The job that counts a prompt's tokens, and those of them that are in the cache; it computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from itertools import takewhile
+from typing import Any
+
+from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.output.prompt_job import PromptJob
+from disco.endpoints.llamacpp.prompting.prompt_tokens import build_prompt
+from disco.plan import PromptSize
+from disco.request import Prefix
+
+__all__ = ["PromptSizing"]
+
+
+class PromptSizing(PromptJob):
+    """Hands over one `PromptSize`. Args: see `PromptJob`."""
+
+    def order(self) -> tuple[str, Mapping[str, Any]]:
+        return "size", {"messages": self._messages, "name": self._name, "park": self.park}
+
+    def answer(self, model: NativeModel) -> Generator[None]:
+        conversation = self._renderer()(self._messages, check=self.check)
+        ids = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
+        shared = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(model.cached, ids, strict=False))
+        )
+        self.mail.put(PromptSize(len(ids), min(shared, len(ids) - 1)))
+        yield from ()  # it gives the model up nowhere
