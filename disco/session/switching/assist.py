@@ -41,10 +41,13 @@ AssistOutcome = Literal[
 ]
 
 # The heir is expected to need so many times what is left of its prefill. The later tokens of a long prompt take longer,
-# and text that was shown too early leaves a gap, while text that is shown late is only read more slowly.
-_SPARE = 1.5
+# other work may halve the speed at any time, and text that was shown too early leaves a gap, while text that is shown
+# late is only read more slowly.
+_SPARE = 2.5
 _REPORTS = 4  # of the heir's prefill: a few batches tell how fast it reads now
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
+# In hand when the heir's first token is expected: a word is shown only once the next one has begun.
+_SPARE_TOKENS = 2
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
 
 
@@ -183,7 +186,7 @@ class AssistControl:
         ready_s, writer = self._heir_ready_s(now), self.writer
         assert writer is not None
         coming = 0 if self._waiting is not None else max(0, (writer.cap or 0) - writer.tokens - _LOST_TOKENS)
-        in_hand = playback.banked_tokens + coming
+        in_hand = playback.banked_tokens + coming - _SPARE_TOKENS
         tempo = None if ready_s <= 0 else max(pace, in_hand / ready_s)
         # Text that arrives no faster than it is to be shown needs no tempo.
         if tempo is not None and tempo >= writer.candidate.decode_tps:
