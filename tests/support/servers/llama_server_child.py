@@ -1,7 +1,8 @@
 """llama.cpp's own server out of the `xllamacpp` wheel, as a process.
 
-`llama_server_child.py MODEL N_CTX SLOTS [TEMPLATE]` prints its address once it serves, on one thread, and ends when
-its standard input does. TEMPLATE: of chats, in place of the model's.
+`llama_server_child.py MODEL N_CTX SLOTS FLASH [TEMPLATE]` prints its address once it serves, on one thread, and ends
+when its standard input does. FLASH: whether to use flash attention, "on" or "off". TEMPLATE: of chats, in place of the
+model's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import xllamacpp
 
 if __name__ == "__main__":
     params = xllamacpp.CommonParams()
-    params.model.path, context_tokens, slots, *template = sys.argv[1:]
+    params.model.path, context_tokens, slots, flash, *template = sys.argv[1:]
+    kinds = xllamacpp.llama_flash_attn_type
+    params.flash_attn_type = (
+        kinds.LLAMA_FLASH_ATTN_TYPE_AUTO if flash == "on" else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
     if template:
         params.chat_template, params.use_jinja = template[0], True
     params.model_alias = {"smollm2-135m"}
