@@ -1,7 +1,7 @@
 """What the sizes of batches cost a model on this machine: where the short batch of a prompt stands, and filling it up.
 
 A prompt is rarely a whole number of batches. Prints, for prompts of several lengths with a last batch of 24 tokens: the
-time to read it where the short batch comes last, and where it comes first, as the local model does. Then, for 24 and
+time to read it where the short batch comes last, and where it comes first, as in a parked attempt. Then, for 24 and
 for 48 tokens behind prompts of these lengths, as a follower gets them: their time as they are, and as a part of a full
 batch, some tokens of which are read again. Processor time of one thread, medians, by turns.
 """

@@ -98,9 +98,10 @@ class PromptJob(Job):
     ) -> list[float]:
         """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first.
 
-        The batches end where full ones end that are counted back from the prompt's end. So only the first may be short,
-        which costs least there, and the others are the same with and without a cache, to the last bit. With
-        `fills_up`, the first is filled up with tokens that are read again, where that is faster.
+        Batches end where full ones end that are counted from the prompt's beginning: whatever is in the cache, the
+        numbers are the same to the last bit. With `fills_up`, and once the job is to be parked, they need not be: the
+        short batch then comes first, where it costs least, and some tokens are read again to fill it up where that is
+        faster.
         """
         first = len(ids) if scored_from is None else max(scored_from, 1)
         done = model.reuse(ids[:first])  # from here on, the logits before each token are computed
@@ -112,12 +113,15 @@ class PromptJob(Job):
         self.progressed(Progress(done, len(ids), 0.0))
         began_at = time.perf_counter()
         size = model.batch_tokens
-        short = (len(ids) - done) % size
-        if fills_up and short and done + short >= size and model.batch_costs.fills_up(short, done):
-            done = model.keep(done + short - size)
         while done < len(ids):
             self.check()
-            end = done + ((len(ids) - done) % size or size)
+            end = min(len(ids), (done // size + 1) * size)
+            if fills_up or self.park:
+                short = (len(ids) - done) % size
+                end = done + (short or size)
+                if short and end >= size and model.batch_costs.fills_up(short, done):
+                    done = model.keep(end - size)
+                    end = min(end, done + size)  # some models can keep nothing
             # Only the logits that are needed: of a small model they cost a sixth of the layers.
             wanted = max(first - 1 + len(logp) - done, 0)
             batch_at = time.perf_counter()
