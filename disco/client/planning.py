@@ -79,7 +79,14 @@ async def with_heir_prompts(
     options: RequestOptions,
     endpoints: Mapping[str, Endpoint],
 ) -> tuple[Features, Refined | None]:
-    """Add what the division of an answer needs to know; only where the answer may be divided.
+    """Add what the division of an answer needs to know, only where the answer may be divided.
+
+    Args:
+        features: not changed.
+        request: not changed.
+        preset: the request's.
+        options: the request's.
+        endpoints: by name; those on this machine count the prompt, within `COUNT_WITHIN_S`.
 
     Returns:
         The features, and the refined prompt, if the preset asks for one.

@@ -2,7 +2,8 @@
 
 On a machine with few cores the server reads a prompt no faster than the device, which no server does. So its cache is
 WARMED: before each request the prompt is sent to the server once, without the proxy and outside every figure. The
-proxy then makes it answer after `--ttft` seconds. One thread each.
+proxy then makes it answer after `--ttft` seconds. One thread each. The server writes without flash attention, with
+which it would write more slowly behind long prompts. A frequency penalty keeps so small a model from repeating itself.
 
 The prompts are made of the pages of docs, 600 to 1,500 tokens by the model's own count. Each is answered in every way
 before the next one is. Prints, for each way: the reader's time to first token (also as a ratio to "server", prompt by
@@ -180,7 +181,7 @@ async def measure(
                             messages=messages,
                             max_tokens=answer,
                             temperature=0.0,
-                            frequency_penalty=0.5,  # else so small a model repeats itself, often without a space
+                            frequency_penalty=0.5,
                             stream=True,
                         )
                         async for _ in stream:

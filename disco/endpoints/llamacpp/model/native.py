@@ -305,6 +305,11 @@ class NativeModel:
             How many of `ids` need not be computed again. The others must be given to `decode` before a token is
             sampled; if there are none, the logits are available.
         """
+        self._truncate(self.reusable(ids))
+        return len(self._cached)
+
+    def reusable(self, ids: Sequence[int]) -> int:
+        """Return what `reuse` would, and change nothing; `reuse` returns 0 where a model can keep no part."""
         shared = 0
         for cached, wanted in zip(self._cached, ids, strict=False):
             if cached != wanted:
@@ -312,8 +317,7 @@ class NativeModel:
             shared += 1
         if shared == len(ids) and not (self._fresh and len(self._cached) == shared):
             shared -= 1  # the logits of that token are lost: compute the last token again
-        self._truncate(shared)
-        return len(self._cached)
+        return shared
 
     def _truncate(self, length: int) -> None:
         if length == len(self._cached):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from itertools import takewhile
 from typing import Any
 
 from disco.endpoints.llamacpp.model.native import NativeModel
@@ -24,8 +23,5 @@ class PromptSizing(PromptJob):
     def answer(self, model: NativeModel) -> Generator[None]:
         conversation = self._renderer()(self._messages, check=self.check)
         ids = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
-        shared = sum(
-            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(model.cached, ids, strict=False))
-        )
-        self.mail.put(PromptSize(len(ids), min(shared, len(ids) - 1)))
+        self.mail.put(PromptSize(len(ids), model.reusable(ids)))
         yield from ()  # it gives the model up nowhere
