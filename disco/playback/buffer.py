@@ -14,9 +14,9 @@ banking, nothing is held longer than `Pace.max_hold_s`.
 from __future__ import annotations
 
 from collections import deque
-from math import exp
 
 from disco.events import Delta, DeltaKind
+from disco.playback.arrival_rate import ArrivalRate
 from disco.playback.gate import Gate
 from disco.playback.pace import Pace
 from disco.playback.queued_items import (
@@ -35,9 +35,8 @@ __all__ = ["Playback"]
 
 _LEAD_S = 0.01  # release this long before the reader's deadline: timers of a busy event loop fire late
 _FRAME_S = 1 / 60  # one frame of a screen; fewer wake-ups while a burst drains
-_EWMA_SPAN_S = 1.0  # memory of the arrival rate
-_PRIOR_SPAN_S = 0.03  # the arrival rate is assumed to have been r_c for this long before the first token
 _AHEAD = 1.1  # text is released this many times faster than it arrives, so that the backlog shrinks
+_MOST_AHEAD = 1.5  # the same at most, where more than the reserve is in hand
 _TEXT = DeltaKind.TEXT
 _UNKNOWN = float("-inf")
 _NEVER = float("inf")
@@ -47,20 +46,20 @@ class Playback:
     """Queue between generation and the reader. `pace` None: everything is passed on at once, unchanged.
 
     The rate is `max(pace.tps, 1.1·EWMA of arrivals, backlog/max_hold_s)`. While `banking`, the rate is exactly
-    `pace.tps`, and with a `tempo` exactly the tempo. The first text leaves at once (of a delta over 64 characters, its
-    first word). Words leave whole: an unfinished last word waits for its end, until the reader reaches it or
-    `max_hold_s` has passed. Deltas that are not text leave as soon as the text before them has left, and never before
-    it. Nothing passes the `gate`.
+    `pace.tps`, with a `tempo` exactly the tempo; `keep_reserve` sets another rule. The first text leaves at once (of a
+    delta over 64 characters, its first word). Words leave whole: an unfinished last word waits for its end, until the
+    reader reaches it or `max_hold_s` has passed. Deltas that are not text leave as soon as the text before them has
+    left, and never before it. Nothing passes the `gate`.
 
     `now` must not go backwards between calls.
     """
 
     # Mutable: everything below. Token counts are `weight`s (see `weight_of`), floats.
     __slots__ = (
-        "_banking", "_burst_tps", "_due_from_at", "_due_tokens", "_end_by", "_ended", "_ewma_span_s",
-        "_ewma_tokens", "_frame_at", "_gate", "_last_push_at", "_last_text", "_nothing_before_at",
-        "_queue", "_rate_tps", "_raw_queue", "_run_chars", "_seen_at", "_slowest_tps", "_steady",
-        "_tempo", "_text_started_at", "_token_s", "_tokens_pushed", "_tokens_released", "_unbanked_at",
+        "_arrivals", "_banking", "_burst_tps", "_due_from_at", "_due_tokens", "_end_by", "_ended",
+        "_frame_at", "_gate", "_last_text", "_levels", "_nothing_before_at", "_queue", "_rate_tps", "_raw_queue",
+        "_reserve_s", "_run_chars", "_seen_at", "_slowest_tps", "_steady", "_tempo", "_text_started_at",
+        "_token_s", "_tokens_pushed", "_tokens_released", "_unbanked_at",
         "pace", "pushed_chars", "released_chars",
     )  # fmt: skip
 
@@ -69,24 +68,22 @@ class Playback:
         self.pushed_chars = self.released_chars = 0
         self._raw_queue: list[Delta] = []  # used without a pace
         self._queue: deque[Item] = deque()  # used with a pace
-        self._banking = self._steady = False
+        self._banking = self._levels = self._steady = self._ended = False
         self._tempo: float | None = None
         self._gate: Gate | None = None
-        self._ended = False
         self._end_by = _NEVER
         self._nothing_before_at = _UNKNOWN  # a `next_at` that is still valid
-        self._tokens_pushed = self._tokens_released = self._last_push_at = 0.0
         self._text_started_at = _UNKNOWN
-        self._last_text = ""
-        self._run_chars = 0
+        self._last_text, self._run_chars = "", 0
         # The head of the queue is due `_due_tokens` (at the present rate) after `_due_from_at`, when the word before
         # it was due.
         self._due_from_at = self._frame_at = self._seen_at = self._unbanked_at = _UNKNOWN
-        self._due_tokens = self._burst_tps = 0.0
+        self._due_tokens = self._burst_tps = self._tokens_pushed = self._tokens_released = self._reserve_s = (
+            0.0
+        )
         self._token_s = 1.0 / pace.tps if pace is not None else 0.0
         self._rate_tps = self._slowest_tps = pace.tps if pace is not None else _NEVER
-        self._ewma_span_s = _PRIOR_SPAN_S
-        self._ewma_tokens = _PRIOR_SPAN_S * (pace.tps if pace is not None else 0.0)
+        self._arrivals = ArrivalRate(pace.tps if pace is not None else 0.0)
 
     def push(self, now: float, delta: Delta) -> None:
         """Take one delta from generation, at `now`.
@@ -136,18 +133,10 @@ class Playback:
         self.pushed_chars += chars
         if self._text_started_at == _UNKNOWN:
             self._text_started_at = now
-        else:
-            span_s = now - self._last_push_at
-            if span_s < 0.0:
-                span_s = 0.0
-            kept = exp(-span_s / _EWMA_SPAN_S)
-            self._ewma_span_s = self._ewma_span_s * kept + span_s
-            self._ewma_tokens = self._ewma_tokens * kept + weight
-        self._last_push_at = now
+        self._arrivals.add(now, weight)
         # Kept until the queue is empty, so that a burst drains at an even rate and not more and more slowly.
         burst_tps = (backlog - self._tokens_released) / pace.max_hold_s
-        if burst_tps > self._burst_tps:
-            self._burst_tps = burst_tps
+        self._burst_tps = burst_tps if burst_tps > self._burst_tps else self._burst_tps
         self._change_rate(now, idle)
         queue.append(Item(delta, now, chars, weight, glued))
 
@@ -167,12 +156,17 @@ class Playback:
             self._due_from_at, self._due_tokens = (now if idle else due_at), 0.0
         rate_tps = self._slowest_tps
         if not self._steady:
-            arrivals_tps = _AHEAD * self._ewma_tokens / self._ewma_span_s
-            if arrivals_tps > rate_tps:
-                rate_tps = arrivals_tps
-            if self._burst_tps > rate_tps:
-                rate_tps = self._burst_tps
+            arrivals_tps = _AHEAD * self._arrivals.tokens / self._arrivals.span_s
+            rate_tps = arrivals_tps if arrivals_tps > rate_tps else rate_tps
+            rate_tps = self._burst_tps if self._burst_tps > rate_tps else rate_tps
+        elif self._levels:
+            rate_tps = self._level_tps()
         self._rate_tps = rate_tps
+
+    def _level_tps(self) -> float:
+        """Return the rate at which the text in hand comes nearer to the reserve, tokens/s; no slower than the pace."""
+        in_hand = (self._tokens_pushed - self._tokens_released) * self._token_s / self._reserve_s
+        return max(self._slowest_tps, self._arrivals.tps * min(in_hand, _MOST_AHEAD))
 
     @property
     def next_at(self) -> float | None:
@@ -225,27 +219,23 @@ class Playback:
                         held_from_at = self._unbanked_at if self._unbanked_at > arrived_at else arrived_at
                         if held_from_at + pace.max_hold_s < latest_at:
                             latest_at = held_from_at + pace.max_hold_s
-                    if latest_at < arrived_at:
-                        latest_at = arrived_at
-                if due_at > latest_at:
-                    due_at = latest_at
+                    latest_at = arrived_at if latest_at < arrived_at else latest_at
+                due_at = latest_at if due_at > latest_at else due_at
                 if latest_at > now and not inside_word:
                     # Checked first: the second item nearly always begins a new word.
                     whole = (len(queue) > 1 and not queue[1].glued) or self._ended or word_is_whole(queue)
                     if wait_for_frame or due_at > now or not whole:
                         if whole:
-                            if due_at < self._frame_at:
-                                due_at = self._frame_at
-                            if due_at < latest_at:
-                                latest_at = due_at
+                            due_at = self._frame_at if due_at < self._frame_at else due_at
+                            latest_at = due_at if due_at < latest_at else latest_at
                         self._nothing_before_at = latest_at
                         break
-                cut = item.cut
-                if self.released_chars == 0 and chars <= CAP_CHARS:
-                    cut = chars
+                cut = chars if self.released_chars == 0 and chars <= CAP_CHARS else item.cut
                 weight = item.weight * (cut - offset) / chars
                 self._due_from_at, self._due_tokens = due_at, weight
                 self._tokens_released += weight
+                if self._levels:
+                    self._rate_tps = self._level_tps()
                 self.released_chars += cut - offset
                 item.offset = offset = cut
                 self._frame_at = now + _FRAME_S
@@ -297,8 +287,7 @@ class Playback:
         """End the input: the rest leaves at once, text behind the gate once the gate is lifted. Idempotent."""
         if self._ended:
             return
-        self._ended = True
-        self._end_by = now
+        self._ended, self._end_by = True, now
         self._nothing_before_at = _UNKNOWN
         self._due_from_at, self._due_tokens = now, 0.0
 
@@ -328,12 +317,23 @@ class Playback:
         self._tempo = value
         self._steer()
 
+    def keep_reserve(self, reserve_s: float) -> None:
+        """From now on keep text in hand for `reserve_s` seconds of reading, so that uneven arrivals leave evenly.
+
+        The rate is then `max(pace.tps, EWMA of arrivals · text in hand/reserve)`, at most half above the arrivals, and
+        `max_hold_s` is suspended. `banking` and `tempo` come first. The reserve must be positive.
+        """
+        self._reserve_s = reserve_s
+        self._steer()
+
     def _steer(self) -> None:
-        """Apply `banking` and `tempo`: either one fixes the rate and suspends `max_hold_s`."""
+        """Apply `banking`, `tempo` and `reserve_s`: each of them sets the rate and suspends `max_hold_s`."""
         self._nothing_before_at = _UNKNOWN
         if self.pace is None:
             return
-        steady = self._banking or self._tempo is not None
+        fixed = self._banking or self._tempo is not None
+        self._levels = self._reserve_s > 0 and not fixed
+        steady = fixed or self._levels
         if self._steady and not steady:
             # The banked text drains within `max_hold_s` from now on, not all at once.
             self._unbanked_at = self._seen_at

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -65,10 +65,12 @@ def drain(playback: Playback, now: float) -> Timed:
     return out
 
 
-def play(arrivals: Timed, pace: Pace = PACE, *, banking: bool = False) -> Timed:
+def play(arrivals: Timed, pace: Pace = PACE, *, banking: bool = False, reserve_s: float = 0.0) -> Timed:
     """Drive a buffer as a session does: at every arrival and whenever it asks to be woken."""
     playback = Playback(pace)
     playback.banking = banking
+    if reserve_s:
+        playback.keep_reserve(reserve_s)
     out: Timed = []
     for now, delta in arrivals:
         while playback.next_at is not None and playback.next_at < now:
@@ -160,9 +162,15 @@ def test_what_is_taken_back_and_what_is_shown_make_up_the_whole(deltas, pace, ga
     assert [d for d in [*kept, *taken] if d.kind is not DeltaKind.TEXT] == others
 
 
-@given(DELTAS, st.lists(st.floats(0, 2), min_size=20), st.sampled_from([READING, 25.0, 75.0]), st.booleans())
+@given(
+    DELTAS,
+    st.lists(st.floats(0, 2), min_size=20),
+    st.sampled_from([READING, 25.0, 75.0]),
+    st.booleans(),
+    st.sampled_from([0.0, 0.5, 2.0]),
+)
 def test_pacing_makes_no_token_late_does_no_harm_and_holds_nothing_longer_than_the_bound(
-    deltas, gaps, tps, banking
+    deltas, gaps, tps, banking, reserve_s
 ):
     times = [sum(gaps[: i + 1]) for i in range(len(deltas))]
     pushed_at = [at for at, delta in zip(times, deltas, strict=True) for _ in delta.text]
@@ -175,7 +183,7 @@ def test_pacing_makes_no_token_late_does_no_harm_and_holds_nothing_longer_than_t
     # One token a word, so that weights and tokens agree.
     counted = [Delta(" w" * len(d.text), tokens=len(d.text)) for d in deltas]
     arrivals = [(at, d) for at, d in zip(times, counted, strict=True) if 0 < len(d.text) <= 64]
-    released = play(arrivals, Pace(tps), banking=banking)
+    released = play(arrivals, Pace(tps), banking=banking, reserve_s=reserve_s)
     assert late_tokens(timeline(released), tps) <= late_tokens(timeline(arrivals), tps)
     if arrivals:
         how = {"submitted_at": arrivals[0][0] - 0.5, "prompt_tokens": 100}
@@ -195,6 +203,43 @@ def test_a_tempo_and_banking_space_text_exactly(tps, tempo, count, banking):
         deadline = i / tps - LEAD_S  # the reader's, which comes first only where the tempo is hardly faster
         expected.append(min(expected[-1] + 1 / max(tps, tempo or 0.0), deadline))
     assert [at for at, _ in drain(playback, 0.0)] == pytest.approx(expected)
+
+
+def test_a_reserve_hides_the_pauses_of_a_writer_that_is_hardly_faster_than_the_pace():
+    def longest_gap(reserve_s: float) -> float:
+        """After a hand-over with 10 words in hand, to a writer that pauses for 0.3 s after every tenth word."""
+        playback, shown_at = Playback(Pace(10.0)), []
+        playback.tempo = 10.0
+        for _ in range(30):
+            playback.push(0.0, Delta(" word."))
+        for word in range(100):
+            now = 2.0 + word / 20 + word // 10 * 0.3
+            while playback.next_at is not None and playback.next_at < now:
+                wake = playback.next_at
+                shown_at += [wake for _ in playback.release(wake)]
+            if word == 0:
+                if reserve_s:
+                    playback.keep_reserve(reserve_s)
+                playback.tempo = None
+            playback.push(now, Delta(" word."))
+        return max(after - at for at, after in pairwise(shown_at))
+
+    assert longest_gap(0.0) > 0.25
+    assert longest_gap(0.8) < 0.11
+
+
+@pytest.mark.parametrize("tps", [9.0, 14.0, 60.0])
+def test_with_a_reserve_the_text_in_hand_comes_near_it_from_both_sides(tps):
+    for at_first in (1, 40):
+        playback, now = Playback(Pace(10.0)), 0.0
+        playback.keep_reserve(0.8)
+        for _ in range(at_first):
+            playback.push(now, Delta(" word."))
+        for _ in range(int(20 * tps)):
+            now += 1 / tps
+            playback.release(now)
+            playback.push(now, Delta(" word."))
+        assert playback.banked_tokens == pytest.approx(8.0 if tps > 10 else 1.0, abs=2.0)
 
 
 def drip(text: Iterable[str], tps: float) -> Timed:

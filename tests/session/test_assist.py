@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -92,6 +94,20 @@ def test_the_server_writes_its_share_and_the_device_goes_on_without_a_seam():
     assert found.pace.late_tokens == 0
     assert found.released[0][0] == pytest.approx(TTFT_S)
     assert found.assist.read_s == pytest.approx(LONG / READ_TPS)
+
+
+class Pauses:
+    """Gaps between tokens: a pause before every fourteenth one, 11 tokens/s on the whole."""
+
+    def sample(self, rng: Any, n: int, /) -> np.ndarray:
+        return np.resize([0.6] + [0.05] * 13, n // 14 * 14)
+
+
+def test_a_device_that_pauses_now_and_then_is_shown_without_a_gap():
+    found = record(divided(60, device={"gap_s": Pauses()}))
+    assert found.assist.outcome == "handed_over"
+    times = [at for at, _ in found.released]
+    assert max(later - at for at, later in pairwise(times)) < 1.05 / PACE_TPS
 
 
 def test_a_device_that_is_ready_first_writes_the_whole_answer():

@@ -17,9 +17,9 @@ from itertools import accumulate
 from math import exp, inf
 
 from disco.events import Delta, DeltaKind
+from disco.playback.arrival_rate import MEMORY_S
 from disco.playback.buffer import (
     _AHEAD,
-    _EWMA_SPAN_S,
     _FRAME_S,
     _LEAD_S,
     _UNKNOWN,
@@ -160,12 +160,12 @@ def play_stretch(
 
     Returns:
         The result. None if the stretch cannot be played at once, and nothing was done: no pace, nothing shown yet, a
-        gate or a tempo, the answer has ended, or something in the queue is not a whole piece of text.
+        gate, a tempo or a reserve, the answer has ended, or something in the queue is not a whole piece of text.
     """
     pace = playback.pace
     if pace is None or playback._ended or playback.released_chars == 0 or pieces.glued[first]:
         return None
-    if playback.gate is not None or playback.tempo is not None:
+    if playback.gate is not None or playback.tempo is not None or playback._reserve_s:
         return None
     text, before = pieces.texts[first], playback._last_text
     # The text before the first piece is not the one in `pieces`.
@@ -194,10 +194,11 @@ def play_stretch(
     banking = playback._banking
     pushed, gone = playback._tokens_pushed, playback._tokens_released
     begun_at, unbanked_at = playback._text_started_at, playback._unbanked_at
-    last_push_at, seen_at = playback._last_push_at, playback._seen_at
+    arrivals = playback._arrivals
+    last_push_at, seen_at = arrivals.last_at or 0.0, playback._seen_at
     due_from_at, due_tokens = playback._due_from_at, playback._due_tokens
     burst_tps, rate_tps, frame_at = playback._burst_tps, playback._rate_tps, playback._frame_at
-    span_sum_s, tokens_sum = playback._ewma_span_s, playback._ewma_tokens
+    span_sum_s, tokens_sum = arrivals.span_s, arrivals.tokens
     soonest = playback.next_at
     next_at = inf if soonest is None else soonest
     known_until = playback._nothing_before_at
@@ -243,7 +244,7 @@ def play_stretch(
                     break
                 if now - last_push_at != span_s:  # a steady source has the same gap again and again
                     span_s = now - last_push_at
-                    kept = exp(-span_s / _EWMA_SPAN_S)
+                    kept = exp(-span_s / MEMORY_S)
                 span_sum_s = span_sum_s * kept + span_s
                 tokens_sum = tokens_sum * kept + 1.0
                 last_push_at = due_from_at = now
@@ -304,7 +305,7 @@ def play_stretch(
                 span_s = now - last_push_at
                 if span_s < 0.0:
                     span_s = 0.0
-                kept = exp(-span_s / _EWMA_SPAN_S)
+                kept = exp(-span_s / MEMORY_S)
             span_sum_s = span_sum_s * kept + span_s
             tokens_sum = tokens_sum * kept + weight
             last_push_at = now
@@ -389,10 +390,10 @@ def play_stretch(
         word = pieces.texts[last]
         playback._last_text = "".join(pieces.texts[start : last + 1])[-CAP_CHARS:] if start < last else word
         playback._run_chars = pieces.runs[last]
-        playback._last_push_at = last_push_at
+        arrivals.last_at = last_push_at
     playback._tokens_pushed, playback._tokens_released = pushed, gone
     playback._due_from_at, playback._due_tokens = due_from_at, due_tokens
     playback._burst_tps, playback._rate_tps, playback._frame_at = burst_tps, rate_tps, frame_at
-    playback._ewma_span_s, playback._ewma_tokens = span_sum_s, tokens_sum
+    arrivals.span_s, arrivals.tokens = span_sum_s, tokens_sum
     playback._seen_at, playback._nothing_before_at = seen_at, known_until
     return Stretch(taken, queued, out, next_at)

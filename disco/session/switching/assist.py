@@ -46,8 +46,12 @@ AssistOutcome = Literal[
 _SPARE = 2.5
 _REPORTS = 4  # of the heir's prefill: a few batches tell how fast it reads now
 _LOST_TOKENS = 2  # the cut goes back to a word boundary; about so many tokens are lost there
-# In hand when the heir's first token is expected: a word is shown only once the next one has begun.
-_SPARE_TOKENS = 2
+# The text in hand is to last so much longer than the heir is expected to need: shown faster, it would have to slow down
+# again once the heir writes.
+_BEYOND_S = 2.0
+# How long the text in hand is to last, at the pace, while the heir writes. Its words come unevenly: they have several
+# tokens, and are shown once the next one has begun.
+_RESERVE_S = 0.8
 _DEAD_ZONE = 0.03  # smaller changes of the tempo are not worth a change
 
 
@@ -183,14 +187,13 @@ class AssistControl:
             if not self.tempos:
                 self._show_at(self._paper_tps(), now)
             return
-        ready_s, writer = self._heir_ready_s(now), self.writer
+        writer = self.writer
         assert writer is not None
         coming = 0 if self._waiting is not None else max(0, (writer.cap or 0) - writer.tokens - _LOST_TOKENS)
-        in_hand = playback.banked_tokens + coming - _SPARE_TOKENS
-        tempo = None if ready_s <= 0 else max(pace, in_hand / ready_s)
+        lasts_s = max(self._heir_ready_s(now), 0.0) + _BEYOND_S
+        even_tps = max(pace, (playback.banked_tokens + coming) / lasts_s)
         # Text that arrives no faster than it is to be shown needs no tempo.
-        if tempo is not None and tempo >= writer.candidate.decode_tps:
-            tempo = None
+        tempo = even_tps if even_tps < writer.candidate.decode_tps else None
         last = self.tempos[-1][1] if self.tempos else None
         if tempo is None or last is None or abs(tempo - last) > _DEAD_ZONE * last:
             self._show_at(tempo, now)
@@ -333,7 +336,9 @@ class AssistControl:
         return verdict.rises
 
     def switched(self, now: float) -> None:
-        """Store that the heir writes: from now on, text is shown as it comes."""
+        """Store that the heir writes: from now on, text is shown about as it comes."""
+        if self._config.pace_tps is not None and self._assist.tempo == "follow":
+            self._transcript.playback.keep_reserve(_RESERVE_S)
         self._show_at(None, now)
 
     # ------------------------------------------------------------------ where there is no heir
