@@ -78,9 +78,8 @@ class Playback:
         # The head of the queue is due `_due_tokens` (at the present rate) after `_due_from_at`, when the word before
         # it was due.
         self._due_from_at = self._frame_at = self._seen_at = self._unbanked_at = _UNKNOWN
-        self._due_tokens = self._burst_tps = self._tokens_pushed = self._tokens_released = self._reserve_s = (
-            0.0
-        )
+        self._due_tokens = self._burst_tps = self._reserve_s = 0.0
+        self._tokens_pushed = self._tokens_released = 0.0
         self._token_s = 1.0 / pace.tps if pace is not None else 0.0
         self._rate_tps = self._slowest_tps = pace.tps if pace is not None else _NEVER
         self._arrivals = ArrivalRate(pace.tps if pace is not None else 0.0)

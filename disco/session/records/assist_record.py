@@ -24,7 +24,7 @@ class AssistRecord:
         agreement: mean log probability (natural), under the heir's model, of the writer's tokens that it has read; None
             where that is not known.
         agreement_tokens: how many tokens, as the heir's tokenizer counts them.
-        tempos: [time, tokens/s] of each change of the rate at which text was shown; null: as it came.
+        tempos: [time, tokens/s] of each change of the rate at which text was shown; None: about as it came.
     """
 
     outcome: str
