@@ -10,6 +10,10 @@ before the next one is. Prints, for each way: the reader's time to first token (
 prompt), the longest gap between two pieces of text per token, the answers without a late token, tokens and money by
 side, and the time to the end. Then for the assist: the server's own count of its tokens beside the limit, the seams,
 and why answers were not divided.
+
+A machine that is shared, or has fewer cores than there are threads here, at times runs this process late; then any
+display stutters, whatever it does. So a clock in the same event loop ticks all the time, and the gaps and late tokens
+are also counted for those answers alone during which no tick was late by more than a frame.
 """
 
 from __future__ import annotations
@@ -73,10 +77,24 @@ def ways(pace_tps: float) -> dict[str, Way]:
 
 @dataclass
 class Seen:
-    """The answers of one way."""
+    """The answers of one way: records, the prompts' lengths, and by how much a tick was late at most meanwhile, s."""
 
     records: list[RouteRecord] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)
+    latest_s: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Ticks:
+    """A clock in the event loop. Mutable: `latest_s`, by how much a tick was late at most, s."""
+
+    latest_s: float = 0.0
+
+    async def run(self) -> None:
+        while True:
+            due_at = time.monotonic() + 0.01
+            await anyio.sleep(0.01)
+            self.latest_s = max(self.latest_s, time.monotonic() - due_at)
 
 
 async def main(
@@ -154,8 +172,12 @@ async def measure(
     taken = {name: way for name, way in ways(pace).items() if not only or name in only}
     found = {name: Seen() for name in taken}
     clients: dict[str, AsyncDisco] = {}
-    began = time.monotonic()
-    async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as direct:
+    began, ticks = time.monotonic(), Ticks()
+    async with (
+        openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as direct,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(ticks.run)
         for name, way in taken.items():
             given: dict[str, Any] = {"policy": Preset(name=name, **way.preset)}
             if way.device:
@@ -176,6 +198,7 @@ async def measure(
                                 model="smollm2-135m", messages=messages, max_tokens=1
                             )
                         await forget(device)
+                        ticks.latest_s = 0.0
                         stream = await client.chat.completions.create(
                             model="smollm2-135m",
                             messages=messages,
@@ -188,10 +211,13 @@ async def measure(
                             pass
                         found[name].records.append(stream.route)
                         found[name].prompts.append(tokens)
+                        found[name].latest_s.append(ticks.latest_s)
                     show_step(time.monotonic() - began, f"prompt {number + 1} of {len(asked)}")
         finally:
-            for client in clients.values():
-                await client.close()
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                for client in clients.values():
+                    await client.close()
     return found
 
 
@@ -210,6 +236,7 @@ def without_empty(found: dict[str, Seen]) -> None:
     print(f"{count} prompts; {count - len(kept)} of them left out, as the model answered nothing")
     for seen in found.values():
         seen.records, seen.prompts = [seen.records[n] for n in kept], [seen.prompts[n] for n in kept]
+        seen.latest_s = [seen.latest_s[n] for n in kept]
 
 
 def show(found: dict[str, Seen], pace: float) -> None:
@@ -250,7 +277,8 @@ def show_assists(name: str, seen: Seen, pace: float) -> None:
     records = seen.records
     outcomes = Counter(r.assist.why or r.assist.outcome for r in records if r.assist)
     print(f"\n{name}: " + ", ".join(f"{count} {what}" for what, count in outcomes.most_common()))
-    divided = [r for r in records if r.assist and r.assist.outcome == "handed_over"]
+    which = [n for n, r in enumerate(records) if r.assist and r.assist.outcome == "handed_over"]
+    divided = [records[n] for n in which]
     if not divided:
         return
     within = [written(r, "server") <= r.assist.tokens for r in divided]
@@ -268,6 +296,11 @@ def show_assists(name: str, seen: Seen, pace: float) -> None:
     print(f"  longest gap per token <= 1/pace + one frame: {sum(longest)} of {len(divided)}")
     print(f"  the same, up to a second after the device's first token: {sum(at_seam)} of {len(divided)}")
     print(f"  answers without a late token: {late.count(0)} of {len(divided)}")
+    calm = [n for n, number in enumerate(which) if seen.latest_s[number] <= FRAME_S]
+    print(
+        f"  while this process was never more than a frame late: {sum(longest[n] for n in calm)} and "
+        f"{[late[n] for n in calm].count(0)} of {len(calm)}"
+    )
     took = [m.took_s for r in divided for m in r.migrations if m.took_s is not None]
     print(
         f"  from the end of the server's part to the device's first token: P50 {percentile(took, 0.5):.3f} s"
