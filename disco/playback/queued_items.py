@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 MAX_CHARS_PER_TOKEN = 16
-"""A delta with more characters per token than this comes from a server that does not count its tokens."""
+"""A delta of several words with more characters per token than this comes from a server that does not count."""
 
 _CHARS_PER_TOKEN = 4.0
 _TEXT = DeltaKind.TEXT
@@ -67,10 +67,15 @@ def word_is_whole(queue: deque[Item]) -> bool:
 
 
 def weight_of(delta: Delta, chars: int) -> float:
-    """Return the number of tokens of a delta; estimated from its length where the server does not count."""
-    if chars > MAX_CHARS_PER_TOKEN * max(delta.tokens, 1):
-        return chars / _CHARS_PER_TOKEN
-    return float(delta.tokens)
+    """Return the number of tokens of a delta; estimated from its length where the server does not count.
+
+    Vocabularies have single tokens with more characters: long words, rules of dashes, indents. Held back for as long as
+    several tokens take to read, one of them would leave a gap.
+    """
+    if chars <= MAX_CHARS_PER_TOKEN * max(delta.tokens, 1):
+        return float(delta.tokens)
+    one_word = chars <= CAP_CHARS and delta.text.isascii() and len(delta.text.split()) <= 1
+    return max(float(delta.tokens), 1.0) if one_word else chars / _CHARS_PER_TOKEN
 
 
 def part_of(delta: Delta, start: int, end: int, *, ids: bool) -> Delta:

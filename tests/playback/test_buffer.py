@@ -283,6 +283,14 @@ def test_late_calls_catch_up_without_drift_and_slack_is_the_time_until_the_reade
     assert playback.next_at == pytest.approx(26 / READING - LEAD_S)  # not a step later
 
 
+def test_a_long_single_token_takes_no_longer_to_read_than_another():
+    """Such as a word, a rule of dashes or an indent; several words are counted by length, in any script."""
+    for text in (" disproportionately", "-" * 32, "\n" + " " * 31):
+        assert banked([(0.0, Delta(text, tokens=1))]).slack_s(0.0) == pytest.approx(1 / READING)
+    for text in (" one two three four five", "日" * 24):
+        assert banked([(0.0, Delta(text, tokens=1))]).slack_s(0.0) == pytest.approx(6 / READING)
+
+
 def test_a_contradictory_pace_or_tempo_is_refused():
     for pace in ({"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}):
         with pytest.raises(ValueError, match="must"):

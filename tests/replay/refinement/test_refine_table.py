@@ -10,7 +10,7 @@ from disco.errors import ConfigurationError
 from disco.replay.refinement import load_refine_table, save_refine_table, shipped_refine_table
 
 DOCS = Path(__file__).parents[3] / "docs" / "refine.md"
-SHIPPED = ("xquad-en", "xquad-en-curve", "xquad-en-all")
+SHIPPED = ("xquad-en", "xquad-en-all")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
