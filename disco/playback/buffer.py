@@ -6,7 +6,7 @@ There are two schedules. The *reader's deadline* of token i is `D_i = t_0 + i/r_
 and r_c = `Pace.tps`. The *screen cadence* is the schedule of the pacer: the next word is due `tokens/rate` after the
 word before it was due. Text leaves at the earlier of the two. This guarantees two things. A token that the reader
 already waits for (`D_i <= now`) is never held, so pacing makes no token late that was not late before. And without
-banking, nothing is held longer than `Pace.max_hold_s`.
+banking, a tempo or a reserve, nothing is held longer than `Pace.max_hold_s`.
 """
 
 # ruff: noqa: FURB136, PLR1730 - this code runs for every token, and a call of min or max takes as long as a line of it
@@ -36,7 +36,7 @@ __all__ = ["Playback"]
 _LEAD_S = 0.01  # release this long before the reader's deadline: timers of a busy event loop fire late
 _FRAME_S = 1 / 60  # one frame of a screen; fewer wake-ups while a burst drains
 _AHEAD = 1.1  # text is released this many times faster than it arrives, so that the backlog shrinks
-_MOST_AHEAD = 1.5  # the same at most, where more than the reserve is in hand
+_MOST_AHEAD = 1.5  # with a reserve, text is released at most this many times faster than it arrives
 _TEXT = DeltaKind.TEXT
 _UNKNOWN = float("-inf")
 _NEVER = float("inf")
@@ -73,11 +73,10 @@ class Playback:
         self._gate: Gate | None = None
         self._end_by = _NEVER
         self._nothing_before_at = _UNKNOWN  # a `next_at` that is still valid
-        self._text_started_at = _UNKNOWN
         self._last_text, self._run_chars = "", 0
-        # The head of the queue is due `_due_tokens` (at the present rate) after `_due_from_at`, when the word before
-        # it was due.
-        self._due_from_at = self._frame_at = self._seen_at = self._unbanked_at = _UNKNOWN
+        # `_due_from_at`: when the word before the queue's head was due. The head is due `_due_tokens` later.
+        self._due_from_at = self._frame_at = self._seen_at = _UNKNOWN
+        self._unbanked_at = self._text_started_at = _UNKNOWN
         self._due_tokens = self._burst_tps = self._reserve_s = 0.0
         self._tokens_pushed = self._tokens_released = 0.0
         self._token_s = 1.0 / pace.tps if pace is not None else 0.0
@@ -319,9 +318,11 @@ class Playback:
     def keep_reserve(self, reserve_s: float) -> None:
         """From now on keep text in hand for `reserve_s` seconds of reading, so that uneven arrivals leave evenly.
 
-        The rate is then `max(pace.tps, EWMA of arrivals · text in hand/reserve)`, at most half above the arrivals, and
-        `max_hold_s` is suspended. `banking` and `tempo` come first. The reserve must be positive.
+        The rate is then `max(pace.tps, EWMA of arrivals · min(text in hand/reserve, 1.5))`, and `max_hold_s` is
+        suspended. `banking` and `tempo` come first. A reserve that is not positive and finite raises ValueError.
         """
+        if not 0 < reserve_s < _NEVER:
+            raise ValueError(f"the reserve must be positive and finite, not {reserve_s}")
         self._reserve_s = reserve_s
         self._steer()
 

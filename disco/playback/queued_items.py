@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 MAX_CHARS_PER_TOKEN = 16
-"""A delta of several words with more characters per token than this comes from a server that does not count."""
+"""A delta with more characters per token than this is one long token, or the server does not count: `weight_of`."""
 
 _CHARS_PER_TOKEN = 4.0
 _TEXT = DeltaKind.TEXT

@@ -291,10 +291,12 @@ def test_a_long_single_token_takes_no_longer_to_read_than_another():
         assert banked([(0.0, Delta(text, tokens=1))]).slack_s(0.0) == pytest.approx(6 / READING)
 
 
-def test_a_contradictory_pace_or_tempo_is_refused():
+def test_a_contradictory_pace_tempo_or_reserve_is_refused():
     for pace in ({"tps": 0.0}, {"tps": math.inf}, {"tps": 1.0, "max_hold_s": 0.0}):
         with pytest.raises(ValueError, match="must"):
             Pace(**pace)
-    for tempo in (0.0, -1.0, math.inf, math.nan):
+    for value in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="tempo must"):
-            banked([], tempo=tempo)
+            banked([], tempo=value)
+        with pytest.raises(ValueError, match="reserve must"):
+            banked([]).keep_reserve(value)

@@ -51,7 +51,7 @@ class AssistState:
         read_tokens: tokens that the heir has read, of the prompt and of what it was given of the answer.
         total_tokens: how many tokens that is in all; an estimate before the heir has reported.
         prefill_tps: the speed at which the heir reads, tokens/s; 0 where it is not known yet.
-        tempo_tps: the rate at which text is shown, tokens/s; None: as it comes.
+        tempo_tps: the rate at which text is shown, tokens/s; None: about as it comes.
     """
 
     outcome: str

@@ -64,7 +64,7 @@ class AssistControl:
         over_cap: whether the writer wrote more than it was allowed to.
         judgements: the verdict on the heir's agreement, if there is one.
         read_at: when the heir, parked, had read the prompt; None before.
-        tempos: (time, tokens/s) of each change of the rate at which text is shown; None: as it comes.
+        tempos: (time, tokens/s) of each change of the rate at which text is shown; None: about as it comes.
     """
 
     def __init__(

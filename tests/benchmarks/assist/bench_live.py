@@ -298,8 +298,8 @@ def show_assists(name: str, seen: Seen, pace: float) -> None:
     print(f"  answers without a late token: {late.count(0)} of {len(divided)}")
     calm = [n for n, number in enumerate(which) if seen.latest_s[number] <= FRAME_S]
     print(
-        f"  while this process was never more than a frame late: {sum(longest[n] for n in calm)} and "
-        f"{[late[n] for n in calm].count(0)} of {len(calm)}"
+        f"  {len(calm)} answers while this process was never more than a frame late: no longer gap in "
+        f"{sum(longest[n] for n in calm)}, no late token in {[late[n] for n in calm].count(0)}"
     )
     took = [m.took_s for r in divided for m in r.migrations if m.took_s is not None]
     print(
