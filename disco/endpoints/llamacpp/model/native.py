@@ -333,6 +333,11 @@ class NativeModel:
         """The ids in the KV cache, in order; a copy."""
         return list(self._cached)
 
+    @property
+    def length(self) -> int:
+        """How many tokens the KV cache holds."""
+        return len(self._cached)
+
     def keep(self, length: int) -> int:
         """Keep the first tokens of the cache and drop the rest.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,31 +13,61 @@ import numpy as np
 import numpy.typing as npt
 
 from disco.endpoints.llamacpp.constraints import Constraint
+from disco.endpoints.llamacpp.model.candidates import Candidates, preselected
 from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.request_params import Sampling
+from disco.speculate import coupled
 
-__all__ = ["LogProbabilities", "Sampler", "log_sum_exp", "logprob_entry", "most_probable"]
+__all__ = ["Keyed", "LogProbabilities", "Sampler", "log_sum_exp", "logprob_entry", "most_probable"]
 
 _RANDOM_SEED = 0xFFFFFFFF  # with this value llama.cpp takes a seed from the system
+
+
+@dataclass(slots=True)
+class Keyed:
+    """Choices with keyed noise (`disco.speculate.coupled`), and what was chosen. Mutable: `forced`, `chosen`.
+
+    Attributes:
+        seed: of the noise.
+        forced: tokens to follow, in order, before any is chosen; they are taken out as they are followed.
+        chosen: the tokens that were followed and chosen since the sampler was made.
+    """
+
+    seed: int
+    forced: deque[int] = field(default_factory=deque)
+    chosen: list[int] = field(default_factory=list)
 
 
 class Sampler:
     """A chain of llama.cpp samplers; a context manager, because llama.cpp must free it.
 
-    Mutable: `_constraint`, which may be added later, and the table of candidates that the sampler works on.
+    Mutable: `_constraint`, which may be added later, `_changed`, and the table of candidates that the chain works on.
 
     With a grammar the chain only ever sees the tokens that the grammar allows.
 
+    With keyed noise the chain has no random choice of its own: `coupled.choose` takes one of the candidates that the
+    chain has left. It is given only candidates that can be among the highest `top_k`.
+
     Args:
         model: the model whose logits are read.
-        sampling: the request's parameters.
+        sampling: the request's parameters; with `keyed`, their seed does not count.
         written: ids of the answer so far; penalties count them.
+        keyed: choose with keyed noise; None: with llama.cpp's random numbers.
     """
 
-    def __init__(self, model: NativeModel, sampling: Sampling, written: Sequence[int]) -> None:
+    def __init__(
+        self, model: NativeModel, sampling: Sampling, written: Sequence[int], *, keyed: Keyed | None = None
+    ) -> None:
         self._lib, self._context = model.handles
         self._model = model
+        self._keyed = keyed
         self._constraint: Constraint | None = None
+        self._table: Candidates | None = None  # made when the first token needs one
+        self._greedy = sampling.temperature <= 0
+        self._highest = 1 if self._greedy else max(sampling.top_k, 0)  # candidates that count; 0 for all
+        self._penalises = False
+        self._changed: set[int] = set()  # tokens whose logits the chain may change before it compares them
         self._chain: Any = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
         try:
             for part in self._parts(model, sampling):
@@ -56,10 +87,12 @@ class Sampler:
             for entry, (token, value) in zip(entries, bias, strict=True):
                 # The API's -100 is a ban.
                 entry.token, entry.bias = token, value if value > -100 else float("-inf")
+            self._changed.update(token for token, _ in bias)
             yield lib.llama_sampler_init_logit_bias(model.vocabulary_tokens, len(bias), entries)
         penalties = (sampling.repeat_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         if penalties != (1.0, 0.0, 0.0):
             # As in the API, penalties count the tokens of the whole answer.
+            self._penalises = True
             yield lib.llama_sampler_init_penalties(model.vocabulary_tokens, model.context_tokens, *penalties)
         if sampling.temperature <= 0:
             yield lib.llama_sampler_init_greedy()
@@ -71,6 +104,8 @@ class Sampler:
         if sampling.min_p > 0:
             yield lib.llama_sampler_init_min_p(sampling.min_p, 1)
         yield lib.llama_sampler_init_temp(sampling.temperature)
+        if self._keyed is not None:
+            return
         seed = _RANDOM_SEED if sampling.seed is None else sampling.seed % _RANDOM_SEED
         yield lib.llama_sampler_init_dist(seed)
 
@@ -81,8 +116,6 @@ class Sampler:
             EndpointFailure: UNSERVED for a grammar that cannot be kept to.
         """
         self._constraint = Constraint(self._model.grammar_vocabulary, grammar)
-        data = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-        self._candidates = np.zeros(self._model.vocabulary_tokens, data)
 
     @property
     def constrained(self) -> bool:
@@ -94,28 +127,80 @@ class Sampler:
         """Whether there is a grammar that requires the answer to end here."""
         return self._constraint is not None and self._constraint.over
 
-    def sample(self) -> int:
-        """Choose the next token and remember it."""
-        if self._constraint is None:
-            return int(self._lib.llama_sampler_sample(self._chain, self._context, -1))
-        token = self._choose(self._constraint.allowed())
-        self._constraint.accept(token)
+    def sample(self, place: int = -1, position: int | None = None) -> int:
+        """Choose the next token and remember it.
+
+        Args:
+            place: of the newest batch, behind which the token comes: the last, or see `NativeModel.logits`.
+            position: of the token in the model's context, for the keyed noise: how many tokens come before it. None:
+                as many as the cache holds.
+
+        Raises:
+            EndpointFailure: BAD_REQUEST for a forced token that the grammar does not allow.
+        """
+        if self._keyed is None and self._constraint is None:
+            return int(self._lib.llama_sampler_sample(self._chain, self._context, place))
+        if self._keyed is not None and self._keyed.forced:
+            return self._forced(self._keyed)
+        allowed = None if self._constraint is None else self._constraint.allowed()
+        if self._keyed is None:
+            assert allowed is not None
+            ids, _, best = self._candidates.apply(self._chain, allowed, self._model.logits(place)[allowed])
+            token = int(ids[best])
+        else:
+            token = self._choose(self._keyed, allowed, place, position)
+        return self._follow(token)
+
+    def most_probable(self, tokens: Sequence[int]) -> int:
+        """Choose the most probable of some tokens, whatever the request's parameters say, and remember it."""
+        if self._keyed is not None and self._keyed.forced:
+            return self._forced(self._keyed)
+        return self._follow(most_probable(self._model.logits(), tokens))
+
+    def _forced(self, keyed: Keyed) -> int:
+        token = keyed.forced.popleft()
+        if self._constraint is not None and token not in self._constraint.allowed():
+            raise malformed("The tokens of the answer so far contradict the request's tools or schema.")
+        return self._follow(token)
+
+    def _follow(self, token: int) -> int:
+        if self._constraint is not None:
+            self._constraint.accept(token)
         self.accept(token)
+        if self._keyed is not None:
+            self._keyed.chosen.append(token)
         return token
 
-    def _choose(self, allowed: npt.NDArray[np.intp]) -> int:
-        candidates = self._candidates[: len(allowed)]
-        candidates["id"] = allowed
-        candidates["logit"] = self._model.logits()[allowed]
-        candidates["p"] = 0.0
-        pointer = candidates.ctypes.data_as(self._lib.llama_token_data_p)
-        array = self._lib.llama_token_data_array(pointer, len(candidates), -1, False)
-        self._lib.llama_sampler_apply(self._chain, ctypes.byref(array))
-        return int(array.data[max(array.selected, 0)].id)
+    def _choose(
+        self, keyed: Keyed, allowed: npt.NDArray[np.intp] | None, place: int, position: int | None
+    ) -> int:
+        logits = self._model.logits(place)
+        if allowed is not None:
+            logits = logits[allowed]
+        if self._greedy and not self._changed:
+            best = int(np.argmax(logits))
+            return best if allowed is None else int(allowed[best])
+        places = preselected(logits, allowed, self._highest, self._changed) if self._highest else None
+        if places is None:
+            ids = np.arange(len(logits)) if allowed is None else allowed
+        else:
+            ids, logits = places if allowed is None else allowed[places], logits[places]
+        left, scores, best = self._candidates.apply(self._chain, ids, logits)
+        if self._greedy:
+            return int(left[best])
+        return coupled.choose(keyed.seed, self._model.length if position is None else position, left, scores)
+
+    @property
+    def _candidates(self) -> Candidates:
+        if self._table is None:
+            self._table = Candidates(self._lib, self._model.vocabulary_tokens)
+        return self._table
 
     def accept(self, token: int) -> None:
         """Remember a token that was chosen elsewhere."""
         self._lib.llama_sampler_accept(self._chain, token)
+        if self._penalises:
+            self._changed.add(token)
 
     def close(self) -> None:
         """Free the chain. Idempotent."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
 from disco.endpoints.llamacpp.model.native import NativeModel
-from disco.endpoints.llamacpp.model.sampler import LogProbabilities, Sampler, logprob_entry, most_probable
+from disco.endpoints.llamacpp.model.sampler import Keyed, LogProbabilities, Sampler, logprob_entry
 from disco.endpoints.llamacpp.output.prompt_job import PromptJob
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt, first_behind
@@ -33,6 +33,7 @@ class Generation(PromptJob):
         wants: what the attempt asks for besides the text: "logp" or nothing.
         known_bytes: a follower's: report the log probability of each token of the prefix that begins behind so many
             bytes of it, in a `Parked`. None: nothing is reported.
+        keyed: choose tokens with keyed noise; None: with llama.cpp's random numbers.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Generation(PromptJob):
         name: str,
         wants: frozenset[str] = frozenset(),
         known_bytes: int | None = None,
+        keyed: Keyed | None = None,
     ) -> None:
         super().__init__(mail, messages, renderer=renderer, name=name)
         self._prefix = prefix
         self._sampling = sampling
         self._wants = wants
         self._known_bytes = known_bytes
+        self._keyed = keyed
         self._logp: LogProbabilities | None = None
 
     def order(self) -> tuple[str, Mapping[str, Any]]:
@@ -85,7 +88,7 @@ class Generation(PromptJob):
             return
         if "logp" in self._wants:
             self._logp = LogProbabilities(model)
-        with Sampler(model, self._sampling, prompt.answer) as sampler:
+        with Sampler(model, self._sampling, prompt.answer, keyed=self._keyed) as sampler:
             if calls is not None and required:
                 sampler.constrain(calls.grammar)
                 room = model.context_tokens - len(prompt.ids)
@@ -135,7 +138,7 @@ class Generation(PromptJob):
                 if not piece and calls is not None:
                     piece = calls.piece(token)
             else:
-                token = self._heal(model, sampler, healer)
+                token = self._heal(sampler, healer)
                 piece, exact = healer.accept(model.piece(token)), False
             room -= 1
             if piece or exact:
@@ -207,14 +210,12 @@ class Generation(PromptJob):
                 model.decode((token,))
         return "tool_calls" if calls.whole else "length"
 
-    def _heal(self, model: NativeModel, sampler: Sampler, healer: Healer) -> int:
+    def _heal(self, sampler: Sampler, healer: Healer) -> int:
         choices = healer.allowed()
         if not choices:
             message = f"The vocabulary of endpoint {self._name!r} cannot spell the last word."
             raise EndpointFailure(FailureKind.SEAM, IncompleteAnswerError(message))
-        token = most_probable(model.logits(), choices)
-        sampler.accept(token)
-        return token
+        return sampler.most_probable(choices)
 
     def _logprob(self, model: NativeModel, token: int) -> dict[str, Any] | None:
         if self._sampling.top_logprobs is None:
