@@ -33,7 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     )
 }
 # Inside endpoints/, kinds of endpoint know nothing of each other. What they share:
-ENDPOINT_SHARED = ("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header")
+ENDPOINT_SHARED = (
+    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
+)
 ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
     "endpoints.openai_api": {"endpoints.continuation"},

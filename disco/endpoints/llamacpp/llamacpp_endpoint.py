@@ -12,7 +12,9 @@ import anyio
 import openai
 
 from disco.endpoints.contract import Capabilities, Endpoint
+from disco.endpoints.drafter import Drafter
 from disco.endpoints.gguf_header import GgufError, read_header
+from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.llamacpp_attempt import STOP_WITHIN_S, LlamaCppAttempt
 from disco.endpoints.llamacpp.model.model_files import locate, require_llama_cpp, resolve_model, short_name
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
@@ -122,6 +124,7 @@ class LlamaCppEndpoint(Endpoint):
         self._attempts: weakref.WeakSet[LlamaCppAttempt] = weakref.WeakSet()
         load = self._load_here if isolation == "thread" else self._load_apart
         self._worker = ModelWorker(load, name=self.name, max_queue=max_queue)
+        self._drafter = LlamaCppDrafter(self._worker, name=self.name, warm_up=self.warm_up)
 
     # In the worker's thread
 
@@ -221,6 +224,10 @@ class LlamaCppEndpoint(Endpoint):
         )
         self._attempts.add(attempt)
         return attempt
+
+    def drafter(self) -> Drafter:
+        """Return this model as a drafter for answers that another model writes."""
+        return self._drafter
 
     @property
     def profile_name(self) -> str:

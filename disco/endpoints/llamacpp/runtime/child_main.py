@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from disco.endpoints.llamacpp.drafting.draft_job import DraftJob
 from disco.endpoints.llamacpp.model.native import Aborted, NativeModel
 from disco.endpoints.llamacpp.output.generation import Generation
 from disco.endpoints.llamacpp.output.label_scoring import LabelScoring
@@ -118,12 +119,15 @@ class _Process:
             job = self._open.get(content["number"])
             if job is None:
                 return  # the job has ended already
-            if content["stop"]:
-                job.flag.set()
-            job.park, job.paused = content["park"], content["paused"]
-        elif name in ("continue", "drop"):
-            self._open[content].paused = False
-            self._jobs.put((content, name == "continue"))
+            job.take_flags(content)
+        elif name == "continue":
+            job = self._open[content["number"]]
+            job.paused = False
+            if content["more"] is not None:
+                job.take_more(content["more"])
+            self._jobs.put((content["number"], True))
+        elif name == "drop":
+            self._jobs.put((content, False))
         else:
             number = content.pop("number")
             self._open[number] = self._make(name, content)
@@ -133,6 +137,7 @@ class _Process:
         if name == "measure":
             return MeasurementJob(self._out, **content)
         makers = {"score": self._scoring, "score_texts": self._text_scoring, "size": self._sizing}
+        makers["draft"] = self._drafting
         job = makers.get(name, self._generation)(content)
         job.park = content["park"]
         job.on_progress = lambda progress: self._out.send("progress", progress)
@@ -166,6 +171,12 @@ class _Process:
             tuple(content["texts"]),
             renderer=self._loaded_renderer,
             name=content["name"],
+        )
+
+    def _drafting(self, content: Any) -> Job:
+        sampling = unpack_sampling(content["sampling"])
+        return DraftJob(
+            self._out, content["prompt_ids"], sampling, seed=content["seed"], name=content["name"]
         )
 
     def _sizing(self, content: Any) -> Job:

@@ -152,18 +152,15 @@ class ModelProcess:
             Aborted: `keep_going` returned False.
         """
         number = self._paused.pop(job, None)
-        if number is not None:
-            self._number, line = number, pack("continue", number)
-        else:
-            order = job.order()
+        order = job.order() if number is None else None
+        if number is None:
             if order is None:
                 return True
             self._orders += 1
-            self._number = self._orders
-            line = self._pack_order(*order)
-        self._job = job
+        self._number = self._orders if number is None else number
+        self._job = job  # from now on `signal` sends what changes
         try:
-            self._outbox.put(line)
+            self._outbox.put(self._go_on(job) if order is None else self._pack_order(*order))
             if job.flag.is_set() or job.park or job.paused:
                 self.signal(job)  # it may have changed before its order was sent
             name, _ = self._wait(self._hang_s, "made no progress for", job)
@@ -172,6 +169,9 @@ class ModelProcess:
         if name == "paused":
             self._paused[job] = self._number
         return name != "paused"
+
+    def _go_on(self, job: Job) -> bytes:
+        return pack("continue", {"number": self._number, "more": job.more()})
 
     def _pack_order(self, name: str, content: Mapping[str, Any]) -> bytes:
         try:
@@ -239,8 +239,7 @@ class ModelProcess:
     def signal(self, job: Job) -> None:
         """Send the flags of a job, if the process works on that job."""
         if job is self._job:
-            flags = {"stop": job.flag.is_set(), "park": job.park, "paused": job.paused}
-            self._outbox.put(pack("flags", {"number": self._number, **flags}))
+            self._outbox.put(pack("flags", {**job.flags(), "number": self._number}))
 
     # In the threads of the pipes
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 
+from disco.endpoints.drafter import Drafted
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.tool_calls.tool_request import Function, Tools
@@ -85,6 +86,8 @@ def pack_item(item: Any, usage: Usage | None) -> bytes:
         return pack("ended", item.finish_reason, usage)
     if isinstance(item, EndpointFailure):
         return pack("failed", _failure_content(item), usage)
+    if isinstance(item, Drafted):
+        return pack("drafted", item, usage)
     if isinstance(item, Measurement):
         return pack("measured", item)
     return pack("step", item)
@@ -106,6 +109,8 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
         return Ended(content, usage)
     if name == "failed":
         return _failure(content)
+    if name == "drafted":
+        return Drafted(content["number"], tuple(content["ids"]), content["took_s"], content["read_tokens"])
     if name == "measured":
         return _measurement(content)
     if name == "step":

@@ -35,11 +35,13 @@ class Job(ABC):
         park: asks the job to end where it can without losing what it has computed.
         paused: asks the job to give the model up before its next token, until it is cleared.
         usage: the job's usage so far.
+        resident: the job waits for orders between its turns and does not keep the model then (`ready`).
         progress: how far its prefill has come; None before the prefill begins.
         on_progress: called whenever `progress` has changed, in the thread that changed it; None: nothing is called.
     """
 
     usage = Usage()
+    resident = False
     progress: Progress | None = None
     on_progress: Callable[[Progress], None] | None = None
 
@@ -53,7 +55,7 @@ class Job(ABC):
     def run(self, model: NativeModel) -> bool:
         """Do the job; in the thread that holds the model. `Aborted` may pass through.
 
-        Returns whether the job is over. If not, it was paused, and the next call goes on with it.
+        Returns whether the job is over. If not, it was paused, or has no orders, and the next call goes on with it.
         """
 
     def close(self) -> None:  # noqa: B027 - most jobs hold nothing
@@ -62,6 +64,28 @@ class Job(ABC):
     @abstractmethod
     def order(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return the job as an order for a model in another process: name and content; None for an empty job."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a job that gave the model back has something to do; read under the worker's lock."""
+        return not self.paused
+
+    def more(self) -> Any:
+        """Return what the job in another process needs when it goes on, as JSON values; None for nothing."""
+        return None
+
+    def take_more(self, content: Any) -> None:  # noqa: B027 - most jobs need nothing
+        """Take, in the process with the model, what `more` returned in the other."""
+
+    def flags(self) -> dict[str, Any]:
+        """Return what may change while the job runs, for the job in another process."""
+        return {"stop": self.flag.is_set(), "park": self.park, "paused": self.paused}
+
+    def take_flags(self, flags: Mapping[str, Any]) -> None:
+        """Take, in the process with the model, what `flags` returned in the other."""
+        if flags["stop"]:
+            self.flag.set()
+        self.park, self.paused = flags["park"], flags["paused"]
 
     def progressed(self, progress: Progress) -> None:
         """Take and report how far the prefill has come."""

@@ -34,6 +34,9 @@ class ModelWorker:
     A job that was paused gives the thread back and is kept aside. The model stays free for it for `PAUSE_HOLD_S`; then
     it serves the jobs that wait. A resumed job comes before those that have not begun.
 
+    A resident job (`Job.resident`) gives the thread back after each of its orders and keeps nothing free. Its next
+    order comes behind all jobs that wait: it is only a help to an answer that another model writes.
+
     Mutable, all under `_lock`: `_queue`, `_running`, `_aside` (jobs that gave the thread back), `_holder` (the one of
     them that used the model last; None once another job does), `_held_until`, `_dropped` (cancelled ones), `_closing`,
     `_ended`, `_thread`, `_leaving`, `_backoff`, `_bring_back`.
@@ -70,8 +73,12 @@ class ModelWorker:
     def waiting(self) -> int:
         """How many jobs a new job would wait for."""
         taken = self._running is not None or self._holder is not None
-        resumed = sum(not job.paused for job in self._aside if job is not self._holder)
+        resumed = sum(job.ready and not job.resident for job in self._aside if job is not self._holder)
         return len(self._queue) + resumed + taken
+
+    def occupied_beside(self, job: Job | None) -> bool:
+        """Return whether a resident job would wait for other jobs now."""
+        return self.waiting > (job is not None and job is self._running)
 
     def submit(self, job: Job) -> None:
         """Queue a job.
@@ -124,6 +131,11 @@ class ModelWorker:
         """Ask a job to give the model up before its next token, or to go on."""
         with self._lock:
             job.paused = paused
+            self.tell(job)  # the lock is reentrant
+
+    def tell(self, job: Job) -> None:
+        """Let a job see at once what has changed for it: its flags, or its orders."""
+        with self._lock:
             self._lock.notify()
             self._tell(job)
 
@@ -207,13 +219,14 @@ class ModelWorker:
 
     def _next_job(self) -> Job | None:
         """Return the job that may use the model now."""
-        resumed = [job for job in self._aside if not job.paused]
+        ready = [job for job in self._aside if job.ready]
+        resumed = [job for job in ready if not job.resident]
         if self._holder is not None:
             if self._holder in resumed:
                 return self._holder
             if time.monotonic() < self._held_until:
                 return None
-        return next(iter((*resumed, *self._queue)), None)
+        return next(iter((*resumed, *self._queue, *ready)), None)
 
     def _take(self) -> Job | None:
         with self._lock:
@@ -304,7 +317,8 @@ class ModelWorker:
             self._running = None
             if not over and not job.flag.is_set():
                 self._aside.append(job)
-                self._holder, self._held_until = job, time.monotonic() + PAUSE_HOLD_S
+                if not job.resident:
+                    self._holder, self._held_until = job, time.monotonic() + PAUSE_HOLD_S
                 return
         if not over:
             model.drop(job)

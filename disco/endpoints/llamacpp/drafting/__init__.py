@@ -1,0 +1,1 @@
+"""Drafts of the next tokens of an answer, by the model on this machine."""

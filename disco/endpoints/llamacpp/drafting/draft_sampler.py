@@ -1,0 +1,97 @@
+"""The sampler of a drafter: it can be taken back, and says how sure the model is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from disco.endpoints.llamacpp.model.candidates import Candidates
+from disco.endpoints.llamacpp.model.native import NativeModel
+from disco.endpoints.llamacpp.model.sampler import Keyed, Sampler, log_sum_exp
+from disco.endpoints.llamacpp.request_params import Sampling
+
+__all__ = ["DraftSampler"]
+
+
+class DraftSampler(Sampler):
+    """Chooses as the target does: with the request's parameters and the same keyed noise, but with no grammar.
+
+    Penalties count the tokens of the answer. Drafted tokens count until `settle` takes them back: that copies the
+    state of the settled tokens, which is quicker than counting them all again (38 µs and 480 µs for 500 tokens).
+
+    Mutable: `_settled` (ids that the state `_settled_chain` counts), `_settled_changed`; see `Sampler`.
+
+    Args:
+        model: the model whose logits are read.
+        sampling: the request's parameters.
+        seed: of the keyed noise.
+    """
+
+    def __init__(self, model: NativeModel, sampling: Sampling, seed: int) -> None:
+        self._settled_chain: Any = None
+        self._keys = Keyed(seed)
+        super().__init__(model, sampling, (), keyed=self._keys)
+        self._table: _Remembering | None = _Remembering(self._lib, model.vocabulary_tokens)
+        self._room = np.empty(model.vocabulary_tokens, np.float32)
+        self._settled: list[int] = []
+        self._settled_changed = set(self._changed)
+        if self._penalises:
+            self._settled_chain = self._lib.llama_sampler_clone(self._chain)
+
+    def settle(self, answer: Sequence[int]) -> None:
+        """Forget what was drafted, and remember these tokens: all of the answer so far."""
+        if not self._penalises:
+            return
+        known = len(self._settled)
+        if self._settled != answer[:known]:
+            self._lib.llama_sampler_reset(self._settled_chain)
+            self._settled, known = [], 0
+        for token in answer[known:]:
+            self._lib.llama_sampler_accept(self._settled_chain, token)
+        self._settled.extend(answer[known:])
+        self._settled_changed.update(answer[known:])
+        self._lib.llama_sampler_free(self._chain)
+        self._chain = self._lib.llama_sampler_clone(self._settled_chain)
+        self._changed = set(self._settled_changed)
+
+    def draft(self, position: int) -> int:
+        """Choose and remember the token at a position of the model's context."""
+        token = self.sample(position=position)
+        self._keys.chosen.clear()  # the job keeps them
+        return token
+
+    def top_probability(self) -> float:
+        """Return the probability of the most probable token at the place of the newest choice, before the noise.
+
+        At temperature 0 it is that of the model itself; else that among the candidates which bias, penalties, top-k,
+        top-p and min-p leave, at the request's temperature.
+        """
+        if self._greedy:
+            logits = self._model.logits()
+            return math.exp(float(logits.max()) - log_sum_exp(logits, self._room))
+        assert self._table is not None
+        scores = self._table.scores
+        return 1.0 / float(np.exp(scores - scores.max()).sum())
+
+    def close(self) -> None:
+        super().close()
+        if self._settled_chain:
+            self._lib.llama_sampler_free(self._settled_chain)
+        self._settled_chain = None
+
+
+class _Remembering(Candidates):
+    """Attributes: scores of the candidates that were left the last time; valid until the next."""
+
+    scores: npt.NDArray[np.float32]
+
+    def apply(
+        self, chain: Any, ids: npt.NDArray[np.integer], logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], int]:
+        left = super().apply(chain, ids, logits)
+        self.scores = left[1]
+        return left

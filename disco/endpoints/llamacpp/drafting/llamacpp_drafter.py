@@ -1,0 +1,179 @@
+"""The model on this machine as a drafter, in the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+
+from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
+from disco.endpoints.llamacpp.drafting.draft_job import DraftJob
+from disco.endpoints.llamacpp.request_params import Sampling, read_params
+from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.endpoints.llamacpp.runtime.worker import ModelWorker
+from disco.errors import EndpointFailure, FailureKind, LocalModelError
+from disco.events import Parked, Progress, Usage
+from disco.request import Prefix, Request
+
+__all__ = ["LlamaCppDrafter", "LlamaCppDrafting"]
+
+_STOP_WITHIN_S: Final = 10.0  # limit of shielded waits; stopping takes milliseconds
+
+# The parameters that change which token is chosen. Stop strings, tools and schemas are the other model's concern.
+_CHOOSING: Final = frozenset(
+    {
+        *("temperature", "top_k", "top_p", "min_p", "logit_bias"),
+        *("frequency_penalty", "presence_penalty", "repeat_penalty"),
+    }
+)
+
+
+class LlamaCppDrafter(Drafter):
+    """Drafts with the model of an endpoint, in the turns between the endpoint's own answers.
+
+    Each draft chooses as the endpoint itself would choose with the same keyed noise.
+
+    Mutable: `_open` (draftings that have begun to read, in that order). Only the first has its text in the cache: the
+    others would displace it, and it theirs.
+
+    Args:
+        worker: of the endpoint.
+        name: the endpoint's.
+        warm_up: loads the model.
+    """
+
+    def __init__(self, worker: ModelWorker, *, name: str, warm_up: Callable[[], Awaitable[None]]) -> None:
+        self.name = name
+        self._worker = worker
+        self._warm_up = warm_up
+        self._open: list[LlamaCppDrafting] = []
+
+    @property
+    def vocabulary(self) -> str | None:
+        model = self._worker.model
+        return None if model is None else model.vocabulary
+
+    @property
+    def ready(self) -> bool:
+        return self._worker.model is not None
+
+    async def warm_up(self) -> None:
+        await self._warm_up()
+
+    def open(self, *, seed: int, sampling: Mapping[str, Any]) -> LlamaCppDrafting:
+        chosen = {name: value for name, value in sampling.items() if name in _CHOOSING}
+        params = read_params(Request([], "", chosen), Prefix(), endpoint=self.name)
+        return LlamaCppDrafting(self._worker, self._open, params, seed=seed, name=self.name)
+
+
+class LlamaCppDrafting(Drafting):
+    """One answer's drafts, made by a `DraftJob`.
+
+    Mutable: `_job` (None before it reads), `_mail`, `_ended` (why it drafts no more), `_asked` (number of the newest
+    order).
+    """
+
+    def __init__(
+        self,
+        worker: ModelWorker,
+        open_ones: list[LlamaCppDrafting],
+        sampling: Sampling,
+        *,
+        seed: int,
+        name: str,
+    ) -> None:
+        self._worker = worker
+        self._open = open_ones
+        self._sampling = sampling
+        self._seed = seed
+        self._name = name
+        self._job: DraftJob | None = None
+        self._mail: Mailbox | None = None
+        self._ended: EndpointFailure | None = None
+        self._asked = -1
+
+    async def read(self, prompt_ids: Sequence[int]) -> None:
+        if self._job is not None or self._ended is not None:
+            raise self._ended or _misused("A drafting reads one prompt.")
+        self._mail = Mailbox()
+        self._job = DraftJob(self._mail, prompt_ids, self._sampling, seed=self._seed, name=self._name)
+        try:
+            self._worker.submit(self._job)
+            self._open.append(self)
+            await self._result(lambda item: isinstance(item, Parked))
+        except BaseException:
+            self._leave()
+            raise
+
+    async def draft(self, order: DraftOrder) -> Drafted:
+        if self._ended is not None:
+            raise self._ended
+        if self._job is None or self._mail is None:
+            raise _misused("A drafting reads the prompt first.")
+        if order.number <= self._asked:
+            raise _misused("An order must have a higher number than those before it.")
+        self._asked = order.number
+        self._job.give(order)
+        self._worker.tell(self._job)
+        try:
+            found = await self._result(lambda item: isinstance(item, Drafted) and item.number == order.number)
+        except BaseException:
+            self.stop()
+            raise
+        assert isinstance(found, Drafted)
+        return found
+
+    async def _result(self, fits: Callable[[object], bool]) -> object:
+        """Return the item that is waited for; drop those for which nobody waits any more."""
+        assert self._mail is not None
+        found: object = None
+        while found is None:
+            items = await self._mail.take()
+            for item in items:
+                if isinstance(item, EndpointFailure):
+                    self._ended = item
+                    self._leave()
+                    raise item
+                if fits(item):
+                    found = item
+            if not items:
+                self._ended = _misused("The drafting was closed.")
+                raise self._ended
+        return found
+
+    def stop(self) -> None:
+        if self._job is not None:
+            self._job.break_off(self._asked)
+            self._worker.tell(self._job)
+
+    @property
+    def busy(self) -> bool:
+        others = self._open and self._open[0] is not self
+        return bool(others) or self._worker.occupied_beside(self._job)
+
+    @property
+    def progress(self) -> Progress | None:
+        return None if self._job is None else self._job.progress
+
+    @property
+    def usage(self) -> Usage:
+        return Usage() if self._job is None else self._job.usage
+
+    def _leave(self) -> None:
+        if self in self._open:
+            self._open.remove(self)
+        if self._job is not None:
+            self._worker.cancel(self._job)
+
+    async def aclose(self) -> None:
+        self._leave()
+        if self._ended is None:
+            self._ended = _misused("The drafting was closed.")
+        if self._mail is not None:
+            with anyio.move_on_after(_STOP_WITHIN_S, shield=True):
+                await self._mail.wait_closed()
+
+
+def _misused(message: str) -> EndpointFailure:
+    return EndpointFailure(FailureKind.CRASHED, LocalModelError(message))
