@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from anyio.lowlevel import checkpoint
 
+from disco.errors import EndpointFailure, FailureKind, NoEndpointError
 from disco.events import Progress, Usage
 
 __all__ = ["DraftOrder", "Drafted", "Drafter", "Drafting", "NgramDrafter", "NgramIndex"]
@@ -205,7 +206,10 @@ class NgramDrafting(Drafting):
         self._prompt_tokens = len(prompt_ids)
 
     async def draft(self, order: DraftOrder) -> Drafted:
-        return self.draft_now(order)
+        try:
+            return self.draft_now(order)
+        except ValueError as exc:
+            raise EndpointFailure(FailureKind.BAD_REQUEST, NoEndpointError(f"{exc}.")) from exc
 
     def draft_now(self, order: DraftOrder) -> Drafted:
         """Do the same as `draft`, without an event loop.

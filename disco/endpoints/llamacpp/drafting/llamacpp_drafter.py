@@ -96,14 +96,15 @@ class LlamaCppDrafting(Drafting):
     async def read(self, prompt_ids: Sequence[int]) -> None:
         if self._job is not None or self._ended is not None:
             raise self._ended or _misused("A drafting reads one prompt.")
-        self._mail = Mailbox()
-        self._job = DraftJob(self._mail, prompt_ids, self._sampling, seed=self._seed, name=self._name)
+        mail = Mailbox()
+        job = DraftJob(mail, prompt_ids, self._sampling, seed=self._seed, name=self._name)
         try:
-            self._worker.submit(self._job)
+            self._worker.submit(job)
+            self._job, self._mail = job, mail
             self._open.append(self)
             await self._result(lambda item: isinstance(item, Parked))
-        except BaseException:
-            self._leave()
+        except BaseException as exc:
+            self._leave(exc)
             raise
 
     async def draft(self, order: DraftOrder) -> Drafted:
@@ -132,14 +133,12 @@ class LlamaCppDrafting(Drafting):
             items = await self._mail.take()
             for item in items:
                 if isinstance(item, EndpointFailure):
-                    self._ended = item
-                    self._leave()
+                    self._leave(item)
                     raise item
                 if fits(item):
                     found = item
             if not items:
-                self._ended = _misused("The drafting was closed.")
-                raise self._ended
+                raise self._ended or _misused("The drafting was closed.")
         return found
 
     def stop(self) -> None:
@@ -160,7 +159,9 @@ class LlamaCppDrafting(Drafting):
     def usage(self) -> Usage:
         return Usage() if self._job is None else self._job.usage
 
-    def _leave(self) -> None:
+    def _leave(self, why: BaseException | None = None) -> None:
+        if self._ended is None:
+            self._ended = why if isinstance(why, EndpointFailure) else _misused("The drafting was closed.")
         if self in self._open:
             self._open.remove(self)
         if self._job is not None:
@@ -168,8 +169,6 @@ class LlamaCppDrafting(Drafting):
 
     async def aclose(self) -> None:
         self._leave()
-        if self._ended is None:
-            self._ended = _misused("The drafting was closed.")
         if self._mail is not None:
             with anyio.move_on_after(_STOP_WITHIN_S, shield=True):
                 await self._mail.wait_closed()
