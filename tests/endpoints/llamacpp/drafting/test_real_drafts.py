@@ -168,7 +168,7 @@ async def test_a_stop_ends_a_draft_within_a_token(thread_model, model):
 
 
 async def test_it_stops_where_the_model_is_unsure(thread_model):
-    prompt, answer = await alone(thread_model, "greedy")
+    prompt, _ = await alone(thread_model, "greedy")
     for way in ("greedy", "warm"):
         async with thread_model.drafter().open(seed=SEED, sampling=WAYS[way]) as drafting:
             await drafting.read(prompt)
