@@ -153,6 +153,9 @@ class Drafter(ABC):
         Args:
             seed: of the keyed noise (`disco.speculate.coupled`) with which the answer is chosen.
             sampling: the request's parameters; those that choose tokens count, the others are ignored.
+
+        Raises:
+            EndpointFailure: BAD_REQUEST for a parameter that is malformed.
         """
 
 

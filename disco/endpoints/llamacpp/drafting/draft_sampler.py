@@ -21,7 +21,7 @@ class DraftSampler(Sampler):
     """Chooses as the target does: with the request's parameters and the same keyed noise, but with no grammar.
 
     Penalties count the tokens of the answer. Drafted tokens count until `settle` takes them back: that copies the
-    state of the settled tokens, which is quicker than counting them all again (38 µs and 480 µs for 500 tokens).
+    state of the settled tokens, which takes a tenth of the time of counting them again (0.27 ms for 2,000 tokens).
 
     Mutable: `_settled` (ids that the state `_settled_chain` counts), `_settled_changed`; see `Sampler`.
 

@@ -30,6 +30,7 @@ class Model:
         self.batch_costs = BatchCosts(self.batch_tokens)
         self.cached, self.fresh, self.computed = [], False, []
         self.on_decode = lambda: None
+        self.aborts = True
 
     @property
     def length(self):
@@ -54,7 +55,7 @@ class Model:
         assert 0 < len(ids) <= self.batch_tokens
         assert len(self.cached) + len(ids) <= CONTEXT
         self.on_decode()
-        if self.flag.is_set():
+        if self.flag.is_set() and self.aborts:
             raise Aborted
         self.cached += ids
         self.computed.append(len(ids))

@@ -194,6 +194,18 @@ def test_cancelling_ends_the_job_in_the_middle_of_a_draft():
     assert (job.mail.items, Sampler.open) == ([], 0)
 
 
+def test_where_a_computation_cannot_be_stopped_a_draft_ends_behind_it():
+    """llama.cpp asks for the flag on processors, and not on every GPU."""
+    job, model = begun()
+    model.aborts = False
+    model.on_decode = lambda: job.break_off(0)
+    assert drafts(job, model, 0, 0, (), 9).ids == written(PROMPT, 2)
+    model.cached, model.fresh = [], False
+    model.on_decode = lambda: job.break_off(1)
+    assert drafts(job, model, 1, 0, (7,), 9).ids == ()
+    assert (model.length, model.batch_tokens) == (8, 8)  # of what was displaced, one batch was read
+
+
 def test_an_order_that_was_broken_off_before_it_began_is_answered_and_its_tokens_are_taken():
     job, model = begun()
     job.break_off(0)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from disco.endpoints.contract import PAUSE_HOLD_S
 from disco.endpoints.drafter import DraftOrder
 from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafter
 from disco.endpoints.llamacpp.request_params import Sampling
@@ -56,8 +57,8 @@ async def worker_with(model):
         await worker.aclose()
 
 
-async def until(what):
-    with anyio.fail_after(10):
+async def until(what, within_s=10.0):
+    with anyio.fail_after(within_s):
         while not what():  # noqa: ASYNC110 - it is another thread's state
             await anyio.sleep(0.001)
 
@@ -70,7 +71,7 @@ async def test_others_use_the_model_between_two_drafts_and_a_draft_waits_for_the
         await drafting.read(PROMPT)
         assert (drafter.ready, drafter.vocabulary) == (True, "counting")
         assert (await drafting.draft(DraftOrder(0, 0, (), 2))).ids == written(PROMPT, 2)
-        await until(lambda: worker.waiting == 0)  # it does not hold the model
+        await until(lambda: worker.waiting == 0, within_s=PAUSE_HOLD_S / 2)  # it does not hold the model
         assert not drafting.busy
         other = Other(Mailbox())
         worker.submit(other)
