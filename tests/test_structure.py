@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import re
@@ -62,15 +63,15 @@ class Import(NamedTuple):
         return self.target.split(".")[0]
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache  # not at import: both workers of a run import this, and one of them runs it
+def sources() -> dict[str, ast.Module]:
     """Every module below `disco`, without that first part of its name; the package itself is ''."""
+    found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        yield name, ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
-SOURCES = dict(sources())
+        found[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return found
 
 
 def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
@@ -82,13 +83,15 @@ def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
             assert node.level == 0, f"{module}: relative import in line {node.lineno}"
             # `from disco.session import events` imports a module, not only a package.
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [n for n in whole if n.removeprefix("disco.") in SOURCES] or [node.module or ""]
+            names = [n for n in whole if n.removeprefix("disco.") in sources()] or [node.module or ""]
         for name in names:
             if name == "disco" or name.startswith("disco."):
                 yield Import(module, name.removeprefix("disco").removeprefix("."), node in tree.body)
 
 
-IMPORTS = [found for module, tree in SOURCES.items() for found in imports_of(module, tree)]
+@functools.cache
+def imports() -> list[Import]:
+    return [found for module, tree in sources().items() for found in imports_of(module, tree)]
 
 
 def test_the_walker_sees_imports_and_the_map_every_room():
@@ -102,7 +105,7 @@ from disco.session import machine, race
 """
     found = {(i.target, i.at_once) for i in imports_of("x.y", ast.parse(code))}
     assert found == {("cost", False), ("events", False), ("session.machine", True), ("session.race", True)}
-    assert {i.room for i in IMPORTS} >= set(ALLOWED) - {"profiles"}
+    assert {i.room for i in imports()} >= set(ALLOWED) - {"profiles"}
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert rooms == set(ALLOWED)
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
@@ -115,24 +118,24 @@ def test_a_module_imports_only_what_its_rooms_row_and_its_kind_of_endpoint_allow
     allowed |= {room: set(SHARED[:place]) for place, room in enumerate(SHARED)} | {"": {"client", *SHARED}}
     may_kind = {kind: {kind, *ENDPOINT_SHARED, *more} for kind, more in ENDPOINT_KINDS.items()}
     wrong = []
-    for found in IMPORTS:
+    for found in imports():
         dotted = f"{found.target}."
         among = [allowed[found.room]]
         if found.target_room == "endpoints":
             among += [may for kind, may in may_kind.items() if f"{found.module}.".startswith(f"{kind}.")]
         wrong += [found for may in among if not any(dotted.startswith(f"{name}.") for name in may)]
     assert wrong == []
-    kinds = [kind for kind in may_kind if any(f"{i.module}.".startswith(f"{kind}.") for i in IMPORTS)]
+    kinds = [kind for kind in may_kind if any(f"{i.module}.".startswith(f"{kind}.") for i in imports())]
     assert kinds == list(may_kind)
 
 
 def test_imports_point_one_way():
     rooms: dict[str, set[str]] = {}
     modules: dict[str, set[str]] = {}
-    for found in IMPORTS:
+    for found in imports():
         if found.room and found.room != found.target_room:
             rooms.setdefault(found.room, set()).add(found.target_room)
-        if found.at_once and found.target in SOURCES:
+        if found.at_once and found.target in sources():
             modules.setdefault(found.module, set()).add(found.target)
     order = list(TopologicalSorter(rooms).static_order())  # raises CycleError, naming the cycle
     assert order.index("errors") < order.index("session") < order.index("client") < order.index("cli")
@@ -153,7 +156,7 @@ CONFIGURATION = (
 def test_no_room_of_the_core_asks_for_an_endpoint_by_name():
     """A comparison with, or a look-up of, "device" or "server" would be a name, unless it is a place or a reach."""
     found = []
-    for module, tree in SOURCES.items():
+    for module, tree in sources().items():
         if module.split(".")[0] not in ("session", "playback", "cost", "client") or module in CONFIGURATION:
             continue
         for node in ast.walk(tree):
@@ -168,7 +171,7 @@ def test_no_room_of_the_core_asks_for_an_endpoint_by_name():
 
 
 def test_no_two_modules_of_a_room_have_one_name():
-    names = Counter((module.split(".")[0], module.split(".")[-1]) for module in SOURCES if "." in module)
+    names = Counter((module.split(".")[0], module.split(".")[-1]) for module in sources() if "." in module)
     twice = [name for name, count in names.items() if count > 1 and not PACKAGE.joinpath(*name).is_dir()]
     assert twice == []
 
@@ -179,7 +182,7 @@ PACKAGES = ["disco", *(m.name for m in pkgutil.walk_packages(disco.__path__, "di
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_exposes_exactly_what_it_says(name):
     module = importlib.import_module(name)
-    tree = SOURCES[name.removeprefix("disco").removeprefix(".")]
+    tree = sources()[name.removeprefix("disco").removeprefix(".")]
     bound: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") not in (
