@@ -33,7 +33,7 @@ async def main(server: DemoServer) -> None:
         stream = await client.chat.completions.create(
             model=server.model_name,
             messages=[{"role": "user", "content": "Tell me about the old lighthouse."}],
-            max_tokens=100,
+            max_tokens=60,
             stream=True,
         )
         writer, chunks = None, 0
