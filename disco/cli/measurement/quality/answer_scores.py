@@ -58,6 +58,7 @@ def _mean_nats(logp: Sequence[float]) -> float | None:
 
 
 _CHOICES = ("1", "2")
+_REPLY_TOKENS = 16  # "Answer 1 is better." and its like; a server that gives no scores might go on for ever
 
 
 async def preference(judge: Endpoint, prompt: QualityPrompt, answer: str, other: str) -> float:
@@ -81,7 +82,7 @@ async def _first_is_better(judge: Endpoint, prompt: QualityPrompt, one: str, two
         f"Answer 2:\n{two}\n\nWhich answer is better? Reply with 1 or 2 only."
     )
     messages = [{"role": "user", "content": asked}]
-    request = Request(messages, "", {"temperature": 0}, classes=_CHOICES)
+    request = Request(messages, "", {"temperature": 0, "max_tokens": _REPLY_TOKENS}, classes=_CHOICES)
     text, scores = "", None
     try:
         async with judge.open(request, wants=frozenset({"label_scores"})) as attempt:
