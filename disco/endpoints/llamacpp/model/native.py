@@ -1,4 +1,4 @@
-"""The part of llama.cpp's C interface that one answer at a time needs.
+"""A loaded model with one context: the part of llama.cpp's C interface that one answer at a time needs.
 
 Only the worker thread may use an object of this module: two threads in one llama.cpp context abort the
 whole process.
@@ -7,37 +7,25 @@ whole process.
 from __future__ import annotations
 
 import ctypes
-import importlib
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
 
-from disco.endpoints.llamacpp.constraints import Vocabulary
 from disco.endpoints.llamacpp.model.batch_costs import BatchCosts
+from disco.endpoints.llamacpp.model.library import forget_errors, load_library, reason, string_length
 from disco.endpoints.llamacpp.model.model_files import check_model_file
 from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
-from disco.endpoints.llamacpp.prompting.token_healing import PieceIndex
+from disco.endpoints.llamacpp.model.tokens import ModelTokens
 from disco.errors import ConfigurationError, LocalModelError
 
 __all__ = ["Aborted", "NativeModel", "StopFlag", "Work", "load_library"]
 
-# A library must not print: llama.cpp's own log goes here, all of it at DEBUG.
-_log = logging.getLogger("disco.llamacpp")
-_log.addHandler(logging.NullHandler())
-
-_GGML_LOG_ERROR = 4
 _DECODE_ABORTED = 2
-_ERRORS_KEPT = 8
-_log_callback: Any = None  # kept alive here: llama.cpp stores only a pointer to it
-_errors: list[str] = []  # llama.cpp's error messages since a model began to load
 
 
 class Work(Protocol):
@@ -50,35 +38,7 @@ class Work(Protocol):
     def close(self) -> None: ...
 
 
-def _strlen() -> Any:
-    runtime = ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)
-    return runtime.strlen
-
-
-def load_library() -> Any:
-    """Import llama_cpp, start its backend and send its log to this module's logger. Repeating it is harmless."""
-    global _log_callback  # noqa: PLW0603 - must outlive every model
-    library = importlib.import_module("llama_cpp")
-
-    def on_log(level: int, text: bytes, _data: object) -> None:
-        if level == _GGML_LOG_ERROR and len(_errors) < _ERRORS_KEPT:
-            _errors.append(text.decode("utf-8", "replace").strip())
-        if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s", text.decode("utf-8", "replace").rstrip())
-
-    if _log_callback is None:
-        _log_callback = library.llama_log_callback(on_log)
-        library.llama_backend_init()
-    # Importing llama_cpp.Llama elsewhere may have set another callback in its place.
-    library.llama_log_set(_log_callback, None)
-    return library
-
-
-def _reason() -> str:
-    return _errors[0] if _errors else "no reason given"  # later messages repeat the first, less clearly
-
-
-class NativeModel:
+class NativeModel(ModelTokens):
     """A loaded model with one context, and the token ids its KV cache holds.
 
     Mutable: `_cached` (ids at positions 0, 1, ... of the cache), `_fresh` (the logits belong to the last
@@ -87,11 +47,13 @@ class NativeModel:
     Attributes:
         path, load_s, context_tokens, threads, batch_tokens: as loaded.
         batch_costs: how long batches took.
-        template, bos_text, eos_text: what the model's chat template needs.
-        index: the model's tokens by their bytes.
-        vocabulary: fingerprint of the tokenizer.
+        slots: how many sequences the context has room for; this class uses the first only.
         parameters: number of weights of the model.
+        ready: whether the logits behind the newest `decode` are there; always True. A model that many answers share
+            (`batching.answer_model`) computes them later, and a job gives up control until then.
     """
+
+    ready = True
 
     def __init__(
         self,
@@ -102,6 +64,7 @@ class NativeModel:
         batch_tokens: int,
         gpu_layers: int,
         keep_loading: Callable[[], bool],
+        slots: int = 1,
     ) -> None:
         """Load the model.
 
@@ -112,6 +75,7 @@ class NativeModel:
             batch_tokens: how many prompt tokens are computed at once.
             gpu_layers: how many layers go to a GPU, -1 for all, where llama.cpp was built for a GPU.
             keep_loading: called while loading; returning False stops the loading.
+            slots: how many sequences, each with room for `context_tokens`.
 
         Raises:
             LocalModelError: llama.cpp refused the file or could not allocate the memory.
@@ -122,7 +86,8 @@ class NativeModel:
         self.path = path
         self.vocabulary = header.vocabulary
         self._lib = load_library()
-        _errors.clear()
+        forget_errors()
+        self.slots = slots
         self._model: Any = None
         self._context: Any = None
         try:
@@ -150,7 +115,7 @@ class NativeModel:
         if not self._model:
             if not keep_loading():
                 raise Aborted
-            raise LocalModelError(f"llama.cpp could not load {self.path}: {_reason()}")
+            raise LocalModelError(f"llama.cpp could not load {self.path}: {reason()}")
         if lib.llama_model_has_encoder(self._model) or not lib.llama_model_has_decoder(self._model):
             raise ConfigurationError(f"{self.path} is not a model that writes text; name a chat model.")
         trained = int(lib.llama_model_n_ctx_train(self._model))
@@ -159,34 +124,33 @@ class NativeModel:
         self.batch_costs = BatchCosts(self.batch_tokens)
 
         params = lib.llama_context_default_params()
-        params.n_ctx = self.context_tokens
-        params.n_batch = params.n_ubatch = self.batch_tokens
+        params.n_ctx = self.context_tokens * self.slots
+        # Each sequence has a cache of its own: in a common one the numbers of an answer depend on where its tokens lie,
+        # and so on what else is there (measured: by up to 0.9 in a logit of SmolLM2-135M; else by nothing at all).
+        params.n_seq_max, params.kv_unified = self.slots, False
+        params.n_batch = params.n_ubatch = self._most_rows()
         params.n_threads = params.n_threads_batch = threads
         params.no_perf = True
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             raise LocalModelError(
                 f"llama.cpp could not make a context of {self.context_tokens:,} tokens for {self.path}: "
-                f"{_reason()}. A smaller context_tokens needs less memory."
+                f"{reason()}. A smaller context_tokens needs less memory."
             )
         self._memory = lib.llama_get_memory(self._context)
-        self._abort = ctypes.cast(_strlen(), lib.ggml_abort_callback)
-        self._vocab = lib.llama_model_get_vocab(self._model)
-        self.vocabulary_tokens = int(lib.llama_vocab_n_tokens(self._vocab))
+        self._abort = ctypes.cast(string_length(), lib.ggml_abort_callback)
         self._cached: list[int] = []
         self._fresh = False
         self._room = (lib.llama_token * self.batch_tokens)()
-        self._pieces = self._read_pieces()
-        self.index = PieceIndex(self._pieces)
-        self.bos_token = int(lib.llama_vocab_bos(self._vocab))
-        self.bos_text = self._special_text(self.bos_token)
-        self.eos_text = self._special_text(int(lib.llama_vocab_eos(self._vocab)))
-        template = lib.llama_model_chat_template(self._model, None)
-        self.template = None if template is None else template.decode("utf-8", "replace")
+        self._read_vocabulary(self._model)
         self.begin(StopFlag())
         # Loads the pages of the weights and allocates the buffers; the first answer would wait for that.
         self.decode([max(self.bos_token, 0)])
         self.forget()
+
+    def _most_rows(self) -> int:
+        """Return how many tokens a batch may have."""
+        return self.batch_tokens
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -212,80 +176,6 @@ class NativeModel:
     def signal(self, work: Work) -> None:
         """Do nothing: the model reads the flags itself."""
 
-    # Vocabulary
-
-    def _read_pieces(self) -> list[bytes]:
-        # Some pieces are longer than any fixed buffer (a newline with 32 spaces); the call then returns
-        # minus the length.
-        lib, vocab = self._lib, self._vocab
-        size = 64
-        buffer = ctypes.create_string_buffer(size)
-        pieces = []
-        for token in range(self.vocabulary_tokens):
-            length = lib.llama_token_to_piece(vocab, token, buffer, size, 0, False)
-            if length < 0:
-                size = -length
-                buffer = ctypes.create_string_buffer(size)
-                length = lib.llama_token_to_piece(vocab, token, buffer, size, 0, False)
-            pieces.append(buffer.raw[: max(length, 0)])
-        return pieces
-
-    def _special_text(self, token: int) -> str:
-        if token < 0:
-            return ""
-        text: bytes = self._lib.llama_vocab_get_text(self._vocab, token)
-        return text.decode("utf-8", "replace")
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes that a token spells; none for control tokens."""
-        return self._pieces[token]
-
-    def spell(self, ids: Sequence[int]) -> bytes | None:
-        """Return the bytes that `ids` spell together; None where one of them is no token of this model."""
-        if any(not 0 <= token < self.vocabulary_tokens for token in ids):
-            return None
-        return b"".join(self._pieces[token] for token in ids)
-
-    def ends_answer(self, token: int) -> bool:
-        """Return True for end-of-turn and end-of-text tokens."""
-        return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
-
-    @cached_property
-    def grammar_vocabulary(self) -> Vocabulary:
-        """The vocabulary for grammars, made when the first answer needs one."""
-        ends = [token for token in range(self.vocabulary_tokens) if self.ends_answer(token)]
-        tokenize = WeakMethod(self.tokenize)
-
-        def ids(text: str) -> list[int]:
-            method = tokenize()
-            return [] if method is None else method(text, special=False)
-
-        return Vocabulary(self._pieces, ends, ids)
-
-    @property
-    def wants_bos(self) -> bool:
-        """Whether the model was trained with a begin-of-text token before every text."""
-        return bool(self._lib.llama_vocab_get_add_bos(self._vocab)) and self.bos_token >= 0
-
-    def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Return the token ids of a text, without any begin-of-text token.
-
-        Args:
-            text: the text to tokenize.
-            special: read `<|im_end|>` and similar markers as control tokens rather than as text.
-        """
-        lib, data = self._lib, text.encode()
-        room = len(data) + 8
-        ids = (lib.llama_token * room)()
-        count = lib.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
-        if count < 0:
-            room = -count
-            ids = (lib.llama_token * room)()
-            count = lib.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
-        if count < 0:
-            raise LocalModelError("llama.cpp could not tokenize the prompt.")
-        return list(ids[:count])
-
     # Computation
 
     def begin(self, flag: StopFlag) -> None:
@@ -297,6 +187,9 @@ class NativeModel:
         """Empty the KV cache."""
         self._lib.llama_memory_clear(self._memory, True)
         self._cached, self._fresh = [], False
+
+    def prepare(self, ids: Sequence[int]) -> None:
+        """Announce the prompt. A model that many answers share is `ready` once it has a place for this one."""
 
     def reuse(self, ids: Sequence[int]) -> int:
         """Keep the part of the KV cache that agrees with the beginning of `ids`, and drop the rest.

@@ -9,7 +9,7 @@ from typing import Any
 from disco.endpoints.llamacpp.constraints import grammar_text, json_rule
 from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.model.sampler import Keyed, LogProbabilities, Sampler, logprob_entry
-from disco.endpoints.llamacpp.output.prompt_job import PromptJob
+from disco.endpoints.llamacpp.output.prompt_job import PromptJob, when_ready
 from disco.endpoints.llamacpp.output.text_assembly import TextAssembler
 from disco.endpoints.llamacpp.prompting.prompt_tokens import Prompt, Renderer, build_prompt, first_behind
 from disco.endpoints.llamacpp.prompting.token_healing import Healer
@@ -80,7 +80,9 @@ class Generation(PromptJob):
             text = self._prefix.sent
             scored_from = len(prompt.head) + first_behind(model, prompt.answer, text, self._known_bytes)
         # A follower's text, and one that continues another model's, need not stay the same to the last bit.
-        logp = self._prefill(model, prompt.ids, scored_from, fills_up=self.park or bool(self._prefix))
+        logp = yield from self._prefill(
+            model, prompt.ids, scored_from, fills_up=self.park or bool(self._prefix)
+        )
         if self.park:
             if scored_from is not None:
                 self.mail.put(Parked(self.usage, tuple(logp)))
@@ -155,6 +157,7 @@ class Generation(PromptJob):
                 if self.completion_tokens >= allowed:
                     return "length"
                 self._open_calls(model, sampler, calls, token, piece, text.beyond)
+                yield from when_ready(model)
                 return (yield from self._write_calls(model, sampler, calls, room))
             if sampler.over:
                 reason = "stop"
@@ -165,6 +168,7 @@ class Generation(PromptJob):
             if self.park:
                 return "parked"
             model.decode((token,))
+            yield from when_ready(model)
         deltas = text.flush()
         self._send(deltas if calls is None else calls.text(deltas, last=True))
         return "stop" if text.stopped else reason
@@ -208,6 +212,7 @@ class Generation(PromptJob):
                 return "parked"
             if self.completion_tokens < allowed:
                 model.decode((token,))
+                yield from when_ready(model)
         return "tool_calls" if calls.whole else "length"
 
     def _heal(self, sampler: Sampler, healer: Healer) -> int:

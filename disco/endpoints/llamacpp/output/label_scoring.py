@@ -62,7 +62,7 @@ class LabelScoring(PromptJob):
             ends = [] if end is None else [end]
         labels = [ids + ends for ids in spelled]
         self._check_room(model, len(prompt) + max(map(len, labels)))
-        self._prefill(model, prompt)
+        yield from self._prefill(model, prompt)
         if self.park:
             self._end("parked")
             return
@@ -75,7 +75,6 @@ class LabelScoring(PromptJob):
             Delta(text, len(ids), ids=tuple(ids) if exact else None, label_scores=tuple(scores.tolist()))
         )
         self._end("stop")
-        yield from ()  # a score is not paused
 
     def _check_room(self, model: NativeModel, needed: int) -> None:
         if needed > model.context_tokens:

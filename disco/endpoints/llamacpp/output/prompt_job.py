@@ -14,9 +14,15 @@ from disco.endpoints.llamacpp.refusals import malformed
 from disco.endpoints.llamacpp.runtime.job import Job, Outbox
 from disco.events import Ended, Progress, Started, Usage
 
-__all__ = ["PromptJob"]
+__all__ = ["PromptJob", "when_ready"]
 
 _OVER = object()
+
+
+def when_ready(model: NativeModel) -> Generator[None]:
+    """Give up control until the model has a place for the prompt, or the logits behind its newest token."""
+    while not model.ready:
+        yield
 
 
 class PromptJob(Job):
@@ -87,6 +93,7 @@ class PromptJob(Job):
             self.check()
             batch = kept[done : done + model.batch_tokens]
             model.decode(batch)
+            yield from when_ready(model)
             self.prompt_tokens += len(batch)
             done += len(batch)
 
@@ -95,7 +102,7 @@ class PromptJob(Job):
 
     def _prefill(
         self, model: NativeModel, ids: list[int], scored_from: int | None = None, *, fills_up: bool = False
-    ) -> list[float]:
+    ) -> Generator[None, None, list[float]]:
         """Read `ids`; return the log probability of each of them from place `scored_from` on, and not of the first.
 
         Batches end where full ones end that are counted from the prompt's beginning: whatever is in the cache, the
@@ -104,6 +111,8 @@ class PromptJob(Job):
         faster.
         """
         first = len(ids) if scored_from is None else max(scored_from, 1)
+        model.prepare(ids)
+        yield from when_ready(model)
         done = model.reuse(ids[:first])  # from here on, the logits before each token are computed
         logp, scores = [], LogProbabilities(model) if first < len(ids) else None
         if scores is not None and done == first:
@@ -126,6 +135,7 @@ class PromptJob(Job):
             wanted = max(first - 1 + len(logp) - done, 0)
             batch_at = time.perf_counter()
             model.decode(ids[done:end], logits_from=wanted if wanted < end - done - 1 else None)
+            yield from when_ready(model)
             model.batch_costs.took(end - done, done, time.perf_counter() - batch_at)
             if scores is not None:
                 behind = range(done + wanted, min(end, len(ids) - 1))

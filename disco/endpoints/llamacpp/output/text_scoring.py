@@ -53,14 +53,13 @@ class TextScoring(PromptJob):
         prompt = build_prompt(model, conversation.text, Prefix(), opening="", name=self._name).ids
         spelled = [answer_ids(model, text) for text in self._texts]
         self._check_room(model, len(prompt) + max(map(len, spelled), default=0))
-        self._prefill(model, prompt)
+        yield from self._prefill(model, prompt)
         scored = iter(
             token_log_probabilities(model, prompt, [ids for ids in spelled if ids], on_read=self._read)
         )
         for ids in spelled:
             self.mail.put(Delta("", len(ids), logp=next(scored) if ids else ()))
         self._end("stop")
-        yield from ()  # it gives the model up nowhere
 
     def _check_room(self, model: NativeModel, needed: int) -> None:
         if needed > model.context_tokens:

@@ -14,6 +14,7 @@ from typing import Any
 import openai
 
 from disco.endpoints.drafter import Drafted
+from disco.endpoints.llamacpp.output.delta_fields import delta_fields, delta_of
 from disco.endpoints.llamacpp.request_params import Sampling
 from disco.endpoints.llamacpp.runtime.speed_benchmark import DecodeRate, Measurement, PrefillTime
 from disco.endpoints.llamacpp.tool_calls.tool_request import Function, Tools
@@ -27,7 +28,7 @@ from disco.errors import (
     ModelFileError,
     NoEndpointError,
 )
-from disco.events import Delta, DeltaKind, Ended, Parked, Started, ToolCallDelta, Usage
+from disco.events import Delta, Ended, Parked, Started, Usage
 from disco.request import Prefix
 
 __all__ = ["pack", "pack_item", "unpack", "unpack_item", "unpack_prefix", "unpack_sampling"]
@@ -77,7 +78,7 @@ def _plain(value: Any) -> Any:
 def pack_item(item: Any, usage: Usage | None) -> bytes:
     """Return the line for an item that a job hands over (see `Job.mail`)."""
     if isinstance(item, Delta):
-        return pack("delta", _delta_content(item), usage)
+        return pack("delta", delta_fields(item), usage)
     if isinstance(item, Started):
         return pack("started", item.cached_tokens, usage)
     if isinstance(item, Parked):
@@ -100,7 +101,7 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
         ValueError: the name is not one of the protocol's.
     """
     if name == "delta":
-        return _delta(content)
+        return delta_of(content)
     if name == "started":
         return Started(content)
     if name == "parked":
@@ -116,33 +117,6 @@ def unpack_item(name: str, content: Any, usage: Usage | None) -> Any:
     if name == "step":
         return tuple(content)
     raise ValueError(f"unknown message {name!r}")
-
-
-def _delta_content(delta: Delta) -> dict[str, Any]:
-    """Return the fields of a delta, leaving out usual values: every token is a line in the pipe."""
-    content: dict[str, Any] = {"text": delta.text, "tokens": delta.tokens}
-    if delta.kind is not DeltaKind.TEXT:
-        content["kind"] = delta.kind
-    for name in ("ids", "logprobs", "logp", "label_scores"):
-        if (value := getattr(delta, name)) is not None:
-            content[name] = value
-    if delta.tool_calls:
-        content["tool_calls"] = delta.tool_calls
-    return content
-
-
-def _delta(content: Any) -> Delta:
-    ids, logp, label_scores = content.get("ids"), content.get("logp"), content.get("label_scores")
-    return Delta(
-        content["text"],
-        content["tokens"],
-        DeltaKind(content.get("kind", DeltaKind.TEXT)),
-        None if ids is None else tuple(ids),
-        logprobs=content.get("logprobs"),
-        logp=None if logp is None else tuple(logp),
-        label_scores=None if label_scores is None else tuple(label_scores),
-        tool_calls=tuple(ToolCallDelta(**one) for one in content.get("tool_calls", ())),
-    )
 
 
 def _failure_content(failure: EndpointFailure) -> dict[str, Any]:

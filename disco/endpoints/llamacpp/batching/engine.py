@@ -1,0 +1,322 @@
+"""A loaded model that verifies drafts for many clients: its thread, and its interface for an event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, Final
+
+from anyio import to_thread
+
+from disco.endpoints.llamacpp.batching.answer import Answer, Asked
+from disco.endpoints.llamacpp.batching.scheduler import AnswerLost, Limits, Order, Scheduler
+from disco.endpoints.llamacpp.batching.verify_curve import measured_curve
+from disco.endpoints.llamacpp.model.model_files import require_llama_cpp, resolve_model, short_name
+from disco.endpoints.llamacpp.model.sequences import Rows, SequenceModel
+from disco.endpoints.llamacpp.model.stop_flag import Aborted, StopFlag
+from disco.endpoints.llamacpp.output.generation import Generation
+from disco.endpoints.llamacpp.prompting.prompt_tokens import Renderer
+from disco.endpoints.llamacpp.prompting.template_messages import plain_messages
+from disco.endpoints.llamacpp.refusals import malformed
+from disco.endpoints.llamacpp.request_params import Sampling, needs_compiling, read_params
+from disco.endpoints.llamacpp.runtime.job import failure_of
+from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
+from disco.errors import ConfigurationError, EndpointFailure, FailureKind, LocalModelError
+from disco.request import Prefix, Request
+from disco.speculate.messages import Opening, Round, VerifierFacts
+
+__all__ = ["AnswerLost", "Limits", "VerifyEngine"]
+
+_DEPTH: Final = 16  # at which the curve is measured
+
+
+class VerifyEngine:
+    """One model, several slots, and a thread that computes. The model is loaded by the first round or `warm_up`.
+
+    Every token is the model's own choice, by the request's sampling parameters and keyed noise. What is drafted, in
+    which windows it comes, and what other answers do, changes when tokens come and not which.
+
+    Mutable: `_orders`, `_closing`, `_thread`, `_scheduler`, `_renderer`, all under `_lock` or of the thread alone.
+
+    Args:
+        model: as `LlamaCppEndpoint` takes it.
+        name: in messages and facts; the model's name by default.
+        slots: answers whose caches are kept at the same time. Each has memory of its own for `context_tokens`.
+        context_tokens: prompt and answer together; by default what the model was trained with, at most 4,096.
+        threads, batch_tokens, gpu_layers, chat_template: see `LlamaCppEndpoint`.
+        limits: of time and number.
+        clock: s; where idle times are told from.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        slots: int = 8,
+        context_tokens: int | None = None,
+        threads: int = 1,
+        batch_tokens: int = 64,
+        gpu_layers: int = -1,
+        chat_template: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        numbers = {"slots": slots, "context_tokens": context_tokens, "threads": threads}
+        for option, value in (numbers | {"batch_tokens": batch_tokens}).items():
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{option} must be at least 1, not {value}.")
+        if slots > 256:  # llama.cpp's own limit
+            raise ConfigurationError(f"slots must be at most 256, not {slots}.")
+        self.name = name if name is not None else short_name(model)
+        self._source = model
+        self._template = chat_template
+        self._slots = slots
+        self._numbers: dict[str, Any] = {
+            "context_tokens": context_tokens,
+            "threads": threads,
+            "batch_tokens": batch_tokens,
+            "gpu_layers": gpu_layers,
+        }
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._orders: deque[Callable[[Scheduler], None]] = deque()
+        self._refusals: deque[Callable[[Exception], None]] = deque()  # of the same orders
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._left: list[Mailbox] = []
+        self._flag = StopFlag()
+        self._scheduler: Scheduler | None = None
+        self._renderer: Renderer | None = None
+        self._facts = VerifierFacts(self.name, None, context_tokens or 0, slots)
+
+    # In the event loop
+
+    def facts(self) -> VerifierFacts:
+        """Return what the server says of itself. Before the model is loaded, it knows little."""
+        known, scheduler = self._facts, self._scheduler
+        if scheduler is None:
+            return known
+        return VerifierFacts(
+            known.model,
+            known.vocabulary,
+            known.context_tokens,
+            known.slots,
+            known.verify_s,
+            waiting=scheduler.waiting,
+            busy=scheduler.slots.held,
+        )
+
+    async def warm_up(self) -> None:
+        """Load the model and measure it.
+
+        Raises:
+            DiscoError: the model cannot be loaded; the message says why.
+        """
+        mail = Mailbox()
+        self._submit(lambda _scheduler: mail.close(), lambda failure: _refuse(mail, failure))
+        for item in await mail.take():
+            raise item.error if isinstance(item, EndpointFailure) else item
+
+    async def round(self, asked_round: Round) -> AsyncGenerator[Any]:
+        """Yield the verdict on a round; several where the server is to go on alone.
+
+        Whoever stops before the end must close the iterator (`contextlib.aclosing`): the work for the round then ends
+        with the pass that is being computed. The answer is kept.
+
+        Raises:
+            AnswerLost: the server has no such answer, and the round has no opening.
+            EndpointFailure: the request cannot be served, the server is too busy, or the model failed.
+        """
+        order = None if asked_round.opening is None else await self._order(asked_round.opening)
+        mail = Mailbox()
+        asked = Asked(asked_round, mail, self._clock())
+        self._submit(
+            lambda scheduler: scheduler.ask(asked, order, self._clock()),
+            lambda failure: _refuse(mail, failure),
+        )
+        try:
+            while items := await mail.take():
+                for item in items:
+                    if isinstance(item, Exception):
+                        raise item
+                    yield item
+        finally:
+            self._submit(lambda scheduler: scheduler.leave(asked, self._clock()), lambda _failure: None)
+
+    async def aclose(self) -> None:
+        """Stop everything, free the model and end the thread. Idempotent."""
+        with self._lock:
+            self._closing = True
+            thread = self._thread
+            self._flag.set()
+            self._lock.notify()
+        if thread is not None:
+            await to_thread.run_sync(thread.join)
+
+    async def _order(self, opening: Opening) -> Order:
+        prefix = _prefix(opening)
+        request = Request(opening.messages, self.name, opening.params)
+        messages = plain_messages(opening.messages, endpoint=self.name)
+        read = partial(read_params, request, prefix, endpoint=self.name)
+        sampling = await to_thread.run_sync(read) if needs_compiling(request) else read()
+
+        def make(answer: Answer) -> Generation | None:
+            if sampling.max_tokens is not None and sampling.max_tokens <= prefix.tokens:
+                return None
+            return self._generation(answer, messages, prefix, sampling)
+
+        return Order(make, opening.seed, opening.ids)
+
+    def _generation(self, answer: Answer, messages: Any, prefix: Prefix, sampling: Sampling) -> Generation:
+        assert self._renderer is not None
+        renderer = self._renderer
+        return Generation(
+            answer,
+            messages,
+            prefix,
+            sampling,
+            renderer=lambda: renderer,
+            name=self.name,
+            keyed=answer.keyed,
+        )
+
+    def _submit(self, order: Callable[[Scheduler], None], refuse: Callable[[Exception], None]) -> None:
+        with self._lock:
+            if self._closing:
+                refuse(self._closed())
+                return
+            self._orders.append(order)
+            self._refusals.append(refuse)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._main, name=f"disco-verify-{self.name}", daemon=True
+                )
+                self._thread.start()
+            self._lock.notify()
+
+    def _closed(self) -> EndpointFailure:
+        return EndpointFailure(
+            FailureKind.CRASHED, LocalModelError(f"The verify server of {self.name!r} is closed.")
+        )
+
+    # In the thread
+
+    def _main(self) -> None:
+        model: SequenceModel | None = None
+        while self._wait():
+            failure: Exception | None = None
+            try:
+                if model is None:
+                    model = self._load()
+                self._work()
+            except Aborted:
+                failure = self._closed()
+            except Exception as exc:  # noqa: BLE001 - all clients must hear of it
+                what = "failed while it computed" if model is not None else "could not be loaded"
+                failure = failure_of(exc, f"The model of the verify server {self.name!r} {what}")
+            if failure is not None:
+                self._give_up(model, failure)
+                model = None
+        self._give_up(model, self._closed())
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; return False where the engine is to end."""
+        with self._lock:
+            while not self._closing and not self._orders:
+                scheduler = self._scheduler
+                wake_at = float("inf") if scheduler is None else scheduler.wake_at
+                left_s = wake_at - self._clock()
+                if left_s <= 0:
+                    break
+                self._lock.wait(None if wake_at == float("inf") else left_s)
+            return not self._closing
+
+    def _work(self) -> None:
+        scheduler = self._scheduler
+        assert scheduler is not None
+        while not self._closing:
+            while self._orders:
+                with self._lock:
+                    order = self._orders.popleft()
+                    self._refusals.popleft()
+                order(scheduler)
+            if not scheduler.step(self._clock()) and not self._orders:
+                return
+
+    def _give_up(self, model: SequenceModel | None, failure: Exception) -> None:
+        """Fail everything and free the model; the next round loads it again."""
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.fail_all(failure)
+        with self._lock:
+            refusals = list(self._refusals)
+            self._orders.clear()
+            self._refusals.clear()
+        for refuse in refusals:
+            refuse(failure)
+        self._renderer = None
+        if model is not None:
+            model.close()
+
+    def _load(self) -> SequenceModel:
+        require_llama_cpp()
+        path = resolve_model(self._source)
+        model = SequenceModel(
+            path, slots=self._slots, keep_loading=lambda: not self._closing, **self._numbers
+        )
+        try:
+            self._renderer = Renderer(model, self._template)
+            model.begin(self._flag)
+            model.reserve()
+            curve = measured_curve(
+                partial(_compute, model), min(model.most_rows, model.context_tokens - _DEPTH)
+            )
+            model.forget()
+        except BaseException:
+            model.close()
+            raise
+        self._facts = VerifierFacts(
+            self.name, model.vocabulary, model.context_tokens, self._slots, curve.points
+        )
+        self._scheduler = Scheduler(model, curve, self._limits, name=self.name, timer=time.perf_counter)
+        return model
+
+
+def _compute(model: SequenceModel, rows: int) -> None:
+    """Compute so many rows behind a few tokens of the first sequence."""
+    token = max(model.bos_token, 0)
+    if not model.cut(0, _DEPTH):
+        model.compute([Rows(0, 0, [token] * _DEPTH, _DEPTH - 1)])
+    if not model.cut(0, _DEPTH):
+        raise ConfigurationError(
+            f"{model.path} cannot drop the last tokens of its cache, so it cannot verify drafts."
+        )
+    model.compute([Rows(0, _DEPTH, [token] * rows)])
+    model.logits(0)  # waits for a GPU
+
+
+def _prefix(opening: Opening) -> Prefix:
+    content = dict(opening.prefix)
+    ids = content.pop("ids", None)
+    kinds: dict[str, Any] = {"text": str, "tokens": int, "vocabulary": str | None, "withheld": str}
+    kinds |= {"ends_in_word": bool, "asked_again": bool}
+    proper = all(name in kinds and isinstance(value, kinds[name]) for name, value in content.items())
+    if not proper or not (
+        ids is None or (isinstance(ids, list | tuple) and all(type(one) is int for one in ids))
+    ):
+        raise malformed("The prefix of the opening is malformed.", "prefix")
+    return Prefix(ids=None if ids is None else tuple(ids), **content)
+
+
+def _refuse(mail: Mailbox, failure: Exception) -> None:
+    mail.put(failure)
+    mail.close()

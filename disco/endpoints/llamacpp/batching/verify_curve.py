@@ -1,0 +1,69 @@
+"""How long a batch takes by its rows: measured, because no rule says when a batch costs less than its rows one by one.
+
+A processor takes other kernels for one row than for several: two rows of a Q8_0 model may take longer than twice one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+__all__ = ["MEASURED_ROWS", "VerifyCurve", "measured_curve"]
+
+MEASURED_ROWS: Final = (1, 2, 3, 5, 9, 17)
+
+
+class VerifyCurve:
+    """Seconds of a batch by its rows; straight lines between the points and beyond the last.
+
+    Args:
+        points: (rows, seconds), rising in rows, at least two; what takes less than a point with fewer rows counts as
+            that one.
+        most: rows of the largest batch.
+
+    Attributes:
+        points: the points.
+    """
+
+    def __init__(self, points: Sequence[tuple[int, float]], most: int) -> None:
+        rows = [one for one, _ in points]
+        seconds = np.maximum.accumulate([s for _, s in points]).tolist()
+        self.points = tuple(zip(rows, seconds, strict=True))
+        slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
+        beyond = [seconds[-1] + slope * (one - rows[-1]) for one in range(rows[-1] + 1, most + 1)]
+        inside = np.interp(range(rows[-1] + 1), rows, seconds).tolist()
+        self._s: list[float] = [*inside, *beyond]
+
+    def s(self, rows: int) -> float:
+        """Return the seconds of a batch with so many rows."""
+        return self._s[rows] if rows < len(self._s) else self._s[-1] * rows / (len(self._s) - 1)
+
+
+def measured_curve(
+    compute: Callable[[int], object],
+    most: int,
+    *,
+    repeats: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> VerifyCurve:
+    """Measure a model; the shortest of the repeats counts, because nothing makes a batch shorter than it is.
+
+    Args:
+        compute: computes a batch of so many rows and returns once it is done.
+        most: rows of the largest batch; larger ones are not measured.
+        repeats: how often each is measured.
+        clock: s.
+    """
+    points = []
+    for rows in MEASURED_ROWS:
+        if rows <= max(most, 2):
+            took = []
+            for _ in range(repeats):
+                began_at = clock()
+                compute(rows)
+                took.append(clock() - began_at)
+            points.append((rows, min(took)))
+    return VerifyCurve(points, most)
