@@ -50,7 +50,6 @@ class Asked:
         compute_s: how long its batches took.
         rows: tokens of the answer computed for it since its last verdict, drafted ones included.
         first: whether no verdict was given yet.
-        length: of the answer, when the round's turn came.
         until: length at which the server stops going on alone; None before the verdict on the draft.
         next_at: position of the next verdict.
     """
@@ -62,7 +61,6 @@ class Asked:
     compute_s: float = 0.0
     rows: int = 0
     first: bool = True
-    length: int = 0
     until: int | None = None
     next_at: int = 0
 
@@ -81,6 +79,8 @@ class Answer:
         heard_s: when the client was last heard of.
         turn: rises with each time that the job came to wait for rows; the lowest has the next turn.
         finish_reason: how the answer ended; None while it goes on.
+        usage: what the job has used, once it is over.
+        abandoned: False: nobody leaves an answer but the scheduler.
     """
 
     key: str
@@ -92,7 +92,7 @@ class Answer:
     active: Asked | None = None
     turn: int = 0
     finish_reason: str | None = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     abandoned: bool = False
     _seen: int = -1  # the highest number of a round that was answered
     _deltas: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Answer:
         """Work on a round; return whether tokens must be computed. Otherwise all is said already."""
         wanted, known = asked.round, [*self.keyed.chosen, *self.keyed.forced]
         settled = known[wanted.at :]
-        asked.length, asked.next_at = len(known), wanted.at
+        asked.next_at = wanted.at
         agrees = all(one == other for one, other in zip(wanted.draft, settled, strict=False))
         window = wanted.at + (len(wanted.draft) if agrees else self._agreeing(wanted)) + 1
         if self.finish_reason is None and (self.keyed.forced or window > len(known)):
@@ -169,22 +169,17 @@ class Answer:
         assert asked is not None
         over = self.finish_reason is not None
         length, wanted = len(self.keyed.chosen), asked.round
-        if not over and (
-            self.keyed.forced or self.view.draft or length < min(asked.length + 1, self._end(asked))
-        ):
+        agreeing = self._agreeing(wanted)
+        if not over and (self.keyed.forced or self.view.draft or length <= wanted.at + agreeing):
             return False
         if asked.until is None:
-            asked.until = wanted.at + self._agreeing(wanted) + 1 + wanted.alone if wanted.alone else length
+            asked.until = wanted.at + agreeing + 1 + wanted.alone if wanted.alone else length
         self._say(asked, waiting)
         if not over and length < asked.until:
             return False
         self.active = None
         asked.reply.close()
         return True
-
-    def _end(self, asked: Asked) -> int:
-        """Return the length that the answer must have for a verdict, whatever is drafted beyond."""
-        return asked.round.at + self._agreeing(asked.round) + 1
 
     def _agreeing(self, wanted: Round) -> int:
         """Return how many of the drafted tokens are right, as far as the answer has come."""
