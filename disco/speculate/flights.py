@@ -118,13 +118,20 @@ class Flights:
         self._flights.clear()
         self._early.clear()
 
-    def keep_early(self, verdict: Verdict) -> None:
-        """Keep a verdict that begins beyond the answer's end, where its round is still waited for."""
+    def keep_early(self, verdict: Verdict) -> bool:
+        """Keep a verdict that begins beyond the answer's end; return whether that is in order.
+
+        A window's verdict is kept until the one before it has come; that of a stale window is of no use, as is that
+        of a round that is not in flight. False: a stream's, whose verdicts come in order, so tokens of it are missing.
+        """
         flight = self._flights.get(verdict.number)
-        if flight is not None and flight.is_stale:
+        if flight is None:
+            return True
+        if flight.is_stale:
             del self._flights[verdict.number]
-        elif flight is not None:
+        elif flight.is_window:
             self._early[verdict.number] = verdict
+        return flight.is_window
 
     def take_early(self, length: int) -> Verdict | None:
         """Take a kept verdict that begins within the answer now."""

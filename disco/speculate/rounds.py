@@ -160,13 +160,12 @@ class Rounds:
             return effects
         self._flights.measure(now, verdict, self.estimates, self.tally)
         if verdict.at > len(self._line.settled) and (verdict.ids or verdict.finish_reason is not None):
-            self._flights.keep_early(verdict)
+            if not self._flights.keep_early(verdict):
+                self._stop_streams(effects)  # tokens of it are missing; the next one begins with them
         else:
             self._apply(now, verdict, effects)
         while not self._over and (early := self._flights.take_early(len(self._line.settled))) is not None:
             self._apply(now, early, effects)
-        for flight in self._flights.take_hopeless():
-            self._give_up(flight, effects)
         self._go_on(now, effects)
         return effects
 
@@ -294,6 +293,8 @@ class Rounds:
         """Decide what comes next: a draft, the target alone, or to wait for what is under way."""
         if self._over:
             return
+        for flight in self._flights.take_hopeless():
+            self._give_up(flight, effects)
         if self.mode == "distributed":
             has_place = len(self._flights.fresh) < self._parallel and len(self._flights) < 2 * self._parallel
             if has_place and self._orders.state == "ready" and self._dry_at != self._line.end:
@@ -320,11 +321,14 @@ class Rounds:
             self._is_proved = False
             return
         if self._is_proved:
-            for number in self._flights.streams():
-                self._flights.pop(number)
-                effects.append(StopStream(number))
+            self._stop_streams(effects)
             self._switch("distributed")
         self._draft(now, count, effects)
+
+    def _stop_streams(self, effects: list[Effect]) -> None:
+        for number in self._flights.streams():
+            self._flights.pop(number)
+            effects.append(StopStream(number))
 
     def _switch(self, mode: Mode) -> None:
         self.mode = mode
