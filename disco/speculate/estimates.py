@@ -16,7 +16,7 @@ _OUTLIER: Final = 4.0
 _READ_SHARE: Final = 0.25
 """What a token that the drafter reads costs, as a share of one that it drafts: it reads several in a batch."""
 _LONG_READ: Final = 32
-"""Behind so many tokens to read, a draft's time says little about the time per drafted token."""
+"""Behind more tokens to read, a draft's time is only an upper bound of that of the drafted tokens."""
 _EARLY: Final = 3
 """So many measurements are averaged before outliers are cut: the first may be the odd one."""
 
@@ -35,8 +35,8 @@ class Smoothed:
         self._count = 0
         self.value: float | None = None
 
-    def add(self, measured: float) -> None:
-        """Learn a measurement; one that is not a finite number of at least 0 is passed over."""
+    def add(self, measured: float, times: int = 1) -> None:
+        """Learn a measurement that counts as so many; one that is not a finite number of at least 0 is passed over."""
         if not (measured >= 0 and isfinite(measured)):
             return
         self._count += 1
@@ -45,7 +45,8 @@ class Smoothed:
             return
         if self._count > _EARLY and self.value > 0:
             measured = min(measured, _OUTLIER * self.value)
-        self.value += max(self._weight, 1 / self._count) * (measured - self.value)
+        weight = max(self._weight, 1 / self._count)
+        self.value += (1 - (1 - weight) ** times) * (measured - self.value)
 
 
 class Acceptance:
@@ -146,14 +147,14 @@ class Estimates:
     """
 
     __slots__ = (
-        *("_draft", "_draft_is_rough", "_queue", "_round_trip", "_token", "_waited", "acceptance", "verify"),
+        *("_draft", "_draft_is_bound", "_queue", "_round_trip", "_token", "_waited", "acceptance", "verify"),
     )
 
     def __init__(self, said: VerifyCurve | None = None) -> None:
         """Begin with the server's own curve, where it has one."""
         self.acceptance = Acceptance()
         self.verify = VerifyTimes(said)
-        self._draft, self._draft_is_rough = Smoothed(), False
+        self._draft, self._draft_is_bound = Smoothed(), False
         self._round_trip, self._queue, self._token = Smoothed(), Smoothed(), Smoothed()
         self._waited = Smoothed()
 
@@ -172,12 +173,15 @@ class Estimates:
         """
         if tokens < 1:
             return
-        rough = read > _LONG_READ
-        if self._draft_is_rough and not rough:
-            self._draft = Smoothed()
-        if not rough or self._draft.value is None:
-            self._draft.add(took_s / (tokens + _READ_SHARE * max(0, read - 1)))
-            self._draft_is_rough = rough
+        if read <= _LONG_READ:
+            if self._draft_is_bound:
+                self._draft = Smoothed()
+            self._draft.add(took_s / (tokens + _READ_SHARE * max(0, read - 1)), tokens)
+            self._draft_is_bound = False
+        elif self._draft.value is None or took_s / tokens < self._draft.value:
+            # Mostly reading, so this is no estimate. But drafting cannot be slower than that.
+            self._draft_is_bound = self._draft_is_bound or self._draft.value is None
+            self._draft.add(took_s / tokens, tokens)
 
     def verified(self, rows: int, queue_s: float, compute_s: float, round_trip_s: float | None) -> None:
         """Learn what a round cost at the target and, where nothing else was in flight, on the network."""

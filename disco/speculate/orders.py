@@ -12,8 +12,8 @@ from disco.speculate.lines import DraftLine, Line, Shadow
 __all__ = ["DrafterState", "Order", "Orders"]
 
 DrafterState = Literal["absent", "reading", "ready", "busy", "late", "dead"]
-"""absent: there is none. reading: the prompt. ready: idle. busy: drafting. late: drafting what nobody waits for any
-more; dead: it failed."""
+"""absent: there is none. reading: the prompt. ready: idle. busy: drafting. late: it drafts or is being stopped for so
+long that the target goes on alone. dead: it failed."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,8 @@ class Order:
         patience_s: so long it may take, s.
         late_s: the time at which it counts as late.
         is_shadow: the draft will not be sent.
-        is_useless: nothing is done with what comes.
+        is_useless: nothing is done with what comes; the drafter was told to stop.
+        is_late: nobody waits for it.
     """
 
     draft: Draft
@@ -35,6 +36,7 @@ class Order:
     late_s: float
     is_shadow: bool
     is_useless: bool = False
+    is_late: bool = False
 
 
 class Orders:
@@ -61,12 +63,7 @@ class Orders:
             return self._state
         if self.order is None:
             return "ready"
-        return "late" if self.order.is_useless else "busy"
-
-    @property
-    def is_drafting(self) -> bool:
-        """Whether a draft is under way that somebody waits for."""
-        return self.order is not None and not self.order.is_useless
+        return "late" if self.order.is_late else "busy"
 
     def has_read(self) -> bool:
         """Note that the drafter has read the prompt; return whether that is news."""
@@ -110,8 +107,10 @@ class Orders:
         self.order = None
         return order, drafted
 
-    def drop(self, effects: list[Effect]) -> None:
-        """Stop the draft under way."""
-        if self.order is not None and not self.order.is_useless:
-            self.order.is_useless = True
-            effects.append(StopDraft(self.order.draft.number))
+    def drop(self, now: float, effects: list[Effect]) -> None:
+        """Stop the draft under way. That may take as long as the draft was allowed to take."""
+        order = self.order
+        if order is not None and not order.is_useless:
+            order.is_useless = True
+            order.late_s = now + order.patience_s
+            effects.append(StopDraft(order.draft.number))

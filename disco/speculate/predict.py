@@ -21,6 +21,10 @@ stage, `b = max(n d, batch)`, except where the drafter had to wait for a place: 
 
 and, times `(1 - a)`, it is the time per token. What is drafted and sent behind a wrong token costs no time: the draft
 is broken off at the verdict, and the server computes nothing for a window whose beginning is refuted.
+
+Two assumptions matter for windows of one token only, where the formula is off by up to a quarter. The guess of the
+bonus is drafted before the verdict comes (`d < V`); if not, it is drafted in vain. And a window behind one whose *last*
+token was wrong gives nothing; in truth the server cannot know that it was drafted in vain, and answers one token.
 """
 
 from __future__ import annotations

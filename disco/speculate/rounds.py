@@ -113,7 +113,7 @@ class Rounds:
     def wake_at(self) -> float:
         """When the machine wants to be woken (`woken`), on the driver's clock; infinity for never."""
         order = self._orders.order
-        return inf if self._over or order is None or order.is_useless else order.late_s
+        return inf if self._over or order is None or order.is_late else order.late_s
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Rounds:
         effects: list[Effect] = []
         flight = self._flights.pop(number)
         if flight is not None:
-            self._give_up(flight, effects)
+            self._give_up(now, flight, effects)
             self._go_on(now, effects)
         return effects
 
@@ -191,7 +191,7 @@ class Rounds:
         elif (flight := self._flights.pop(number)) is not None:
             self._failures += 1
             if self._failures > self._retries:
-                self._end(Fail(f"{self._failures} rounds failed in a row"), effects)
+                self._end(now, Fail(f"{self._failures} rounds failed in a row"), effects)
             elif flight.is_window and not flight.is_stale:
                 self.tally.retries += 1
                 effects.append(self._flights.send_again(now, flight))
@@ -209,7 +209,8 @@ class Rounds:
             return effects
         self.tally.late += 1
         self._is_proved = False
-        self._orders.drop(effects)
+        self._orders.drop(now, effects)
+        order.is_late = True
         self._go_on(now, effects)
         return effects
 
@@ -220,7 +221,7 @@ class Rounds:
         line, before = self._line, len(self._line.settled)
         known = max(0, before - verdict.at)
         if tuple(line.settled[verdict.at : verdict.at + len(verdict.ids)]) != verdict.ids[:known]:
-            self._end(Fail("a verdict contradicts tokens that the target chose before"), effects)
+            self._end(now, Fail("a verdict contradicts tokens that the target chose before"), effects)
             return
         new = verdict.ids[known:]
         finished = verdict.finish_reason is not None and verdict.at + len(verdict.ids) >= before
@@ -241,26 +242,26 @@ class Rounds:
         if new or (finished and deltas):
             effects.append(Write(before, new, deltas, by))
         if finished:
-            self._end(Finish(verdict.finish_reason or ""), effects)
+            self._end(now, Finish(verdict.finish_reason or ""), effects)
             return
-        self._settle_flights(verdict.number, judged.wrong_at, effects)
+        self._settle_flights(now, verdict.number, judged.wrong_at, effects)
         if new:
             self._judge_shadow()
             self._consider(now, effects)
 
-    def _settle_flights(self, number: int, wrong_at: int | None, effects: list[Effect]) -> None:
+    def _settle_flights(self, now: float, number: int, wrong_at: int | None, effects: list[Effect]) -> None:
         """Give up what a verdict refutes: windows behind a wrong token, and the draft that continues them."""
         if wrong_at is not None:
             for refuted in self._flights.refute(wrong_at):
                 self._report(refuted, wrong_at)
-            self._drop_draft(effects)
+            self._drop_draft(now, effects)
         flight = self._flights.get(number)
         if flight is None or flight.send.alone:
             return
         self._flights.pop(number)
         if not flight.is_stale:
             self._report(flight, len(self._line.settled))
-            self._give_up(flight, effects)
+            self._give_up(now, flight, effects)
 
     def _report(self, flight: Flight, right_until: int) -> None:
         """Tell the window how many of a flight's tokens were right, unless not even the first was compared."""
@@ -268,22 +269,22 @@ class Rounds:
         if drafted and len(self._line.settled) > at:
             self._window.judged(drafted, min(drafted, max(0, right_until - at)))
 
-    def _give_up(self, flight: Flight, effects: list[Effect]) -> None:
+    def _give_up(self, now: float, flight: Flight, effects: list[Effect]) -> None:
         """Drop tokens of a flight that came back without judging them, and all that continues them."""
         if not flight.is_stale and flight.is_window and flight.end > len(self._line.settled):
             position = max(flight.send.at, len(self._line.settled))
             self._line.cut(position)
             self._flights.refute(position)
-            self._drop_draft(effects)
+            self._drop_draft(now, effects)
 
-    def _drop_draft(self, effects: list[Effect]) -> None:
+    def _drop_draft(self, now: float, effects: list[Effect]) -> None:
         """Stop a draft that continues the line; a shadow is judged anyway."""
         if self._orders.order is not None and not self._orders.order.is_shadow:
-            self._orders.drop(effects)
+            self._orders.drop(now, effects)
 
-    def _end(self, how: Finish | Fail, effects: list[Effect]) -> None:
+    def _end(self, now: float, how: Finish | Fail, effects: list[Effect]) -> None:
         self._over = True
-        self._orders.drop(effects)
+        self._orders.drop(now, effects)
         self._flights.clear()
         effects.append(how)
 
@@ -294,14 +295,14 @@ class Rounds:
         if self._over:
             return
         for flight in self._flights.take_hopeless():
-            self._give_up(flight, effects)
+            self._give_up(now, flight, effects)
         if self.mode == "distributed":
             has_place = len(self._flights.fresh) < self._parallel and len(self._flights) < 2 * self._parallel
             if has_place and self._orders.state == "ready" and self._dry_at != self._line.end:
                 count = self._choose()
                 if count > 0:
                     self._draft(now, count, effects)
-            if self._orders.is_drafting or self._flights.fresh or not has_place:
+            if self._orders.state == "busy" or self._flights.fresh or not has_place:
                 return
             self._switch("alone")
         if not self._flights.streams():

@@ -7,12 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isfinite
-from typing import Final
 
 __all__ = ["Seen", "VerifyCurve"]
-
-_TABLE_ROWS: Final = 66
-"""The time of so many numbers of rows is computed in advance: the longest draft, and its first row."""
 
 
 class VerifyCurve:
@@ -25,7 +21,7 @@ class VerifyCurve:
         points: (rows, seconds), rising in both.
     """
 
-    __slots__ = ("_rows", "_seconds", "_table", "points")
+    __slots__ = ("_known", "_rows", "_seconds", "points")
 
     def __init__(self, points: Iterable[tuple[int, float]]) -> None:
         """Make a curve from (rows, seconds) in any order; where rows are given twice, the larger time counts.
@@ -41,11 +37,14 @@ class VerifyCurve:
         self.points = tuple(by_rows.items())
         self._rows = list(by_rows)
         self._seconds = list(by_rows.values())
-        self._table = [self._at(rows) for rows in range(_TABLE_ROWS)]
+        self._known: dict[int, float] = {}
 
     def s(self, rows: int) -> float:
         """Return the seconds that a batch of so many rows takes."""
-        return self._table[rows] if 0 <= rows < _TABLE_ROWS else self._at(rows)
+        seconds = self._known.get(rows)
+        if seconds is None:
+            seconds = self._known[rows] = self._at(rows)
+        return seconds
 
     def _at(self, rows: int) -> float:
         known, seconds = self._rows, self._seconds

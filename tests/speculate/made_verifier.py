@@ -35,7 +35,7 @@ class MadeVerifier:
     accepted: int = 0
 
     def replies(self, send: Send) -> Iterator[Verdict] | None:
-        """Return the verdicts on a round, each computed when it is asked for; None: an earlier window must come first."""
+        """Return the verdicts on a round, each computed when asked for; None: an earlier window must come first."""
         return None if send.at > self.length else self._replies(send, self._judge(send))
 
     def _replies(self, send: Send, first: Verdict) -> Iterator[Verdict]:

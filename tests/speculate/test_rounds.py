@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from disco.speculate.effects import Fail, Finish
+from disco.speculate.effects import Draft, Fail, Finish, Send, StopDraft, StopStream, Write
+from disco.speculate.messages import Verdict
 from disco.speculate.rounds import Rounds
 from disco.speculate.windows import Window, window_of
 from tests.speculate.made_verifier import MadeVerifier, Run, Weather, text_of
@@ -29,7 +29,7 @@ ROUGH = Weather(
 MIXED = Weather(reorders=0.5, duplicates=0.3, stops_early=0.2, late=0.3)
 
 
-class Any_(Window):
+class AnyNumber(Window):
     """Asks for any number of tokens, also for ones that no message could hold."""
 
     stop_below = 0.0
@@ -46,12 +46,14 @@ class Any_(Window):
 
 def a_window(name: str, chance: random.Random, parallel: int) -> Window:
     if name == "any":
-        return Any_(chance)
+        return AnyNumber(chance)
     settings = {"parallel": parallel} if name == "optimal" else {}
     return window_of(name, **settings)
 
 
-def a_drafter(target: Sequence[int], right: float, chance: random.Random) -> Callable[[Sequence[int]], int | None]:
+def a_drafter(
+    target: Sequence[int], right: float, chance: random.Random
+) -> Callable[[Sequence[int]], int | None]:
     """A drafter that knows the answer, and errs; once it has erred, all that follows is wrong as well."""
 
     def guess(sequence: Sequence[int]) -> int | None:
@@ -169,3 +171,130 @@ def test_in_turn_the_server_counts_the_same_as_the_client():
         tally = run.rounds.tally
         assert tally.judged > 0
         assert (tally.judged, tally.accepted) == (run.verifier.judged, run.verifier.accepted)
+
+
+@given(seed=st.integers(0, 2**32), parallel=st.integers(1, 3), weather=st.sampled_from((FINE, ROUGH)))
+def test_without_a_drafter_the_target_goes_on_alone(seed, parallel, weather):
+    run = a_run(seed, parallel=parallel, weather=weather, has_drafter=False, alone_tokens=7)
+    tally = run.rounds.tally
+    assert run.written == run.verifier.target
+    assert (tally.drafted, tally.sent, tally.tokens["distributed"]) == (0, 0, 0)
+
+
+class Ready:
+    """A machine in distributed mode: it knows 3 tokens, has proved its drafter, and has ordered a draft of 4."""
+
+    def __init__(self, parallel: int = 1, **settings) -> None:
+        self.rounds = Rounds(window_of("static", n=4), parallel=parallel, **settings)
+        assert self.rounds.start(0.0) == [Send(0, 0, (), 256)]
+        (shadow,) = self.rounds.drafter_ready(0.0)
+        assert shadow == Draft(0, 0, (), 4)
+        assert self.rounds.drafted(0.04, 0, (1, 2, 9, 9), 0.04) == []
+        for place, token in enumerate((1, 2)):
+            (write,) = self.verified(0.1 + 0.01 * place, 0, place, (token,))
+            assert write == Write(place, (token,), (), "alone")
+        write, stop, draft = self.verified(0.12, 0, 2, (3,))
+        assert (stop, draft) == (StopStream(0), Draft(1, 2, (3,), 4))
+
+    def verified(self, now, number, at, ids, **fields):
+        return self.rounds.verified(now, Verdict(number, at, ids, **fields))
+
+
+def test_a_round_in_turn():
+    ready = Ready()
+    assert ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04) == [Send(1, 3, (4, 5, 6, 7))]
+    write, draft = ready.verified(0.3, 1, 3, (4, 5, 8))
+    assert write == Write(3, (4, 5, 8), (), "distributed")
+    assert draft == Draft(2, 5, (8,), 4)
+    assert (ready.rounds.tally.judged, ready.rounds.tally.accepted, ready.rounds.tally.rejected) == (3, 2, 1)
+
+
+def test_in_parallel_the_next_window_begins_with_the_guess_of_the_bonus():
+    ready = Ready(parallel=2)
+    send, draft = ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    assert (send, draft) == (Send(1, 3, (4, 5, 6, 7)), Draft(2, 7, (), 4))
+    assert ready.rounds.drafted(0.21, 2, (8, 9, 10, 11), 0.04) == [Send(2, 7, (8, 9, 10, 11))]
+    write, draft = ready.verified(0.3, 1, 3, (4, 5, 6, 7, 8))
+    assert write == Write(3, (4, 5, 6, 7, 8), (), "distributed")
+    assert draft == Draft(3, 11, (), 4)
+    (write, stop) = ready.verified(0.31, 2, 7, (8, 9, 12))
+    assert write == Write(8, (9, 12), (), "distributed")
+    assert stop == StopDraft(3)
+    assert ready.rounds.drafter_state == "busy"
+    assert ready.rounds.drafted(0.32, 3, (13,), 0.01) == [Draft(4, 9, (12,), 4)]
+
+
+def test_a_verdict_that_overtakes_another_waits_for_it():
+    ready = Ready(parallel=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    ready.rounds.drafted(0.21, 2, (8, 9, 10, 11), 0.04)
+    assert ready.verified(0.29, 2, 7, (8, 9, 10, 11, 12)) == []
+    effects = ready.verified(0.3, 1, 3, (4, 5, 6, 7, 8))
+    assert effects[0] == Write(3, (4, 5, 6, 7, 8), (), "distributed")
+    assert effects[1] == Write(8, (9, 10, 11, 12), (), "distributed")
+    assert ready.verified(0.31, 1, 3, (4, 5, 6, 7, 8)) == []
+
+
+def test_deltas_are_written_once_also_where_text_was_held_back():
+    """The second verdict repeats token 7; the text of 6 and 7 was held back, and comes with token 8."""
+    ready = Ready(parallel=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6), 0.04)
+    ready.rounds.drafted(0.21, 2, (7, 8), 0.04)
+    first = ({"text": "4", "at": 3}, {"text": "5", "at": 4})
+    assert ready.verified(0.3, 1, 3, (4, 5, 6, 7), deltas=first)[0].deltas == ({"text": "4"}, {"text": "5"})
+    second = ({"text": "678", "tokens": 3, "at": 7}, {"text": "9", "at": 8})
+    (write, *_) = ready.verified(0.3, 2, 6, (7, 8, 9), deltas=second)
+    assert write == Write(7, (8, 9), ({"text": "678", "tokens": 3}, {"text": "9"}), "distributed")
+
+
+def test_a_late_drafter_does_not_hold_up_the_answer():
+    ready = Ready()
+    wake = ready.rounds.wake_at
+    assert 0.12 < wake < 1.0
+    assert ready.rounds.woken(wake - 0.001) == []
+    assert ready.rounds.woken(wake) == [StopDraft(1), Send(1, 3, (), 256)]
+    assert (ready.rounds.mode, ready.rounds.drafter_state) == ("alone", "late")
+    assert ready.verified(wake + 1, 1, 3, (4,)) == [Write(3, (4,), (), "alone")]
+    assert ready.rounds.drafted(wake + 2, 1, (4, 5), 2.0) == []
+    assert ready.rounds.tally.late == 1
+    _, draft = ready.verified(wake + 3, 1, 4, (5,))
+    assert draft == Draft(2, 5, (), 4)  # it followed so far, and now shows again what it is worth
+
+
+def test_a_dead_drafter_is_not_asked_again():
+    ready = Ready()
+    assert ready.rounds.failed(0.2, "drafter", 1) == [Send(1, 3, (), 256)]
+    assert ready.verified(0.3, 1, 3, (4,)) == [Write(3, (4,), (), "alone")]
+    assert ready.rounds.drafted(0.3, 1, (4, 5, 6, 7), 0.1) == []
+
+
+def test_a_failed_round_is_sent_again_as_it_was_and_only_so_often():
+    ready = Ready(retries=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    assert ready.rounds.failed(0.3, "verifier", 1) == [Send(1, 3, (4, 5, 6, 7))]
+    assert ready.rounds.failed(0.4, "verifier", 1) == [Send(1, 3, (4, 5, 6, 7))]
+    assert ready.rounds.failed(0.5, "verifier", 1) == [Fail("3 rounds failed in a row")]
+    assert ready.rounds.is_over
+    assert ready.verified(0.6, 1, 3, (4,)) == []
+
+
+def test_a_verdict_that_contradicts_settled_tokens_ends_the_answer():
+    ready = Ready()
+    stop, fail = ready.verified(0.3, 1, 1, (2, 4))
+    assert stop == StopDraft(1)
+    assert isinstance(fail, Fail)
+
+
+def test_the_end_stops_the_drafter():
+    ready = Ready(parallel=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    effects = ready.verified(0.3, 1, 3, (4,), finish_reason="stop")
+    assert effects == [Write(3, (4,), (), "distributed"), StopDraft(2), Finish("stop")]
+    assert ready.rounds.wake_at == float("inf")
+
+
+def test_no_draft_goes_beyond_the_limit():
+    """Of 9 tokens 3 are there; the target adds one of its own, so the longest draft has 5."""
+    rounds = Rounds(window_of("static", n=12), ids=(1, 2, 3), limit=9)
+    assert rounds.start(0.0) == [Send(0, 3, (), 5)]
+    assert rounds.drafter_ready(0.0) == [Draft(0, 0, (1, 2, 3), 5)]
