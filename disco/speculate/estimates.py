@@ -11,6 +11,7 @@ from disco.speculate.seen import Seen, VerifyCurve
 __all__ = ["Acceptance", "Estimates", "Smoothed", "VerifyTimes"]
 
 _WEIGHT: Final = 0.2
+_WAIT_WEIGHT: Final = 0.05
 _OUTLIER: Final = 4.0
 """A measurement counts as at most so many times the estimate: a machine's pause says nothing about the next round."""
 _READ_SHARE: Final = 0.25
@@ -22,16 +23,16 @@ _EARLY: Final = 3
 
 
 class Smoothed:
-    """An exponential moving average that begins as the plain mean, with outliers cut.
+    """An exponential moving average that begins as the plain mean, with outliers cut unless `cuts` is false.
 
     Attributes:
         value: None before the first measurement.
     """
 
-    __slots__ = ("_count", "_weight", "value")
+    __slots__ = ("_count", "_cuts", "_weight", "value")
 
-    def __init__(self, weight: float = _WEIGHT) -> None:
-        self._weight = weight
+    def __init__(self, weight: float = _WEIGHT, *, cuts: bool = True) -> None:
+        self._weight, self._cuts = weight, cuts
         self._count = 0
         self.value: float | None = None
 
@@ -43,7 +44,7 @@ class Smoothed:
         if self.value is None:
             self.value = measured
             return
-        if self._count > _EARLY and self.value > 0:
+        if self._cuts and self._count > _EARLY and self.value > 0:
             measured = min(measured, _OUTLIER * self.value)
         weight = max(self._weight, 1 / self._count)
         self.value += (1 - (1 - weight) ** times) * (measured - self.value)
@@ -155,8 +156,9 @@ class Estimates:
         self.acceptance = Acceptance()
         self.verify = VerifyTimes(said)
         self._draft, self._draft_is_bound = Smoothed(), False
-        self._round_trip, self._queue, self._token = Smoothed(), Smoothed(), Smoothed()
-        self._waited = Smoothed()
+        self._round_trip, self._token = Smoothed(), Smoothed()
+        # Most rounds do not wait, so a wait is no outlier.
+        self._queue, self._waited = Smoothed(_WAIT_WEIGHT, cuts=False), Smoothed(_WAIT_WEIGHT, cuts=False)
 
     @property
     def draft_s(self) -> float | None:

@@ -125,8 +125,8 @@ def test_waits_give_queue_and_utilisation():
     for place in range(400):
         estimates.verified(5, 0.02 if place % 10 < 4 else 0.0, 0.06, 0.03)
     estimates.fill(seen)
-    assert seen.queue_s == pytest.approx(0.008, abs=0.008)
-    assert seen.utilisation == pytest.approx(0.4, abs=0.35)
+    assert seen.queue_s == pytest.approx(0.008, abs=0.002)
+    assert seen.utilisation == pytest.approx(0.4, abs=0.1)
     assert seen.round_trip_s == pytest.approx(0.03)
 
 

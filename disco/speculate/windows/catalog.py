@@ -12,7 +12,7 @@ from disco.speculate.messages import LONGEST_DRAFT
 from disco.speculate.windows.adaptive import Adaptive, network_of
 from disco.speculate.windows.contract import HIGHEST, Window
 from disco.speculate.windows.network import Network
-from disco.speculate.windows.optimal import Optimal
+from disco.speculate.windows.optimal import Optimal, Paying
 from disco.speculate.windows.simple import Confidence, Dynamic, Static
 from disco.speculate.windows.stabilised import Stabilised
 
@@ -71,8 +71,9 @@ def window_of(name: str, **settings: Any) -> Window:
         name: "static", "dynamic", "confidence", "adaptive" or "optimal".
         settings: of that window. static: `n`. dynamic: `start`, `low`, `high`, `highest`. confidence: `eta`, `most`.
             adaptive: `weights` (a JSON file; default: the shipped one), `highest`, `stabilised`. optimal: `highest`,
-            `parallel` (windows in flight), `min_gain` (share of the time per token of the target alone),
-            `stabilised`.
+            `parallel` (windows in flight), `min_gain`, `stabilised`. Any window takes `min_gain`: it drafts only
+            where that is predicted to save more than this share of the target's own time per token; and then also
+            `parallel`.
 
     Raises:
         ConfigurationError: there is no such window or setting, or a value is out of range.
@@ -81,6 +82,11 @@ def window_of(name: str, **settings: Any) -> Window:
     if make is None:
         raise ConfigurationError(f"there is no window {name!r}. {nearest(name, WINDOWS)}")
     known = signature(make).parameters
+    if "min_gain" in settings and "min_gain" not in known:
+        parallel = _whole("parallel", settings.pop("parallel", 1))
+        min_gain = _share("min_gain", settings.pop("min_gain"))
+        paying = Paying(window_of(name, **settings), parallel, min_gain)
+        return Stabilised(paying, lowest=0, highest=LONGEST_DRAFT)
     for setting in settings:
         if setting not in known:
             raise ConfigurationError(
