@@ -176,10 +176,8 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values; fields with usual values are left out."""
-        content = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {
-            name: value for name, value in content.items() if name in ("number", "at") or value not in _USUAL
-        }
+        content = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, usual) in content.items() if value != usual}
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -208,7 +206,6 @@ class Verdict:
         )
 
 
-_USUAL: Final = (None, (), 0, 0.0)
 _WHOLE: Final = (
     *("number", "at", "judged", "accepted", "rows", "prompt_tokens", "cached_tokens"),
     *("completion_tokens", "rejected_tokens", "waiting"),
