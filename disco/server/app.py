@@ -6,23 +6,17 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-import anyio
 import openai
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from disco.client import AsyncDisco
-from disco.errors import ConfigurationError
-from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
-from disco.server.admission import AnswerLimiter
-from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
-from disco.server.http_reply import JSON, Reply
-from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
+from disco.server.api_errors import SERVER, Refusal, refusal_of
+from disco.server.assembly import assemble, make_limiter
+from disco.server.http_reply import Reply
+from disco.server.prometheus import Metrics
 from disco.server.relay import Relay
 
 __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "make_app"]
@@ -62,11 +56,9 @@ def make_app(
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
             invalid.
     """
-    check_key(key)
-    check_exposure(host, key)
-    if max_body_bytes < 1 or max_concurrent < 1:
-        raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
-    limiter = AnswerLimiter(max_concurrent)
+    limiter = make_limiter(
+        key=key, host=host, max_body_bytes=max_body_bytes, max_concurrent=max_concurrent
+    )
     relays = {
         "/v1" + path: Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes) for path in _ANSWERS
     }
@@ -74,27 +66,18 @@ def make_app(
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route("/v1/models", _Models(client), methods=["GET"]),
         Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
-        Route("/health", _health, methods=["GET"]),
     ]
-    if metrics is not None:
-        metrics.watch(lambda: limiter.busy)
-        routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
-    names = (
-        frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None
-    )
-    guards = Middleware(
-        Guards,
+    return assemble(
+        routes,
         direct=relays,
+        limiter=limiter,
         key=key,
-        names=names,
-        origins=check_origins(allow_origins),
+        host=host,
+        allow_origins=allow_origins,
+        allow_hosts=allow_hosts,
         label=_label,
         metrics=metrics,
     )
-    app = Starlette(routes=routes, middleware=[guards], exception_handlers={HTTPException: _no_such})
-    app.router.redirect_slashes = False
-    app.state.limiter = limiter
-    return app
 
 
 class _Models:
@@ -150,37 +133,6 @@ class _Models:
     def _asks_server(self) -> bool:
         client = self._client
         return client.server is not None and client.router.may_ask(client.server, client.default_options)
-
-
-class _MetricsPage:
-    """`/metrics`."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        await Reply(send, "/metrics").whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
-
-
-async def _health(request: Request) -> Response:
-    """Report that the server runs. The response contains no other data, so it needs no key."""
-    del request
-    await anyio.lowlevel.checkpoint()
-    return Response(b'{"status":"ok"}', media_type=JSON)
-
-
-async def _no_such(request: Request, error: Exception) -> Response:
-    """Return the API's error for an unknown path or a method that the path does not accept."""
-    assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path[:80]}"
-    if error.status_code == 405:
-        refusal = Refusal(405, f"Not allowed: {where}.", kind=INVALID, code="method_not_supported")
-    else:
-        refusal = Refusal(error.status_code, f"Invalid URL ({where}).", code="unknown_url")
-    await anyio.lowlevel.checkpoint()
-    headers = dict(error.headers or {})
-    return Response(refusal.body(), refusal.status, headers=headers, media_type=JSON)
 
 
 def _label(path: str) -> str:

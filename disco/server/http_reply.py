@@ -9,16 +9,19 @@ from starlette.types import Send
 
 from disco.server.api_errors import Refusal, error_event
 
-__all__ = ["EVENTS", "JSON", "Reply"]
+__all__ = ["EVENTS", "JSON", "LINES", "Reply"]
 
 log = logging.getLogger("disco.server")
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"  # one JSON object a line
 
 
 class Reply:
-    """Sends status, headers and body of one response piece by piece. Mutable: `started`, `_events` and `_last`.
+    """Sends status, headers and body of one response piece by piece.
+
+    Mutable: `started`, `_events`, `_lines` and `_last`.
 
     Args:
         send: the ASGI server's function.
@@ -30,12 +33,14 @@ class Reply:
         self._path = path
         self.started = False
         self._events = False  # whether this is an event stream, which can carry an error
+        self._lines = False  # whether this is lines of JSON, of which the last may be an error
         self._last = b""
 
     async def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Send the status line and the headers."""
         wire = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._events = any(n == b"content-type" and v.startswith(EVENTS.encode()) for n, v in wire)
+        self._lines = any(n == b"content-type" and v == LINES.encode() for n, v in wire)
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": wire})
 
@@ -57,7 +62,7 @@ class Reply:
         await self.end(body)
 
     async def refuse(self, refusal: Refusal, *, named: bool = False) -> None:
-        """Send and log the error: as a response or, after the response has begun, as its last event.
+        """Send and log the error: as a response or, after the response has begun, as its last event or line.
 
         A body that cannot carry an error stays incomplete, which the client's HTTP library detects.
 
@@ -72,3 +77,5 @@ class Reply:
             await self.whole(refusal.status, refusal.body(), refusal.headers.items())
         elif self._events:
             await self.end(error_event(refusal, self._last, named=named))
+        elif self._lines:
+            await self.end(refusal.body() + b"\n")

@@ -15,15 +15,15 @@ from disco.client.direct.direct_answer import reports_put_off
 from disco.client.endpoint_catalog.local_servers import REACHES
 from disco.dispatch.eligibility import is_within
 from disco.plan import Reach
-from disco.server.admission import AnswerLimiter, closing
-from disco.server.api_errors import Refusal, refusal_of
+from disco.server.admission import AnswerLimiter
+from disco.server.api_errors import Refusal
 from disco.server.http_reply import EVENTS, Reply
-from disco.server.request_body import CHAT, RESPONSES, Gone, ParsedBody, parse, read_body
+from disco.server.request_body import CHAT, RESPONSES, ParsedBody, parse
+from disco.server.request_flow import answer_request
 
 __all__ = ["Relay"]
 
 CLOSE_S = 5.0
-LAST_WORD_S = 1.0  # time to send the reason to a client that may no longer read
 # Headers passed on from the server behind disco. An answer made here has only the first.
 _PASSED = frozenset({"content-type", "x-request-id", "openai-processing-ms", "openai-version"})
 _LIMITS = "x-ratelimit-"
@@ -47,35 +47,25 @@ class Relay:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send, f"/v1{self._path}")
-        try:
-            with self._limiter.receive() as work:
-                asked = parse(self._path, await read_body(scope, receive, self._max_body_bytes))
-                with self._limiter.admit():
-                    await self._while_connected(asked, receive, reply)
-            if work.cancelled_caught:
-                with anyio.move_on_after(LAST_WORD_S):
-                    await reply.refuse(closing(), named=self._path == RESPONSES)
-        except Gone:
-            pass
-        except Exception as error:  # noqa: BLE001 - reported to the HTTP client, whatever the error
-            await reply.refuse(refusal_of(error), named=self._path == RESPONSES)
+        await answer_request(
+            scope,
+            receive,
+            Reply(send, f"/v1{self._path}"),
+            limiter=self._limiter,
+            max_body_bytes=self._max_body_bytes,
+            parse=self._parse,
+            answer=self._answer,
+            named=self._path == RESPONSES,
+        )
 
-    async def _while_connected(self, asked: ParsedBody, receive: Receive, reply: Reply) -> None:
-        """Answer a request. If the client closes the connection, the work is cancelled."""
-        failed: Exception | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-            try:
-                with reports_put_off():
-                    await self._answer(asked, reply)
-            except Exception as error:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
-                failed = error
-            tasks.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+    def _parse(self, data: bytes) -> ParsedBody:
+        return parse(self._path, data)
 
     async def _answer(self, asked: ParsedBody, reply: Reply) -> None:
+        with reports_put_off():
+            await self._write(asked, reply)
+
+    async def _write(self, asked: ParsedBody, reply: Reply) -> None:
         if self._client.server is None and self._path not in (CHAT, RESPONSES):
             raise Refusal(
                 400,
@@ -143,12 +133,6 @@ def _without(secrets: Iterable[bytes], data: bytes) -> bytes:
     for secret in secrets:
         data = data.replace(secret, b"[key]")
     return data
-
-
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 def _headers(response: httpx2.Response) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from disco.dispatch import available_presets
 from disco.errors import nearest
 from disco.server.api_errors import Refusal
 
-__all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "read_body"]
+__all__ = ["CHAT", "RESPONSES", "Gone", "ParsedBody", "parse", "parse_json", "read_body"]
 
 SILENCE_S = 30.0  # a body is given up if no byte of it comes for so long
 WHOLE_S = 300.0  # a body is given up if it is not complete after so long: 32 MiB at 1 Mbit/s
@@ -78,6 +78,24 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Parse a body that must be a JSON object.
+
+    Raises:
+        Refusal: it is none.
+    """
+    try:
+        body = json.loads(data, parse_constant=_no_constant)
+        if b"\\ud" in data or b"\\uD" in data:
+            # Half of a surrogate pair is valid JSON, but not valid text.
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise Refusal(400, "We could not parse the JSON body of your request.", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, "The body of the request must be a JSON object.", code="invalid_json")
+    return body
+
+
 def parse(path: str, data: bytes) -> ParsedBody:
     """Parse a body and check the fields that every endpoint needs.
 
@@ -89,15 +107,7 @@ def parse(path: str, data: bytes) -> ParsedBody:
         Refusal: the body is not a JSON object, or lacks a field that the path needs.
         NoEndpointError: a field has a wrong type or is out of range.
     """
-    try:
-        body = json.loads(data, parse_constant=_no_constant)
-        if b"\\ud" in data or b"\\uD" in data:
-            # Half of a surrogate pair is valid JSON, but not valid text.
-            json.dumps(body, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        raise Refusal(400, "We could not parse the JSON body of your request.", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise Refusal(400, "The body of the request must be a JSON object.", code="invalid_json")
+    body = parse_json(data)
     disco = body.pop("disco", None)
     if isinstance(disco, Mapping):
         _check_preset(disco.get("preset", disco.get("policy")))
