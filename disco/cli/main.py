@@ -15,7 +15,7 @@ from disco.cli.console import Screen
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
-from disco.cli.serve import add_serve
+from disco.cli.serving import add_serve
 
 __all__ = ["main"]
 
@@ -151,7 +151,7 @@ async def _profile(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 async def _serve(screen: Screen, arguments: argparse.Namespace) -> int:
-    from disco.cli.serve import run_serve  # noqa: PLC0415 - as above
+    from disco.cli.serving import run_serve  # noqa: PLC0415 - as above
 
     return await run_serve(screen, arguments)
 

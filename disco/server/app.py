@@ -56,9 +56,7 @@ def make_app(
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
             invalid.
     """
-    limiter = make_limiter(
-        key=key, host=host, max_body_bytes=max_body_bytes, max_concurrent=max_concurrent
-    )
+    limiter = make_limiter(key=key, host=host, max_body_bytes=max_body_bytes, max_concurrent=max_concurrent)
     relays = {
         "/v1" + path: Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes) for path in _ANSWERS
     }

@@ -1,4 +1,4 @@
-"""The way of one request for an answer: its body is read, a place is taken, and it is answered while its client is there."""
+"""The way of one request for an answer: its body is read, then it is answered while its client is there."""
 
 from __future__ import annotations
 

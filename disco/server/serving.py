@@ -7,13 +7,14 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from types import FrameType
 from typing import Final
 
 import anyio
 import uvicorn
+from starlette.applications import Starlette
 
 from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
@@ -23,7 +24,7 @@ from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.http_protocol import HttpProtocol
 from disco.server.prometheus import Metrics
 
-__all__ = ["PORT", "serve"]
+__all__ = ["PORT", "run_app", "serve"]
 
 PORT: Final = 8642
 KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections, so that the client closes first
@@ -79,17 +80,48 @@ async def serve(
         metrics=metrics,
     )
 
-    def ready() -> None:
-        if on_ready is not None:
-            on_ready(f"http://{_shown(host)}:{port}/v1")
+    async def warm_up(at: tuple[str, int]) -> None:
+        _refuse_itself(client, *at)
+        await client.warm_up()
 
+    await run_app(app, host=host, port=port, key=key, grace_s=grace_s, warm_up=warm_up, on_ready=on_ready)
+
+
+async def run_app(
+    app: Starlette,
+    *,
+    host: str,
+    port: int,
+    key: str | None,
+    grace_s: float,
+    warm_up: Callable[[tuple[str, int]], Awaitable[None]],
+    on_ready: Callable[[str], None] | None,
+) -> None:
+    """Run an application on a socket until SIGINT or SIGTERM.
+
+    Args:
+        app: from `assemble`.
+        host: see `serve`, also for the others.
+        port: port to listen on; 0 picks a free one.
+        key: without one, no address may be listened on that others can reach.
+        grace_s: seconds after the signal for which answers in progress may go on.
+        warm_up: awaited before the first request is answered, with host and port.
+        on_ready: called with the base URL once the server answers.
+
+    Raises:
+        ConfigurationError: the address cannot be used.
+    """
     with ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _listen(host, port)]
         for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
-        _refuse_itself(client, host, port)
-        await client.warm_up()
+        await warm_up((host, port))
+
+        def ready() -> None:
+            if on_ready is not None:
+                on_ready(f"http://{_shown(host)}:{port}/v1")
+
         config = uvicorn.Config(
             app,
             http=HttpProtocol,

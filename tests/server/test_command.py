@@ -24,9 +24,10 @@ from servers import free_port
 from serving import upstream
 
 from disco.cli import main
-from disco.cli import serve as command
 from disco.cli.main import _parser
+from disco.cli.serving import serve_command, serve_options, serve_setup
 from disco.server import Metrics
+from disco.server.verifier.verifier_metrics import VerifierMetrics
 
 pytestmark = pytest.mark.real
 
@@ -202,6 +203,21 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         # The file of the last run is read and written: only the preset is wrong.
         ("--policy privat --histories {preset}", {}, "^disco: no preset is called 'privat'"),
         ("--policy private --histories {preset} --record {preset}", {}, "--record writes this file too"),
+        ("--slots 8", {}, "--slots is for a verify server.*--verify MODEL"),
+        ("--context 512", {}, "--context is for a verify server.*--verify MODEL"),
+        ("--threads 1", {}, "--threads is for a verify server.*--verify MODEL"),
+        ("--verify smollm2-135m --local none", {}, "--local is not for a verify server"),
+        ("--verify smollm2-135m --preset private", {}, "--preset is not for a verify server"),
+        (f"--verify smollm2-135m {BACKUP}", {}, "--backup is not for a verify server"),
+        (f"--verify smollm2-135m {TIER}", {}, "--tier is not for a verify server"),
+        ("--verify smollm2-135m --record x", {}, "--record is not for a verify server"),
+        ("--verify smollm2-135m --slots 0", {}, "--slots must be at least 1, not 0"),
+        ("--verify smollm2-135m --context 0", {}, "--context must be at least 1"),
+        ("--verify smolm2-135m", {}, "smollm2-135m"),
+        ("--verify smollm2-135m --host 0.0.0.0", {}, "DISCO_SERVER_KEY"),
+        ("--verify smollm2-135m --port {taken}", {}, "(?s)Port {taken} on 127.0.0.1 is in use.*--port"),
+        ("--verify smollm2-135m --key-file no-such-file", {}, "cannot be read"),
+        ("--verify smollm2-135m", {"without": "uvicorn"}, r"(?s)(?=.*'uvicorn').*\[server\]"),
         ("", {"without": "uvicorn"}, r"(?s)(?=.*'uvicorn').*\[server\]"),
     ],
     ids=lambda value: str(value)[:40],
@@ -228,15 +244,28 @@ def test_tiers_are_read_from_the_arguments_and_their_keys_from_the_environment(m
         ["http://attic:8642/v1", "small", "reach=own", "price=0,0.5", "name=attic"],
         ["http://b/v1", "m"],
     ]
-    first, second = command._tiers(given)
+    first, second = serve_command._tiers(given)
     assert (first.base_url, first.model, first.reach, first.name) == (*given[0][:2], "own", "attic")
     assert (first.price, first.api_key) == ((0.0, 0.5), None)
     assert (second.reach, second.price, second.api_key) == ("any", None, "key-of-the-second")
 
 
+def test_what_is_not_given_has_the_usual_value_of_its_kind_of_server():
+    def settled(*given):
+        return serve_options.settle_options(_parser().parse_args(["serve", *given]))
+
+    answers, verifies = settled(), settled("--verify", "m", "--slots", "3", "--max-concurrent", "7")
+    assert (answers.local, answers.preset, answers.max_concurrent, answers.slots) == (
+        *("smollm2-135m", "balanced", 256, None),
+    )
+    assert (list(answers.tier), list(answers.backup)) == ([], [])
+    assert (verifies.local, verifies.slots, verifies.context, verifies.max_concurrent) == (None, 3, None, 7)
+    assert (settled("--verify", "m").slots, settled("--verify", "m").max_concurrent) == (8, 1024)
+
+
 def test_the_commands_lines_go_to_standard_error_from_the_level_on(capsys):
     for level, lines in (("warning", 1), ("info", 2), ("error", 0)):
-        with command._logging(level):
+        with serve_setup.logging_at(level):
             logging.getLogger("disco.route").warning("endpoint server failed: server")
             logging.getLogger("disco.route").info("answer finished")
             logging.getLogger("httpx2").warning("https://user:password@host")
@@ -263,5 +292,7 @@ def test_every_option_and_every_metric_is_in_its_table():
     table = PAGE.partition("## Options")[2].partition("\n## ")[0]
     assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
     named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
-    made = Metrics().registry.collect()
+    metrics = Metrics()
+    VerifierMetrics(metrics.registry)
+    made = metrics.registry.collect()
     assert named == {metric.name + ("_total" if metric.type == "counter" else "") for metric in made}

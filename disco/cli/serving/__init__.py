@@ -1,0 +1,6 @@
+"""`disco serve`: an OpenAI-compatible server for both models, or, with `--verify`, a verify server."""
+
+from disco.cli.serving.serve_command import run_serve
+from disco.cli.serving.serve_options import add_serve
+
+__all__ = ["add_serve", "run_serve"]

@@ -1,0 +1,184 @@
+"""`disco serve`: an OpenAI-compatible HTTP server on this machine for both models."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from disco.cli.console import Screen
+from disco.cli.output_files import check_output
+from disco.cli.serving.serve_options import BACKUP_KEY_VARIABLE, TIER_KEY_VARIABLE, settle_options
+from disco.cli.serving.serve_setup import announce, callers_key, logging_at, require_extra
+from disco.errors import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from disco.client import AsyncDisco, Backup, Tier
+    from disco.endpoints.redaction import Redact
+
+__all__ = ["run_serve"]
+
+TIER_OPTIONS: Final = ("reach", "price", "name")
+_MIB: Final = 2**20
+
+
+async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        ConfigurationError: the extra is not installed, or the arguments are invalid.
+    """
+    require_extra()
+    arguments = settle_options(arguments)
+    if arguments.verify is not None:
+        from disco.cli.serving.verify_command import run_verify  # noqa: PLC0415 - `disco --help` needs no model
+
+        return await run_verify(screen, arguments)
+    local = None if arguments.local == "none" else arguments.local
+    if local is None and arguments.isolation is not None:
+        raise ConfigurationError(
+            "--isolation is for a local model, but --local none asks for none: leave one of them out"
+        )
+    check_output(arguments, record=arguments.record, histories=arguments.histories)
+    from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
+    from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
+
+    class Client(ReusesRequests, AsyncDisco):
+        """This command's own client: no application changes its headers."""
+
+    key = callers_key(arguments.key_file)
+    metrics = Metrics()
+    record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
+    with logging_at(arguments.log_level), record as log:
+
+        def on_route(route: Any) -> None:
+            metrics.answer(route)
+            if log is not None:
+                log(route)
+
+        async with Client(
+            local=local,
+            isolation=arguments.isolation or "thread",
+            preset=arguments.preset,
+            on_route=on_route,
+            tiers=_tiers(arguments.tier),
+            backups=_backups(arguments.backup),
+            histories=arguments.histories,
+            redact=None if arguments.redact is None else _hook(arguments.redact),
+        ) as client:
+            await serve(
+                client,
+                host=arguments.host,
+                port=arguments.port,
+                key=key,
+                allow_origins=arguments.allow_origin,
+                allow_hosts=arguments.allow_host,
+                max_body_bytes=int(arguments.max_body * _MIB),
+                max_concurrent=arguments.max_concurrent,
+                grace_s=arguments.grace,
+                metrics=metrics,
+                on_ready=lambda base_url: _announce(screen, client, base_url, with_key=key is not None),
+            )
+    return 0
+
+
+def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bool) -> None:
+    here = client.router.local_model
+    there = (
+        None
+        if client.server is None
+        else str(client.base_url.copy_with(userinfo=b"", query=None)).rstrip("/")
+    )
+    parts = [f"local model: {here or 'none'}"]
+    if client.router.endpoints.tiers:
+        parts.append(f"tiers: {', '.join(tier.name for tier in client.router.endpoints.tiers)}")
+    parts.append(f"server: {there or 'none'}")
+    parts.append(f"preset: {client.router.preset.name}")
+    announce(screen, base_url, ["; ".join(parts)], with_key=with_key)
+
+
+def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:
+    """Return the further servers, with their keys from the environment.
+
+    Raises:
+        ConfigurationError: a key is missing.
+    """
+    from disco.client import Backup  # noqa: PLC0415 - `disco --help` needs no client
+
+    backups = []
+    for number, (url, model) in enumerate(given, 1):
+        variable = f"{BACKUP_KEY_VARIABLE}_{number}"
+        key = os.environ.get(variable) or os.environ.get(BACKUP_KEY_VARIABLE)
+        if not key:
+            raise ConfigurationError(
+                f"The backup {model!r} has no key. Set {variable} or {BACKUP_KEY_VARIABLE} (any text if the server "
+                "checks none)."
+            )
+        backups.append(Backup(base_url=url, api_key=key, model=model))
+    return backups
+
+
+def _hook(given: str) -> Redact:
+    """Return the function that `--redact` names.
+
+    Raises:
+        ConfigurationError: there is no such module, or no such function in it.
+    """
+    module, _, name = given.partition(":")
+    if not (module and name):
+        raise ConfigurationError(
+            f"--redact needs a module and a function in it, MODULE:FUNCTION; got {given!r}"
+        )
+    sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
+    try:
+        hook: Redact | None = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ConfigurationError(f"--redact: the module {module!r} cannot be imported: {error}") from error
+    if hook is None:
+        raise ConfigurationError(f"--redact: the module {module!r} has no {name!r}")
+    return hook
+
+
+def _tiers(given: Sequence[Sequence[str]]) -> list[Tier]:
+    """Return the tiers, with their keys from the environment.
+
+    Raises:
+        ConfigurationError: a part is missing, or an option is unknown or has a wrong value.
+    """
+    from disco.client import Tier  # noqa: PLC0415 - `disco --help` needs no client
+
+    tiers = []
+    for number, (url, *rest) in enumerate(given, 1):
+        if not rest or "=" in rest[0]:
+            raise ConfigurationError("--tier needs the address of a server and the model to request from it")
+        options: dict[str, Any] = {}
+        for part in rest[1:]:
+            name, _, value = part.partition("=")
+            if name not in TIER_OPTIONS:
+                raise ConfigurationError(f"--tier has no option {name!r}. {nearest(name, TIER_OPTIONS)}")
+            options[name] = _tier_value(name, value)
+        key = os.environ.get(f"{TIER_KEY_VARIABLE}_{number}") or os.environ.get(TIER_KEY_VARIABLE)
+        tiers.append(Tier(base_url=url, model=rest[0], api_key=key, **options))
+    return tiers
+
+
+def _tier_value(name: str, text: str) -> Any:
+    """Return the value of an option of `--tier`.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if name != "price":
+        return text
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigurationError(
+            f"--tier: price must be two numbers, such as price=0.1,0.4; not {text!r}"
+        ) from None

@@ -1,0 +1,180 @@
+"""The options of `disco serve`, and which of them belong together."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from disco.cli.serving.serve_setup import KEY_VARIABLE
+from disco.errors import ConfigurationError
+
+__all__ = ["BACKUP_KEY_VARIABLE", "TIER_KEY_VARIABLE", "add_serve", "settle_options"]
+
+BACKUP_KEY_VARIABLE: Final = "DISCO_BACKUP_KEY"
+TIER_KEY_VARIABLE: Final = "DISCO_TIER_KEY"
+MAX_ANSWERS: Final = 256
+MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an answer may be on their way
+SLOTS: Final = 8
+CONTEXT_TOKENS: Final = 4096
+# What is not given is None, so that an option of the other kind of server is noticed. Then these hold.
+_OF_ANSWERS: Final = {
+    "local": "smollm2-135m",
+    "isolation": None,
+    "preset": "balanced",
+    "tier": (),
+    "histories": None,
+    "backup": (),
+    "redact": None,
+    "record": None,
+}
+_OF_VERIFYING: Final = {"slots": SLOTS, "context": None, "threads": None}
+
+Commands = Any  # argparse's own type for what `add_subparsers` returns is private
+
+
+def add_serve(commands: Commands) -> argparse.ArgumentParser:
+    """Add the command `disco serve`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "serve",
+        help="run an OpenAI-compatible HTTP server for apps in any language",
+        description="Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
+        f"OPENAI_BASE_URL. Without a key, only the local model answers. With --verify, serves no answers but checks "
+        f"the drafts of other devices. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
+    )
+    parser.add_argument(
+        "--local",
+        help="local model: a name, a GGUF file, hf:owner/repo/file, or `none` (default: smollm2-135m)",
+    )
+    parser.add_argument(
+        "--isolation",
+        choices=("thread", "process"),
+        help="where the local model runs; a separate process may crash without harm to this one (default: thread)",
+    )
+    parser.add_argument("--preset", "--policy", help="a preset's name or file (default: balanced)")
+    parser.add_argument(
+        "--tier",
+        nargs="+",
+        action="append",
+        metavar=("URL MODEL", "OPTION=VALUE"),
+        help="a model between the local one and the server; may be given several times, from the smallest to the best. "
+        "Options: reach=device, own or any (default); price=IN,OUT in USD per million tokens; name=NAME. Its key, if "
+        f"it needs one, is in {TIER_KEY_VARIABLE}_1 (_2 for the second, ...), or in {TIER_KEY_VARIABLE} for all tiers",
+    )
+    parser.add_argument(
+        "--histories",
+        metavar="FILE",
+        help="keep the scores that a cascade's thresholds are learnt from, numbers only, across restarts",
+    )
+    parser.add_argument(
+        "--backup",
+        nargs=2,
+        action="append",
+        metavar=("URL", "MODEL"),
+        help="a further server, used if the first one does not answer; may be given several times. Its key is in "
+        f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all backups",
+    )
+    parser.add_argument(
+        "--redact",
+        metavar="MODULE:FUNCTION",
+        help="a Python function that names the parts of each text that no server elsewhere may get, in a module of the "
+        "current folder or an installed one; see docs/redaction.md",
+    )
+    parser.add_argument(
+        "--verify",
+        metavar="MODEL",
+        help="instead, be a verify server: check what other devices draft with this model, a name, a GGUF file or "
+        "hf:owner/repo/file; see docs/speculate.md",
+    )
+    parser.add_argument(
+        "--slots",
+        type=int,
+        metavar="N",
+        help=f"with --verify: answers whose caches are kept at the same time (default: {SLOTS})",
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="with --verify: longest prompt and answer together; memory grows with it times the slots (default: what "
+        f"the model was trained with, at most {CONTEXT_TOKENS})",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="with --verify: threads of llama.cpp (default: all cores but one)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=8642, help="port to listen on; 0 picks a free one (default: 8642)"
+    )
+    parser.add_argument("--key-file", metavar="FILE", help="a file that contains only the callers' key")
+    parser.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="origin of a web page that may call it",
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further host name of this server"
+    )
+    parser.add_argument(
+        "--max-concurrent",
+        type=int,
+        metavar="N",
+        help=f"most answers at the same time (default: {MAX_ANSWERS}), or rounds with --verify (default: {MAX_ROUNDS})",
+    )
+    parser.add_argument(
+        "--max-body", type=float, default=32.0, metavar="MIB", help="longest request, MiB (default: 32)"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=10.0, metavar="S", help="time for open answers to end, s (default: 10)"
+    )
+    parser.add_argument(
+        "--record", metavar="FILE", help="append route records, numbers only, for `disco replay` (JSON lines)"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="lowest level of the log on standard error: warning shows failures, info also answers (default: warning)",
+    )
+    return parser
+
+
+def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the usual values of what was not given.
+
+    Raises:
+        ConfigurationError: an option is for the other kind of server, or a number is out of range.
+    """
+    verifies = arguments.verify is not None
+    usual: dict[str, Any] = dict(_OF_VERIFYING if verifies else _OF_ANSWERS)
+    for name in _OF_ANSWERS if verifies else _OF_VERIFYING:
+        if getattr(arguments, name) is not None:
+            why = (
+                "is not for a verify server, which runs one model and routes nothing: leave out --verify or it"
+                if verifies
+                else "is for a verify server: name its model with --verify MODEL"
+            )
+            raise ConfigurationError(f"--{name} {why}")
+    usual["max_concurrent"] = MAX_ROUNDS if verifies else MAX_ANSWERS
+    settled = argparse.Namespace(**vars(arguments))
+    for name, value in usual.items():
+        if getattr(arguments, name) is None:
+            setattr(settled, name, value)
+    for name in _OF_VERIFYING if verifies else ():
+        value = getattr(settled, name)
+        if value is not None and value < 1:
+            raise ConfigurationError(f"--{name} must be at least 1, not {value}")
+    return settled
+
+
+def _no_key(text: str) -> str:
+    del text  # the message must not repeat the key
+    raise argparse.ArgumentTypeError(
+        "every user of this machine can read a command line; put the key into the environment "
+        f"variable {KEY_VARIABLE}, or into a file named by --key-file"
+    )

@@ -1,0 +1,41 @@
+"""What the routes of a verify server need of the model behind them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from disco.speculate.messages import Round, Verdict, VerifierFacts
+
+__all__ = ["AnswerLost", "RoundEngine"]
+
+
+class AnswerLost(Exception):
+    """The engine does not have the answer of a round that brings no opening."""
+
+
+class RoundEngine(Protocol):
+    """Answers rounds. Its methods run in the event loop."""
+
+    def round(self, round_: Round, /) -> AsyncGenerator[Verdict, None]:
+        """Yield the verdict on one round; with `alone`, one after another as the model goes on.
+
+        Closing the generator, or cancelling its caller, stops the work for this round promptly.
+
+        Raises:
+            AnswerLost: the round has no opening, and its answer is not here.
+            EndpointFailure: the round cannot be answered; by its kind, the caller's fault, a full queue, or a crash.
+        """
+        ...
+
+    def facts(self) -> VerifierFacts:
+        """Return what the engine says of itself, its load included."""
+        ...
+
+    async def warm_up(self) -> None:
+        """Load the model and measure the cost of a batch.
+
+        Raises:
+            DiscoError: the model cannot be loaded.
+        """
+        ...

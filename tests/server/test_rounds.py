@@ -1,0 +1,421 @@
+"""The rounds of a verify server over HTTP: what it answers, what it refuses, and what becomes of those who leave."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import anyio
+import pytest
+from asgi import ask, asking_verifier, part, pieces
+from fake_engine import FIRST, KEY, OPENING, ROUNDS, VERIFIER, FakeEngine, a_round, token
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from watched import virtually
+
+from disco.errors import ContextLengthError, EndpointFailure, FailureKind, LocalModelError, NoEndpointError
+from disco.server import Metrics
+from disco.server.verifier import make_verifier_app
+from disco.speculate.messages import Round, Verdict, VerifierFacts
+
+CANARY = "CANARYPROMPT"
+
+
+@pytest.fixture(scope="module")
+def asked():
+    with asking_verifier(max_body_bytes=200_000, metrics=Metrics()) as asked:
+        yield asked
+
+
+def lines(answer):
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.body.endswith(b"\n")
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def test_an_answer_by_rounds():
+    """Opened, drafted, drafted past its end, and taken up alone; what the messages hold arrives."""
+    with asking_verifier() as asked:
+        prefix = {
+            "text": "Once",
+            "tokens": 1,
+            "ids": [9],
+            "vocabulary": "v",
+            "withheld": "",
+            "ends_in_word": True,
+        }
+        opening = {**OPENING, "params": {"temperature": 0.5}, "seed": 2**64 - 1, "prefix": prefix, "ids": []}
+        first = asked(ROUNDS, {**FIRST, "opening": opening, "wants_prompt": True})
+        assert (first.status, first.headers["content-type"]) == (200, "application/json")
+        assert first.headers["x-request-id"].startswith("req_")
+        verdict = Verdict.from_json(first.json)
+        assert (verdict.ids, verdict.prompt_ids) == ((token(0),), (1, 2, 3))
+        assert verdict.deltas == ({"text": "Größe €", "tokens": 1},)
+        assert asked.engine.rounds[-1] == Round.from_json({**FIRST, "opening": opening, "wants_prompt": True})
+
+        right_and_wrong = asked(ROUNDS, a_round(1, 1, token(1), token(2), 5, 6))
+        verdict = Verdict.from_json(right_and_wrong.json)
+        assert (verdict.at, verdict.ids) == (1, (token(1), token(2), token(3)))
+        assert (verdict.judged, verdict.accepted, verdict.rows) == (3, 2, 5)
+        stale = Verdict.from_json(asked(ROUNDS, a_round(2, 9, 7)).json)
+        assert (stale.number, stale.at, stale.ids) == (2, 4, ())
+        alone = [Verdict.from_json(line) for line in lines(asked(ROUNDS, a_round(3, 4, alone=5)))]
+        assert [v.ids for v in alone] == [(token(n),) for n in range(4, 9)]
+
+
+def test_what_the_server_says_of_itself(asked):
+    facts = VerifierFacts.from_json(asked(VERIFIER).json)
+    assert facts == asked.engine.facts()
+    (model,) = asked("/v1/models").json["data"]
+    assert model == asked("/v1/models/fake-model").json
+    assert (model["id"], model["object"]) == ("fake-model", "model")
+    unknown = asked("/v1/models/other")
+    assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/disco", "/v1/models/", ROUNDS + "/"):
+        answer = asked(path, None if path == "/v1/models/" else {})
+        assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+        assert f"POST {ROUNDS}" in answer.error["message"]
+        assert "without --verify" in answer.error["message"]
+    for path, method in ((ROUNDS, "GET"), (ROUNDS, "PUT"), (VERIFIER, "POST")):
+        answer = asked(path, method=method)
+        assert (answer.status, answer.error["code"]) == (405, "method_not_supported")
+
+
+def test_a_lone_surrogate_in_a_verdict_does_not_end_the_answer(monkeypatch):
+    with asking_verifier() as asked:
+        odd = Verdict(number=0, at=0, ids=(5,), deltas=({"text": "\ud800x", "tokens": 1},))
+        monkeypatch.setattr(asked.engine, "_verdict", lambda *_: odd)
+        assert asked(ROUNDS, FIRST).json["deltas"] == [{"text": "?x", "tokens": 1}]
+
+
+WORDS = "x" * 50
+PREFIX = {"text": f"{CANARY} {WORDS}"}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        (b"", "invalid_json", "parse"),
+        (b"[" * 100_000, "invalid_json", "parse"),
+        (b'{"key": NaN}', "invalid_json", "parse"),
+        (b'{"key": "\\ud800"}', "invalid_json", "parse"),
+        (b"[]", "invalid_json", "object"),
+        ({}, "invalid_round", "key"),
+        ({**FIRST, "key": KEY.upper()}, "invalid_round", "key must be 32 hexadecimal digits"),
+        ({**FIRST, "key": KEY + "\n"}, "invalid_round", "key"),
+        ({**FIRST, "key": KEY[:-1]}, "invalid_round", "key"),
+        ({**FIRST, "number": -1}, "invalid_round", "number"),
+        ({**FIRST, "number": True}, "invalid_round", "number"),
+        ({**FIRST, "at": 0.0}, "invalid_round", "at"),
+        ({**FIRST, "draft": [-1]}, "invalid_round", "draft"),
+        ({**FIRST, "draft": [2**31]}, "invalid_round", "draft"),
+        ({**FIRST, "draft": [1] * 65}, "invalid_round", "at most 64"),
+        ({**FIRST, "alone": -1}, "invalid_round", "alone"),
+        ({**FIRST, "opening": []}, "invalid_round", "opening"),
+        ({**FIRST, "opening": {}}, "invalid_round", "opening.messages"),
+        ({**FIRST, "opening": {"messages": [3]}}, "invalid_round", "opening.messages"),
+        ({**FIRST, "opening": {"messages": []}}, "empty_array", "empty"),
+        ({**FIRST, "opening": {**OPENING, "params": {"temperature": CANARY}}}, "invalid_type", "temperature"),
+        ({**FIRST, "opening": {**OPENING, "seed": 2**64}}, "invalid_round", "seed"),
+        ({**FIRST, "opening": {**OPENING, "ids": ["x"]}}, "invalid_round", "opening.ids"),
+        ({**FIRST, "opening": {**OPENING, "prefix": {"txt": CANARY}}}, "invalid_round", "1 fields"),
+        ({**FIRST, "opening": {**OPENING, "prefix": {"text": 5}}}, "invalid_round", "prefix.text"),
+        (
+            {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "ids": [1.5]}}},
+            "invalid_round",
+            "prefix.ids",
+        ),
+        (
+            {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "tokens": -1}}},
+            "invalid_round",
+            "prefix.tokens",
+        ),
+        (
+            {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "tokens": True}}},
+            "invalid_round",
+            "prefix.tokens",
+        ),
+        (
+            {**FIRST, "opening": {**OPENING, "prefix": {**PREFIX, "withheld": "y"}}},
+            "invalid_round",
+            "withheld",
+        ),
+        (
+            {**FIRST, "opening": {"messages": [{"role": 5, "content": CANARY}]}},
+            "invalid_type",
+            "messages[0].role",
+        ),
+    ],
+    ids=lambda value: repr(value)[-40:],
+)
+def test_a_broken_message_is_refused_and_its_field_named(asked, caplog, body, code, says):
+    caplog.set_level("DEBUG")
+    before = len(asked.engine.rounds)
+    answer = asked(ROUNDS, body)
+    assert (answer.status, answer.error["code"]) == (400, code)
+    assert says in answer.error["message"]
+    assert CANARY not in answer.body.decode() + caplog.text
+    assert KEY[:8] not in answer.body.decode() + caplog.text
+    assert len(asked.engine.rounds) == before
+
+
+def failure(kind, error, **more):
+    return EndpointFailure(kind, error, **more)
+
+
+FAILURES = [
+    (failure(FailureKind.BAD_REQUEST, NoEndpointError("no such stop", param="stop")), 400, None, "stop"),
+    (failure(FailureKind.UNSERVED, NoEndpointError("no audio")), 400, "no_eligible_endpoint", None),
+    (
+        failure(FailureKind.CONTEXT_LENGTH, ContextLengthError("too long")),
+        400,
+        "context_length_exceeded",
+        None,
+    ),
+    (failure(FailureKind.RATE_LIMIT, LocalModelError(CANARY)), 429, "rate_limit_exceeded", "1"),
+    (failure(FailureKind.RATE_LIMIT, LocalModelError(CANARY), retry_after_s=3.2), 429, None, "3"),
+    (failure(FailureKind.CRASHED, LocalModelError(CANARY)), 503, "verifier_failed", None),
+    (failure(FailureKind.TIMEOUT, LocalModelError(CANARY)), 503, "verifier_failed", None),
+]
+
+
+@pytest.mark.parametrize("alone", [0, 3])
+@pytest.mark.parametrize(
+    ("fails", "status", "code", "more"), FAILURES, ids=[f"{e.kind} {more}" for e, *_, more in FAILURES]
+)
+def test_a_failure_of_the_engine_has_its_status(caplog, fails, status, code, more, alone):
+    """Before the first verdict as a response, later as the last line."""
+    caplog.set_level("DEBUG")
+    for good in (0, 2) if alone else (0,):
+        with asking_verifier(FakeEngine(fails=fails, good=good)) as asked:
+            answer = asked(ROUNDS, {**FIRST, "alone": alone})
+        assert answer.status == (200 if good else status)
+        error = lines(answer)[-1]["error"] if good else answer.error
+        assert error["code"] == code or code is None
+        if status == 429 and not good:
+            assert answer.headers["retry-after"] == more
+        if good:
+            assert len(lines(answer)) == good + 1
+        assert CANARY not in answer.body.decode() + caplog.text
+
+
+def test_an_answer_that_is_lost_is_a_409_of_its_own(asked, caplog):
+    """And another key, however near, finds nothing."""
+    caplog.set_level("DEBUG")
+    asked(ROUNDS, FIRST)
+    for key in (KEY[::-1], KEY[:-1] + "e", "0" * 32):
+        answer = asked(ROUNDS, {**a_round(1, 1, 5), "key": key})
+        assert (answer.status, answer.error["code"]) == (409, "answer_lost")
+        assert "opening" in answer.error["message"]
+        assert key not in answer.body.decode() + caplog.text
+    assert "(answer_lost)" in caplog.text
+
+
+ODD = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+NAMES = [
+    "key",
+    "number",
+    "at",
+    "draft",
+    "alone",
+    "opening",
+    "wants_prompt",
+    "messages",
+    "params",
+    "seed",
+    "prefix",
+]
+NAMES += ["ids", "text", "tokens", "vocabulary", "withheld", "role", "content", "stop", "tools"]
+ANYTHING = st.recursive(
+    ODD | st.just(KEY),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_no_body_is_answered_with_a_500(asked, data):
+    some = st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=3)
+    body = {**FIRST, **data.draw(some)}
+    if data.draw(st.booleans()):
+        body["opening"] = {**OPENING, **data.draw(some)}
+    if data.draw(st.booleans()) and isinstance(body["opening"], dict):
+        body["opening"] = {**body["opening"], "prefix": data.draw(some)}
+    answer = asked(ROUNDS, body if data.draw(st.integers(0, 9)) else json.dumps(body).encode()[:-2])
+    assert answer.status in (200, 400, 409), answer
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=60))
+def test_nor_are_any_bytes(asked, body):
+    assert asked(ROUNDS, body).status == 400
+
+
+def leaves_after(seconds):
+    """A `receive` of a client that sends its round, and closes the connection so long after."""
+
+    def made(body):
+        left = [part(json.dumps(body).encode(), more=False)]
+
+        async def receive():
+            if left:
+                return left.pop()
+            await anyio.sleep(seconds)
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    return made
+
+
+@pytest.mark.parametrize("alone", [0, 100])
+def test_a_client_that_leaves_stops_its_round_at_once(alone):
+    async def main():
+        engine = FakeEngine(gap_s=10.0)
+        metrics = Metrics()
+        app = make_verifier_app(engine, metrics=metrics, max_concurrent=1)
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "root_path": "", "query_string": b"", "method": "POST", "path": ROUNDS}
+        scope["headers"] = [(b"host", b"localhost")]
+        began_at = anyio.current_time()
+        await app(scope, leaves_after(25.0 if alone else 5.0)({**FIRST, "alone": alone}), send)
+        took_s = anyio.current_time() - began_at
+        assert took_s == pytest.approx(25.0 if alone else 5.0)
+        assert (engine.working, engine.left) == (0, 1)
+        assert sum(message["type"] == "http.response.body" for message in sent) == (2 if alone else 0)
+        page = metrics.text().decode()
+        status = 200 if alone else 499
+        assert f'disco_http_requests_total{{path="{ROUNDS}",status="{status}"}} 1.0' in page
+        assert (await ask(app, ROUNDS, FIRST)).status == 200, (
+            "its place is free again, and its answer is there"
+        )
+
+    virtually(main)
+
+
+def test_two_windows_of_one_answer_may_be_on_their_way():
+    """The second is in the engine before the first has been answered."""
+
+    async def main():
+        engine = FakeEngine(gap_s=1.0)
+        app = make_verifier_app(engine)
+        await ask(app, ROUNDS, FIRST)
+        came = {}
+
+        async def window(number, at, *draft):
+            came[number] = (await ask(app, ROUNDS, a_round(number, at, *draft))).json
+
+        began_at = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(window, 1, 1, token(1), token(2))
+            await anyio.sleep(0.5)
+            tasks.start_soon(window, 2, 4, token(4))
+        assert anyio.current_time() - began_at == pytest.approx(1.5)
+        assert (came[1]["ids"], came[2]["at"]) == ([token(1), token(2), token(3)], 4)
+        assert came[2]["ids"] == [token(4), token(5)]
+
+    virtually(main)
+
+
+def test_a_round_in_progress_is_told_when_the_server_ends():
+    async def main():
+        app = make_verifier_app(FakeEngine(gap_s=1.0))
+        said = {}
+
+        async def go(name, body):
+            said[name] = await ask(app, ROUNDS, body)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go, "window", FIRST)
+            tasks.start_soon(go, "alone", {**FIRST, "key": KEY[::-1], "alone": 50})
+            tasks.start_soon(go, "long", {**FIRST, "key": "f" * 32, "alone": 50})
+            await anyio.sleep(0.9)
+            app.state.limiter.close()
+        assert (said["window"].status, said["window"].error["code"]) == (503, "shutting_down")
+        assert (said["alone"].status, said["alone"].error["code"]) == (503, "shutting_down")
+
+    virtually(main)
+
+
+def test_lines_that_are_broken_off_end_with_the_reason():
+    async def main():
+        app = make_verifier_app(FakeEngine(gap_s=1.0))
+        said = []
+
+        async def go():
+            said.append(await ask(app, ROUNDS, {**FIRST, "alone": 50}))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go)
+            await anyio.sleep(2.5)
+            app.state.limiter.close()
+        *verdicts, last = lines(said[0])
+        assert [v["ids"] for v in verdicts] == [[token(0)], [token(1)]]
+        assert last["error"]["code"] == "shutting_down"
+
+    virtually(main)
+
+
+def test_a_body_that_never_ends_takes_no_place():
+    async def main():
+        app = make_verifier_app(FakeEngine(), max_concurrent=1)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(ask, app, ROUNDS, {}, pieces(part(b"{")))
+            await anyio.sleep(1.0)
+            assert (await ask(app, ROUNDS, FIRST)).status == 200
+            app.state.limiter.close()
+
+    virtually(main)
+
+
+def test_metrics_count_verdicts_and_show_the_load():
+    with asking_verifier(metrics=Metrics()) as asked:
+        asked(ROUNDS, FIRST)
+        asked(ROUNDS, a_round(1, 1, token(1), token(2), 5, 6))
+        asked(ROUNDS, a_round(2, 4, token(4)))
+        asked(ROUNDS, a_round(3, 90, token(4)))  # stale: nothing was computed
+        asked(ROUNDS, a_round(4, 6, alone=3))
+        page = asked("/metrics").body.decode().splitlines()
+    seen = {k: float(v) for k, v in (line.rsplit(" ", 1) for line in page if not line.startswith("#"))}
+    expected = {
+        'disco_verify_rounds_total{mode="window"}': 4.0,
+        'disco_verify_rounds_total{mode="alone"}': 3.0,
+        'disco_verify_drafted_tokens_total{verdict="accepted"}': 3.0,
+        'disco_verify_drafted_tokens_total{verdict="differed"}': 1.0,
+        "disco_verify_round_rows_count": 6.0,
+        "disco_verify_round_rows_sum": 1.0 + 5.0 + 2.0 + 3.0,
+        "disco_verify_queue_seconds_sum": pytest.approx(6 * 0.002),
+        "disco_verify_batch_seconds_sum": pytest.approx(6 * 0.03),
+        "disco_verify_rounds_waiting": 2.0,
+        "disco_verify_slots_busy": 0.0,
+        "disco_verify_slots": 8.0,
+        f'disco_http_requests_total{{path="{ROUNDS}",status="200"}}': 5.0,
+    }
+    assert {name: seen[name] for name in expected} == expected
+
+
+def test_an_engine_without_a_verdict_is_not_taken_for_an_answer(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+
+    async def nothing(_):
+        return
+        yield
+
+    with asking_verifier() as asked:
+        monkeypatch.setattr(asked.engine, "round", nothing)
+        for alone in (0, 3):
+            answer = asked(ROUNDS, {**FIRST, "alone": alone})
+            assert (answer.status, answer.error["code"]) == (503, "verifier_failed")
+    assert "no verdict" in caplog.text
