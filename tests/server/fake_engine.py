@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,3 +90,10 @@ class FakeEngine:
 
 def a_round(number: int, at: int, *draft: int, **more: Any) -> dict[str, Any]:
     return {"key": KEY, "number": number, "at": at, "draft": list(draft), **more}
+
+
+def lines(answer: Any) -> list[Any]:
+    """The objects of a reply in lines."""
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.body.endswith(b"\n")
+    return [json.loads(line) for line in answer.body.splitlines()]
