@@ -6,25 +6,37 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
+import anyio
 import openai
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from disco.client import AsyncDisco
-from disco.server.api_errors import SERVER, Refusal, refusal_of
-from disco.server.assembly import assemble, make_limiter
-from disco.server.http_reply import Reply
-from disco.server.prometheus import Metrics
+from disco.errors import ConfigurationError
+from disco.server.access_guards import Guards, check_exposure, check_key, check_origins, is_loopback
+from disco.server.admission import AnswerLimiter
+from disco.server.api_errors import INVALID, SERVER, Refusal, refusal_of
+from disco.server.http_reply import JSON, Reply
+from disco.server.prometheus import CONTENT_TYPE_LATEST, Metrics
 from disco.server.relay import Relay
+from disco.server.verifier.facts_route import VERIFIER, FactsRoute
+from disco.server.verifier.round_engine import RoundEngine
+from disco.server.verifier.rounds_route import ROUNDS, RoundsRoute
+from disco.server.verifier.verifier_metrics import VerifierMetrics
 
 __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "make_app"]
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 MAX_CONCURRENT: Final = 256
 _ANSWERS: Final = ("/chat/completions", "/responses", "/completions", "/embeddings")
-_LABELS: Final = frozenset({"/health", "/metrics", "/v1/models", *("/v1" + path for path in _ANSWERS)})
+_LABELS: Final = frozenset(
+    {"/health", "/metrics", "/v1/models", ROUNDS, VERIFIER, *("/v1" + path for path in _ANSWERS)}
+)
 
 
 def make_app(
@@ -37,6 +49,7 @@ def make_app(
     allow_origins: Collection[str] = (),
     allow_hosts: Collection[str] = (),
     metrics: Metrics | None = None,
+    verifier: RoundEngine | None = None,
 ) -> Starlette:
     """Return the application for an ASGI server.
 
@@ -51,31 +64,53 @@ def make_app(
         allow_origins: origins of web pages that may send requests, such as "http://localhost:3000".
         allow_hosts: further host names that requests may use on loopback, for a proxy that keeps its own name.
         metrics: what `/metrics` shows; its `answer` must be the client's `on_route`. None: no `/metrics`.
+        verifier: checks what other devices draft (`/v1/disco/rounds`); None: no such paths. The caller loads and closes
+            it. The client may write its own answers with it: see `EngineEndpoint`.
 
     Raises:
         ConfigurationError: `host` can be reached from other machines and there is no strong key, or an argument is
             invalid.
     """
-    limiter = make_limiter(key=key, host=host, max_body_bytes=max_body_bytes, max_concurrent=max_concurrent)
-    relays = {
+    check_key(key)
+    check_exposure(host, key)
+    if max_body_bytes < 1 or max_concurrent < 1:
+        raise ConfigurationError("max_body_bytes and max_concurrent must be at least 1.")
+    limiter = AnswerLimiter(max_concurrent)
+    relays: dict[str, ASGIApp] = {
         "/v1" + path: Relay(client, path, limiter=limiter, max_body_bytes=max_body_bytes) for path in _ANSWERS
     }
+    if verifier is not None:
+        counted = None if metrics is None else VerifierMetrics(metrics.registry, verifier.facts)
+        relays[ROUNDS] = RoundsRoute(
+            verifier, limiter=limiter, max_body_bytes=max_body_bytes, metrics=counted
+        )
     routes = [
         *(Route(path, relay, methods=["POST"]) for path, relay in relays.items()),
         Route("/v1/models", _Models(client), methods=["GET"]),
         Route("/v1/models/{name:path}", _Models(client), methods=["GET"]),
+        Route("/health", _health, methods=["GET"]),
     ]
-    return assemble(
-        routes,
+    if verifier is not None:
+        routes.append(Route(VERIFIER, FactsRoute(verifier), methods=["GET"]))
+    if metrics is not None:
+        metrics.watch(lambda: limiter.busy)
+        routes.append(Route("/metrics", _MetricsPage(metrics), methods=["GET"]))
+    names = (
+        frozenset(name.lower() for name in (host.strip("[]"), *allow_hosts)) if is_loopback(host) else None
+    )
+    guards = Middleware(
+        Guards,
         direct=relays,
-        limiter=limiter,
         key=key,
-        host=host,
-        allow_origins=allow_origins,
-        allow_hosts=allow_hosts,
+        names=names,
+        origins=check_origins(allow_origins),
         label=_label,
         metrics=metrics,
     )
+    app = Starlette(routes=routes, middleware=[guards], exception_handlers={HTTPException: _no_such})
+    app.router.redirect_slashes = False
+    app.state.limiter = limiter
+    return app
 
 
 class _Models:
@@ -131,6 +166,37 @@ class _Models:
     def _asks_server(self) -> bool:
         client = self._client
         return client.server is not None and client.router.may_ask(client.server, client.default_options)
+
+
+class _MetricsPage:
+    """`/metrics`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await Reply(send, "/metrics").whole(200, self._metrics.text(), kind=CONTENT_TYPE_LATEST)
+
+
+async def _health(request: Request) -> Response:
+    """Report that the server runs. The response contains no other data, so it needs no key."""
+    del request
+    await anyio.lowlevel.checkpoint()
+    return Response(b'{"status":"ok"}', media_type=JSON)
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    """Return the API's error for an unknown path or a method that the path does not accept."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path[:80]}"
+    if error.status_code == 405:
+        refusal = Refusal(405, f"Not allowed: {where}.", kind=INVALID, code="method_not_supported")
+    else:
+        refusal = Refusal(error.status_code, f"Invalid URL ({where}).", code="unknown_url")
+    await anyio.lowlevel.checkpoint()
+    headers = dict(error.headers or {})
+    return Response(refusal.body(), refusal.status, headers=headers, media_type=JSON)
 
 
 def _label(path: str) -> str:

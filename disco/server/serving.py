@@ -7,14 +7,13 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from types import FrameType
 from typing import Final
 
 import anyio
 import uvicorn
-from starlette.applications import Starlette
 
 from disco.client import AsyncDisco
 from disco.errors import ConfigurationError
@@ -23,8 +22,9 @@ from disco.server.admission import AnswerLimiter
 from disco.server.app import MAX_BODY_BYTES, MAX_CONCURRENT, make_app
 from disco.server.http_protocol import HttpProtocol
 from disco.server.prometheus import Metrics
+from disco.server.verifier.round_engine import RoundEngine
 
-__all__ = ["PORT", "run_app", "serve"]
+__all__ = ["PORT", "serve"]
 
 PORT: Final = 8642
 KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections, so that the client closes first
@@ -45,6 +45,7 @@ async def serve(
     max_concurrent: int = MAX_CONCURRENT,
     grace_s: float = 10.0,
     metrics: Metrics | None = None,
+    verifier: RoundEngine | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Warm up the client and answer requests until SIGINT or SIGTERM. Runs under asyncio.
@@ -55,7 +56,7 @@ async def serve(
         client: gives the answers; the caller closes it.
         host: address or name to listen on; see `make_app` for the access rules that follow from it.
         port: port to listen on; 0 picks a free one.
-        key: see `make_app`, also for the next four, and for `metrics`.
+        key: see `make_app`, also for the next four, and for `metrics` and `verifier`.
         allow_origins: origins of web pages that may send requests.
         allow_hosts: further names of this server.
         max_body_bytes: the longest body that is read, in bytes.
@@ -63,6 +64,7 @@ async def serve(
         grace_s: seconds after the signal for which answers in progress may go on before they are cancelled. A second
             signal cancels them at once.
         metrics: what `/metrics` shows.
+        verifier: see `make_app`.
         on_ready: called with the base URL once the server answers.
 
     Raises:
@@ -78,50 +80,20 @@ async def serve(
         allow_origins=allow_origins,
         allow_hosts=allow_hosts,
         metrics=metrics,
+        verifier=verifier,
     )
 
-    async def warm_up(at: tuple[str, int]) -> None:
-        _refuse_itself(client, *at)
-        await client.warm_up()
+    def ready() -> None:
+        if on_ready is not None:
+            on_ready(f"http://{_shown(host)}:{port}/v1")
 
-    await run_app(app, host=host, port=port, key=key, grace_s=grace_s, warm_up=warm_up, on_ready=on_ready)
-
-
-async def run_app(
-    app: Starlette,
-    *,
-    host: str,
-    port: int,
-    key: str | None,
-    grace_s: float,
-    warm_up: Callable[[tuple[str, int]], Awaitable[None]],
-    on_ready: Callable[[str], None] | None,
-) -> None:
-    """Run an application on a socket until SIGINT or SIGTERM.
-
-    Args:
-        app: from `assemble`.
-        host: see `serve`, also for the others.
-        port: port to listen on; 0 picks a free one.
-        key: without one, no address may be listened on that others can reach.
-        grace_s: seconds after the signal for which answers in progress may go on.
-        warm_up: awaited before the first request is answered, with host and port.
-        on_ready: called with the base URL once the server answers.
-
-    Raises:
-        ConfigurationError: the address cannot be used.
-    """
     with ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _listen(host, port)]
         for each in sockets:  # the addresses that the name resolved to
             check_exposure(each.getsockname()[0].partition("%")[0], key)
         port = sockets[0].getsockname()[1]
-        await warm_up((host, port))
-
-        def ready() -> None:
-            if on_ready is not None:
-                on_ready(f"http://{_shown(host)}:{port}/v1")
-
+        _refuse_itself(client, host, port)
+        await client.warm_up()
         config = uvicorn.Config(
             app,
             http=HttpProtocol,

@@ -9,17 +9,12 @@ from typing import Any
 
 import anyio
 from anyio.from_thread import start_blocking_portal
-from fake_engine import FIRST, ROUNDS, FakeEngine
-from serving import HELLO, Answer
+from serving import Answer
 
 from disco import AsyncDisco
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.server import make_app
-from disco.server.verifier import make_verifier_app
-
-ANSWERS = ("/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/completions")
-CHAT = {"model": "m", "messages": HELLO, "disco": {"pace_tps": "off"}}
 
 
 def simulated(gap_s: float = 0.001, tokens: int = 4, **more: Any) -> AsyncDisco:
@@ -64,32 +59,13 @@ async def ask(
 
 @contextlib.contextmanager
 def asking(made: AsyncDisco | None = None, **options: Any) -> Iterator[Any]:
-    """`ask` of the application on a simulated device, in a loop of its own.
-
-    With its `client`, its `portal`, its `paths` for POST with a body for each, and how much work it has `seen`.
-    """
+    """`ask` of the application on a simulated device, in a loop of its own; its `client`, `portal` and `verifier`."""
     client = made or simulated()
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(client):
-        asked = _asked(make_app(client, **options), portal)
-        asked.client, asked.paths = client, dict.fromkeys(ANSWERS, CHAT)
-        asked.seen = lambda: client.router.statistics.seen
+        app = make_app(client, **options)
+
+        def asked(*given: Any, **more: Any) -> Answer:
+            return portal.call(lambda: ask(app, *given, **more))
+
+        asked.client, asked.portal, asked.verifier = client, portal, options.get("verifier")
         yield asked
-
-
-@contextlib.contextmanager
-def asking_verifier(engine: FakeEngine | None = None, **options: Any) -> Iterator[Any]:
-    """The same of a verify server, with its `engine`."""
-    engine = engine or FakeEngine()
-    with start_blocking_portal("asyncio") as portal:
-        asked = _asked(make_verifier_app(engine, **options), portal)
-        asked.engine, asked.paths = engine, {ROUNDS: FIRST}
-        asked.seen = lambda: len(engine.rounds)
-        yield asked
-
-
-def _asked(app: Any, portal: Any) -> Any:
-    def asked(*given: Any, **more: Any) -> Answer:
-        return portal.call(lambda: ask(app, *given, **more))
-
-    asked.portal = portal
-    return asked

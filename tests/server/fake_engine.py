@@ -50,7 +50,10 @@ class FakeEngine:
                 if self.fails is not None and number >= self.good:
                     raise self.fails
                 await anyio.sleep(self.gap_s)
-                yield self._verdict(round_, number)
+                verdict = self._verdict(round_, number)
+                yield verdict
+                if verdict.finish_reason is not None:
+                    break
             ended = True
         finally:
             self.working -= 1
@@ -67,6 +70,7 @@ class FakeEngine:
         judged = min(len(round_.draft), accepted + 1)
         ids = tuple(token(at + n) for n in range(accepted + 1))
         self.answers[round_.key] = max(have, at + len(ids))
+        most = 2048 if round_.opening is None else round_.opening.params.get("max_tokens", 2048)
         return Verdict(
             number=round_.number,
             at=at,
@@ -76,7 +80,11 @@ class FakeEngine:
             rows=len(round_.draft) + 1,
             queue_s=0.002,
             compute_s=0.03,
-            deltas=({"text": "Größe €" * len(ids), "tokens": len(ids)},),
+            deltas=({"text": "Größe €" * len(ids), "tokens": len(ids), "ids": list(ids)},),
+            finish_reason="length" if at + len(ids) >= most else None,
+            prompt_tokens=12,
+            cached_tokens=5,
+            completion_tokens=at + len(ids),
             prompt_ids=(1, 2, 3) if round_.wants_prompt else None,
         )
 
@@ -85,6 +93,9 @@ class FakeEngine:
         return VerifierFacts("fake-model", "words", 2048, 8, curve, waiting=2, busy=self.working)
 
     async def warm_up(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
         await anyio.lowlevel.checkpoint()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from fake_engine import FakeEngine
 from scripted_server import STREAM_HEAD, WAIT_FOR_CLOSE, chunk, piece, sse, stream
 from servers import free_port
 from serving import upstream
@@ -206,11 +207,9 @@ TIER = "--tier http://127.0.0.1:8699/v1 its-model"
         ("--slots 8", {}, "--slots is for a verify server.*--verify MODEL"),
         ("--context 512", {}, "--context is for a verify server.*--verify MODEL"),
         ("--threads 1", {}, "--threads is for a verify server.*--verify MODEL"),
-        ("--verify smollm2-135m --local none", {}, "--local is not for a verify server"),
-        ("--verify smollm2-135m --preset private", {}, "--preset is not for a verify server"),
-        (f"--verify smollm2-135m {BACKUP}", {}, "--backup is not for a verify server"),
-        (f"--verify smollm2-135m {TIER}", {}, "--tier is not for a verify server"),
-        ("--verify smollm2-135m --record x", {}, "--record is not for a verify server"),
+        ("--verify smollm2-135m --local none", {}, "--local cannot be used with --verify"),
+        ("--verify smollm2-135m --isolation process", {}, "--isolation cannot be used with --verify"),
+        ("--verify smollm2-135m --policy privat", {}, "no preset is called 'privat'"),
         ("--verify smollm2-135m --slots 0", {}, "--slots must be at least 1, not 0"),
         ("--verify smollm2-135m --context 0", {}, "--context must be at least 1"),
         ("--verify smolm2-135m", {}, "smollm2-135m"),
@@ -258,7 +257,6 @@ def test_what_is_not_given_has_the_usual_value_of_its_kind_of_server():
     assert (answers.local, answers.preset, answers.max_concurrent, answers.slots) == (
         *("smollm2-135m", "balanced", 256, None),
     )
-    assert (list(answers.tier), list(answers.backup)) == ([], [])
     assert (verifies.local, verifies.slots, verifies.context, verifies.max_concurrent) == (None, 3, None, 7)
     assert (settled("--verify", "m").slots, settled("--verify", "m").max_concurrent) == (8, 1024)
 
@@ -293,6 +291,6 @@ def test_every_option_and_every_metric_is_in_its_table():
     assert {*re.findall(r"`(--[a-z-]+)", table), "--port", "--help"} == options
     named = set(re.findall(r"^\| `(disco_\w+)` \|", PAGE, re.MULTILINE))
     metrics = Metrics()
-    VerifierMetrics(metrics.registry)
+    VerifierMetrics(metrics.registry, FakeEngine().facts)
     made = metrics.registry.collect()
     assert named == {metric.name + ("_total" if metric.type == "counter" else "") for metric in made}

@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from asgi import asking_verifier
+from asgi import asking
 from fake_engine import FIRST, KEY, OPENING, ROUNDS, VERIFIER, FakeEngine, a_round, lines, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,13 +20,13 @@ CANARY = "CANARYPROMPT"
 
 @pytest.fixture(scope="module")
 def asked():
-    with asking_verifier(max_body_bytes=200_000, metrics=Metrics()) as asked:
+    with asking(max_body_bytes=200_000, metrics=Metrics(), verifier=FakeEngine()) as asked:
         yield asked
 
 
 def test_an_answer_by_rounds():
     """Opened, drafted, drafted past its end, and taken up alone; what the messages hold arrives."""
-    with asking_verifier() as asked:
+    with asking(verifier=FakeEngine()) as asked:
         prefix = {
             "text": "Once",
             "tokens": 1,
@@ -41,8 +41,10 @@ def test_an_answer_by_rounds():
         assert first.headers["x-request-id"].startswith("req_")
         verdict = Verdict.from_json(first.json)
         assert (verdict.ids, verdict.prompt_ids) == ((token(0),), (1, 2, 3))
-        assert verdict.deltas == ({"text": "Größe €", "tokens": 1},)
-        assert asked.engine.rounds[-1] == Round.from_json({**FIRST, "opening": opening, "wants_prompt": True})
+        assert verdict.deltas == ({"text": "Größe €", "tokens": 1, "ids": [token(0)]},)
+        assert asked.verifier.rounds[-1] == Round.from_json(
+            {**FIRST, "opening": opening, "wants_prompt": True}
+        )
 
         right_and_wrong = asked(ROUNDS, a_round(1, 1, token(1), token(2), 5, 6))
         verdict = Verdict.from_json(right_and_wrong.json)
@@ -56,26 +58,17 @@ def test_an_answer_by_rounds():
 
 def test_what_the_server_says_of_itself(asked):
     facts = VerifierFacts.from_json(asked(VERIFIER).json)
-    assert facts == asked.engine.facts()
-    (model,) = asked("/v1/models").json["data"]
-    assert model == asked("/v1/models/fake-model").json
-    assert (model["id"], model["object"]) == ("fake-model", "model")
-    unknown = asked("/v1/models/other")
-    assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
-    for path in ("/v1/chat/completions", "/v1/responses", "/v1/disco", "/v1/models/", ROUNDS + "/"):
-        answer = asked(path, None if path == "/v1/models/" else {})
-        assert (answer.status, answer.error["code"]) == (404, "unknown_url")
-        assert f"POST {ROUNDS}" in answer.error["message"]
-        assert "without --verify" in answer.error["message"]
-    for path, method in ((ROUNDS, "GET"), (ROUNDS, "PUT"), (VERIFIER, "POST")):
-        answer = asked(path, method=method)
-        assert (answer.status, answer.error["code"]) == (405, "method_not_supported")
+    assert facts == asked.verifier.facts()
+    with asking() as without:
+        for path, body in ((ROUNDS, FIRST), (VERIFIER, None)):
+            answer = without(path, body)
+            assert (answer.status, answer.error["code"]) == (404, "unknown_url")
 
 
 def test_a_lone_surrogate_in_a_verdict_does_not_end_the_answer(monkeypatch):
-    with asking_verifier() as asked:
+    with asking(verifier=FakeEngine()) as asked:
         odd = Verdict(number=0, at=0, ids=(5,), deltas=({"text": "\ud800x", "tokens": 1},))
-        monkeypatch.setattr(asked.engine, "_verdict", lambda *_: odd)
+        monkeypatch.setattr(asked.verifier, "_verdict", lambda *_: odd)
         assert asked(ROUNDS, FIRST).json["deltas"] == [{"text": "?x", "tokens": 1}]
 
 
@@ -141,13 +134,13 @@ PREFIX = {"text": f"{CANARY} {WORDS}"}
 )
 def test_a_broken_message_is_refused_and_its_field_named(asked, caplog, body, code, says):
     caplog.set_level("DEBUG")
-    before = len(asked.engine.rounds)
+    before = len(asked.verifier.rounds)
     answer = asked(ROUNDS, body)
     assert (answer.status, answer.error["code"]) == (400, code)
     assert says in answer.error["message"]
     assert CANARY not in answer.body.decode() + caplog.text
     assert KEY[:8] not in answer.body.decode() + caplog.text
-    assert len(asked.engine.rounds) == before
+    assert len(asked.verifier.rounds) == before
 
 
 def failure(kind, error, **more):
@@ -178,7 +171,7 @@ def test_a_failure_of_the_engine_has_its_status(caplog, fails, status, code, mor
     """Before the first verdict as a response, later as the last line."""
     caplog.set_level("DEBUG")
     for good in (0, 2) if alone else (0,):
-        with asking_verifier(FakeEngine(fails=fails, good=good)) as asked:
+        with asking(verifier=FakeEngine(fails=fails, good=good)) as asked:
             answer = asked(ROUNDS, {**FIRST, "alone": alone})
         assert answer.status == (200 if good else status)
         error = lines(answer)[-1]["error"] if good else answer.error
@@ -250,7 +243,7 @@ def test_nor_are_any_bytes(asked, body):
 
 
 def test_metrics_count_verdicts_and_show_the_load():
-    with asking_verifier(metrics=Metrics()) as asked:
+    with asking(metrics=Metrics(), verifier=FakeEngine()) as asked:
         asked(ROUNDS, FIRST)
         asked(ROUNDS, a_round(1, 1, token(1), token(2), 5, 6))
         asked(ROUNDS, a_round(2, 4, token(4)))
@@ -282,8 +275,8 @@ def test_an_engine_without_a_verdict_is_not_taken_for_an_answer(monkeypatch, cap
         return
         yield
 
-    with asking_verifier() as asked:
-        monkeypatch.setattr(asked.engine, "round", nothing)
+    with asking(verifier=FakeEngine()) as asked:
+        monkeypatch.setattr(asked.verifier, "round", nothing)
         for alone in (0, 3):
             answer = asked(ROUNDS, {**FIRST, "alone": alone})
             assert (answer.status, answer.error["code"]) == (503, "verifier_failed")

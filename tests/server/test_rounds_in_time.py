@@ -6,12 +6,11 @@ import json
 
 import anyio
 import pytest
-from asgi import ask, part, pieces
+from asgi import ask, part, pieces, simulated
 from fake_engine import FIRST, KEY, ROUNDS, FakeEngine, a_round, lines, token
 from watched import virtually
 
-from disco.server import Metrics
-from disco.server.verifier import make_verifier_app
+from disco.server import Metrics, make_app
 
 
 def leaves_after(seconds):
@@ -36,7 +35,7 @@ def test_a_client_that_leaves_stops_its_round_at_once(alone):
     async def main():
         engine = FakeEngine(gap_s=10.0)
         metrics = Metrics()
-        app = make_verifier_app(engine, metrics=metrics, max_concurrent=1)
+        app = make_app(simulated(), verifier=engine, metrics=metrics, max_concurrent=1)
         sent = []
 
         async def send(message):
@@ -65,7 +64,7 @@ def test_two_windows_of_one_answer_may_be_on_their_way():
 
     async def main():
         engine = FakeEngine(gap_s=1.0)
-        app = make_verifier_app(engine)
+        app = make_app(simulated(), verifier=engine)
         await ask(app, ROUNDS, FIRST)
         came = {}
 
@@ -86,7 +85,7 @@ def test_two_windows_of_one_answer_may_be_on_their_way():
 
 def test_a_round_in_progress_is_told_when_the_server_ends():
     async def main():
-        app = make_verifier_app(FakeEngine(gap_s=1.0))
+        app = make_app(simulated(), verifier=FakeEngine(gap_s=1.0))
         said = {}
 
         async def go(name, body):
@@ -106,7 +105,7 @@ def test_a_round_in_progress_is_told_when_the_server_ends():
 
 def test_lines_that_are_broken_off_end_with_the_reason():
     async def main():
-        app = make_verifier_app(FakeEngine(gap_s=1.0))
+        app = make_app(simulated(), verifier=FakeEngine(gap_s=1.0))
         said = []
 
         async def go():
@@ -125,7 +124,7 @@ def test_lines_that_are_broken_off_end_with_the_reason():
 
 def test_a_body_that_never_ends_takes_no_place():
     async def main():
-        app = make_verifier_app(FakeEngine(), max_concurrent=1)
+        app = make_app(simulated(), verifier=FakeEngine(), max_concurrent=1)
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(ask, app, ROUNDS, {}, pieces(part(b"{")))

@@ -19,7 +19,9 @@ from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
+    from disco.endpoints.llamacpp.batching import VerifyEngine
     from disco.endpoints.redaction import Redact
+    from disco.speculate.messages import VerifierFacts
 
 __all__ = ["run_serve"]
 
@@ -35,10 +37,6 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
     """
     require_extra()
     arguments = settle_options(arguments)
-    if arguments.verify is not None:
-        from disco.cli.serving.verify_command import run_verify  # noqa: PLC0415 - `disco --help` needs no model
-
-        return await run_verify(screen, arguments)
     local = None if arguments.local == "none" else arguments.local
     if local is None and arguments.isolation is not None:
         raise ConfigurationError(
@@ -46,14 +44,17 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
         )
     check_output(arguments, record=arguments.record, histories=arguments.histories)
     from disco.client import AsyncDisco, RouteLog  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.endpoints.llamacpp.model.model_files import short_name  # noqa: PLC0415 - as above
     from disco.endpoints.openai_api.sdk_client import ReusesRequests  # noqa: PLC0415 - as above
     from disco.server import Metrics, serve  # noqa: PLC0415 - needs the extra
+    from disco.server.verifier import EngineEndpoint  # noqa: PLC0415 - as above
 
     class Client(ReusesRequests, AsyncDisco):
         """This command's own client: no application changes its headers."""
 
     key = callers_key(arguments.key_file)
     metrics = Metrics()
+    engine = None if arguments.verify is None else _engine(arguments)
     record = nullcontext() if arguments.record is None else RouteLog(arguments.record)
     with logging_at(arguments.log_level), record as log:
 
@@ -63,7 +64,7 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 log(route)
 
         async with Client(
-            local=local,
+            local=local if engine is None else EngineEndpoint(engine, name=short_name(arguments.verify)),
             isolation=arguments.isolation or "thread",
             preset=arguments.preset,
             on_route=on_route,
@@ -83,12 +84,28 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
                 max_concurrent=arguments.max_concurrent,
                 grace_s=arguments.grace,
                 metrics=metrics,
-                on_ready=lambda base_url: _announce(screen, client, base_url, with_key=key is not None),
+                verifier=engine,
+                on_ready=lambda base_url: _announce(
+                    screen, client, engine, base_url, with_key=key is not None
+                ),
             )
     return 0
 
 
-def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bool) -> None:
+def _engine(arguments: argparse.Namespace) -> VerifyEngine:
+    from disco.endpoints.llamacpp.batching import VerifyEngine  # noqa: PLC0415 - `disco --help` needs no model
+
+    return VerifyEngine(
+        arguments.verify,
+        slots=arguments.slots,
+        context_tokens=arguments.context,
+        threads=arguments.threads,
+    )
+
+
+def _announce(
+    screen: Screen, client: AsyncDisco, engine: VerifyEngine | None, base_url: str, *, with_key: bool
+) -> None:
     here = client.router.local_model
     there = (
         None
@@ -100,7 +117,15 @@ def _announce(screen: Screen, client: AsyncDisco, base_url: str, *, with_key: bo
         parts.append(f"tiers: {', '.join(tier.name for tier in client.router.endpoints.tiers)}")
     parts.append(f"server: {there or 'none'}")
     parts.append(f"preset: {client.router.preset.name}")
-    announce(screen, base_url, ["; ".join(parts)], with_key=with_key)
+    verifies = [] if engine is None else [_verifies(engine.facts())]
+    announce(screen, base_url, ["; ".join(parts), *verifies], with_key=with_key)
+
+
+def _verifies(facts: VerifierFacts) -> str:
+    """Return what other devices get here, in words."""
+    slots = f"{facts.slots} {'slot' if facts.slots == 1 else 'slots'} of {facts.context_tokens} tokens"
+    points = (f"{rows} in {1000 * s:.3g} ms" for rows, s in facts.verify_s)
+    return f"verifies drafts: {slots}; tokens of a batch: {', '.join(points)}"
 
 
 def _backups(given: Sequence[Sequence[str]]) -> list[Backup]:

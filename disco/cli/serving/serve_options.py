@@ -16,16 +16,10 @@ MAX_ANSWERS: Final = 256
 MAX_ROUNDS: Final = 1024  # of these, most wait for the model; two windows of an answer may be on their way
 SLOTS: Final = 8
 CONTEXT_TOKENS: Final = 4096
-# What is not given is None, so that an option of the other kind of server is noticed. Then these hold.
-_OF_ANSWERS: Final = {
+# What is not given is None, so that an option that does not fit is noticed. Then these hold.
+_WITHOUT_VERIFYING: Final = {
     "local": "smollm2-135m",
     "isolation": None,
-    "preset": "balanced",
-    "tier": (),
-    "histories": None,
-    "backup": (),
-    "redact": None,
-    "record": None,
 }
 _OF_VERIFYING: Final = {"slots": SLOTS, "context": None, "threads": None}
 
@@ -38,8 +32,8 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "serve",
         help="run an OpenAI-compatible HTTP server for apps in any language",
         description="Serves both models at one base URL. The server behind disco is the one in OPENAI_API_KEY and "
-        f"OPENAI_BASE_URL. Without a key, only the local model answers. With --verify, serves no answers but checks "
-        f"the drafts of other devices. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
+        f"OPENAI_BASE_URL. Without a key, only the local model answers. With --verify, the local model also "
+        f"checks what other devices draft. If a key is set in {KEY_VARIABLE} or --key-file, callers must send it.",
     )
     parser.add_argument(
         "--local",
@@ -50,11 +44,14 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         choices=("thread", "process"),
         help="where the local model runs; a separate process may crash without harm to this one (default: thread)",
     )
-    parser.add_argument("--preset", "--policy", help="a preset's name or file (default: balanced)")
+    parser.add_argument(
+        "--preset", "--policy", default="balanced", help="a preset's name or file (default: balanced)"
+    )
     parser.add_argument(
         "--tier",
         nargs="+",
         action="append",
+        default=[],
         metavar=("URL MODEL", "OPTION=VALUE"),
         help="a model between the local one and the server; may be given several times, from the smallest to the best. "
         "Options: reach=device, own or any (default); price=IN,OUT in USD per million tokens; name=NAME. Its key, if "
@@ -69,6 +66,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--backup",
         nargs=2,
         action="append",
+        default=[],
         metavar=("URL", "MODEL"),
         help="a further server, used if the first one does not answer; may be given several times. Its key is in "
         f"{BACKUP_KEY_VARIABLE}_1 (_2 for the second, ...), or in {BACKUP_KEY_VARIABLE} for all backups",
@@ -82,8 +80,8 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify",
         metavar="MODEL",
-        help="instead, be a verify server: check what other devices draft with this model, a name, a GGUF file or "
-        "hf:owner/repo/file; see docs/speculate.md",
+        help="be a verify server too: check with this model what other devices draft; it is the local model, and takes "
+        "the same names as --local; see docs/speculate.md",
     )
     parser.add_argument(
         "--slots",
@@ -124,7 +122,7 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
         "--max-concurrent",
         type=int,
         metavar="N",
-        help=f"most answers at the same time (default: {MAX_ANSWERS}), or rounds with --verify (default: {MAX_ROUNDS})",
+        help=f"most answers, and rounds, at the same time (default: {MAX_ANSWERS}; with --verify {MAX_ROUNDS})",
     )
     parser.add_argument(
         "--max-body", type=float, default=32.0, metavar="MIB", help="longest request, MiB (default: 32)"
@@ -145,17 +143,17 @@ def add_serve(commands: Commands) -> argparse.ArgumentParser:
 
 
 def settle_options(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments with the usual values of what was not given.
+    """Return the arguments with the usual values of what depends on `--verify` and was not given.
 
     Raises:
-        ConfigurationError: an option is for the other kind of server, or a number is out of range.
+        ConfigurationError: an option does not go with `--verify`, or needs it, or a number is out of range.
     """
     verifies = arguments.verify is not None
-    usual: dict[str, Any] = dict(_OF_VERIFYING if verifies else _OF_ANSWERS)
-    for name in _OF_ANSWERS if verifies else _OF_VERIFYING:
+    usual: dict[str, Any] = dict(_OF_VERIFYING if verifies else _WITHOUT_VERIFYING)
+    for name in _WITHOUT_VERIFYING if verifies else _OF_VERIFYING:
         if getattr(arguments, name) is not None:
             why = (
-                "is not for a verify server, which runs one model and routes nothing: leave out --verify or it"
+                "cannot be used with --verify, whose model is also the local one, in this process: leave one out"
                 if verifies
                 else "is for a verify server: name its model with --verify MODEL"
             )

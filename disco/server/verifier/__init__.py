@@ -1,7 +1,6 @@
-"""The HTTP side of a verify server: rounds of drafted tokens in, verdicts of its model out."""
+"""The HTTP side of a verify server: rounds of drafted tokens in, its model's verdicts out."""
 
+from disco.server.verifier.engine_endpoint import EngineEndpoint
 from disco.server.verifier.round_engine import RoundEngine
-from disco.server.verifier.serve_verifier import serve_verifier
-from disco.server.verifier.verifier_app import make_verifier_app
 
-__all__ = ["RoundEngine", "make_verifier_app", "serve_verifier"]
+__all__ = ["EngineEndpoint", "RoundEngine"]

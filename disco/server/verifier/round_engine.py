@@ -39,3 +39,7 @@ class RoundEngine(Protocol):
             DiscoError: the model cannot be loaded.
         """
         ...
+
+    async def aclose(self) -> None:
+        """Stop all work and free the model. Idempotent."""
+        ...

@@ -22,9 +22,10 @@ class VerifierMetrics:
 
     Args:
         registry: of the server's other metrics.
+        facts: gives the load whenever the metrics are read.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, facts: Callable[[], VerifierFacts]) -> None:
         rounds = Counter(
             "disco_verify_rounds",
             "Verdicts sent: on a window of drafted tokens, or of a model that goes on alone",
@@ -57,17 +58,12 @@ class VerifierMetrics:
             buckets=_S,
             registry=registry,
         )
-        self._waiting = Gauge(
-            "disco_verify_rounds_waiting", "Rounds that wait for the model", registry=registry
-        )
-        self._busy = Gauge("disco_verify_slots_busy", "Answers that hold a slot", registry=registry)
-        self._slots = Gauge("disco_verify_slots", "Answers whose caches fit", registry=registry)
-
-    def watch(self, facts: Callable[[], VerifierFacts]) -> None:
-        """Read the load from `facts` whenever the metrics are read."""
-        self._waiting.set_function(lambda: facts().waiting)
-        self._busy.set_function(lambda: facts().busy)
-        self._slots.set_function(lambda: facts().slots)
+        waiting = Gauge("disco_verify_rounds_waiting", "Rounds that wait for the model", registry=registry)
+        waiting.set_function(lambda: facts().waiting)
+        busy = Gauge("disco_verify_slots_busy", "Answers that hold a slot", registry=registry)
+        busy.set_function(lambda: facts().busy)
+        slots = Gauge("disco_verify_slots", "Answers whose caches fit", registry=registry)
+        slots.set_function(lambda: facts().slots)
 
     def verdict(self, verdict: Verdict, mode: str) -> None:
         """Count a verdict; `mode` is "window" or "alone"."""

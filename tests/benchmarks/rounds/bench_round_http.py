@@ -26,11 +26,15 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[2] / "server")!r})
 import anyio
 from fake_engine import FakeEngine
-from disco.server import Metrics
-from disco.server.verifier import serve_verifier
+from disco import AsyncDisco
+from disco.server import Metrics, serve
+from disco.server.verifier import EngineEndpoint
 
 async def main():
-    await serve_verifier(FakeEngine(), port=0, key="k" * 20, metrics=Metrics(), on_ready=lambda u: print(u, flush=True))
+    engine = FakeEngine()
+    async with AsyncDisco(local=EngineEndpoint(engine, name="fake"), preset="private") as client:
+        ready = lambda url: print(url, flush=True)
+        await serve(client, port=0, key="k" * 20, metrics=Metrics(), verifier=engine, on_ready=ready)
 
 anyio.run(main, backend_options={{"use_uvloop": True}})
 """
