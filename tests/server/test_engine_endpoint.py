@@ -126,6 +126,26 @@ def test_a_failure_is_that_of_a_local_model(fails, status, code):
         assert (answer.status, answer.error["code"]) == (status, code)
 
 
+def test_an_attempt_that_another_task_closes_stops_the_engine():
+    async def main():
+        engine = FakeEngine(gap_s=1.0)
+        endpoint = EngineEndpoint(engine, name="fake")
+        found = []
+
+        async def read():
+            found.extend([event async for event in attempt])
+
+        async with endpoint.open(Request(HELLO, "m")) as attempt, anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await anyio.sleep(2.5)
+            await attempt.aclose()
+            assert (engine.working, engine.left) == (0, 1)
+            await attempt.aclose()
+        assert len(found) == 2
+
+    virtually(main)
+
+
 def test_a_chat_whose_client_leaves_stops_the_engine():
     async def main():
         engine = FakeEngine(gap_s=1.0)

@@ -7,8 +7,8 @@ that devices get by rounds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import fields
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any, Final, Literal
 
 import anyio
@@ -63,21 +63,30 @@ class EngineEndpoint(Endpoint):
         wants: frozenset[str] = frozenset(),
     ) -> Attempt:
         del wants  # log probabilities for disco's own use are not in a verdict
-        return _EngineAttempt(self._engine, request, prefix, self.capabilities().context_tokens)
+        return _EngineAttempt(self._loaded, request, prefix)
 
     async def warm_up(self) -> None:
-        await self._engine.warm_up()
-        self._ready = True
+        await self._loaded()
 
     async def aclose(self) -> None:
         await self._engine.aclose()
 
+    async def _loaded(self) -> RoundEngine:
+        if not self._ready:
+            await self._engine.warm_up()
+            self._ready = True
+        return self._engine
+
 
 class _EngineAttempt(Attempt):
-    """One answer: a round that goes on alone to its end. Mutable: `_verdicts`, `_last`, `_usage`."""
+    """One answer: a round that goes on alone to its end.
+
+    Mutable: `_verdicts`, `_last`, `_over`, `_usage`; `_waiting`, what the iterating task waits in; `_idle`, set while
+    none does.
+    """
 
     def __init__(
-        self, engine: RoundEngine, request: Request, prefix: Prefix, context_tokens: int | None
+        self, engine: Callable[[], Awaitable[RoundEngine]], request: Request, prefix: Prefix
     ) -> None:
         seed = request.params.get("seed")
         opening = Opening(
@@ -90,21 +99,36 @@ class _EngineAttempt(Attempt):
                 if getattr(prefix, one.name) != getattr(_NO_PREFIX, one.name)
             },
         )
-        key = secrets.token_hex(16)
-        alone = context_tokens if context_tokens is not None else 2**20
-        self._round = Round(key=key, number=0, at=0, alone=alone, opening=opening)
+        self._round = Round(key=secrets.token_hex(16), number=0, at=0, opening=opening)
         self._engine = engine
         self._verdicts: AsyncGenerator[Verdict, None] | None = None
         self._last: Ended | None = None
         self._over = False
         self._usage = Usage()
+        self._waiting: anyio.CancelScope | None = None
+        self._idle = anyio.Event()
+        self._idle.set()
 
     async def __anext__(self) -> Event:
         if self._over:
             raise StopAsyncIteration
-        if self._verdicts is None:
-            self._verdicts = self._engine.round(self._round)
+        self._idle = anyio.Event()
         try:
+            with anyio.CancelScope() as self._waiting:
+                return await self._next()
+            raise StopAsyncIteration  # closed by another task
+        except BaseException:
+            self._over = True
+            raise
+        finally:
+            self._waiting = None
+            self._idle.set()
+
+    async def _next(self) -> Event:
+        try:
+            if self._verdicts is None:
+                engine = await self._engine()
+                self._verdicts = engine.round(replace(self._round, alone=engine.facts().context_tokens))
             while self._last is None:
                 verdict = await anext(self._verdicts)
                 self._usage = _usage(verdict)
@@ -114,16 +138,16 @@ class _EngineAttempt(Attempt):
                     return [_delta(one) for one in verdict.deltas]
         except StopAsyncIteration:  # the context is full
             self._last = Ended("length", self._usage)
-        except BaseException:
-            self._over = True
-            raise
         self._over = True
         return self._last
 
     async def aclose(self) -> None:
         self._over = True
-        if self._verdicts is not None:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+        if self._waiting is not None:
+            self._waiting.cancel()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+            await self._idle.wait()
+            if self._verdicts is not None:
                 await self._verdicts.aclose()
 
     @property
