@@ -156,6 +156,8 @@ FAILURES = [
         "context_length_exceeded",
         None,
     ),
+    (failure(FailureKind.BAD_REQUEST, LocalModelError("no such token")), 400, "invalid_round", "token"),
+    (failure(FailureKind.CONTEXT_LENGTH, LocalModelError("long")), 400, "context_length_exceeded", "long"),
     (failure(FailureKind.RATE_LIMIT, LocalModelError(CANARY)), 429, "rate_limit_exceeded", "1"),
     (failure(FailureKind.RATE_LIMIT, LocalModelError(CANARY), retry_after_s=3.2), 429, None, "3"),
     (failure(FailureKind.CRASHED, LocalModelError(CANARY)), 503, "verifier_failed", None),

@@ -41,6 +41,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+import openai
 from starlette.types import Receive, Scope, Send
 
 from disco.client.request_checks import check_chat
@@ -173,7 +174,12 @@ def _refusal(error: Exception) -> Refusal:
         return refusal_of(error)
     reason = f"verifier: {error.kind}"
     if error.kind in (FailureKind.BAD_REQUEST, FailureKind.UNSERVED, FailureKind.CONTEXT_LENGTH):
-        refusal = refusal_of(error.error)
+        refusal = refusal_of(error.error) if isinstance(error.error, openai.APIStatusError) else None
+        if refusal is None or refusal.status >= 500:
+            long = error.kind is FailureKind.CONTEXT_LENGTH
+            refusal = Refusal(
+                400, str(error.error), code="context_length_exceeded" if long else "invalid_round"
+            )
         refusal.reason = reason
         return refusal
     if error.kind is FailureKind.RATE_LIMIT:
