@@ -19,7 +19,7 @@ from disco.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from disco.client import AsyncDisco, Backup, Tier
-    from disco.endpoints.llamacpp.batching import VerifyEngine
+    from disco.endpoints.llamacpp.batching.engine import VerifyEngine
     from disco.endpoints.redaction import Redact
     from disco.speculate.messages import VerifierFacts
 
@@ -93,13 +93,14 @@ async def run_serve(screen: Screen, arguments: argparse.Namespace) -> int:
 
 
 def _engine(arguments: argparse.Namespace) -> VerifyEngine:
-    from disco.endpoints.llamacpp.batching import VerifyEngine  # noqa: PLC0415 - `disco --help` needs no model
+    from disco.endpoints.llamacpp.batching.engine import VerifyEngine  # noqa: PLC0415 - `disco --help` needs no model
 
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return VerifyEngine(
         arguments.verify,
         slots=arguments.slots,
         context_tokens=arguments.context,
-        threads=arguments.threads,
+        threads=arguments.threads or max(1, cores - 1),
     )
 
 

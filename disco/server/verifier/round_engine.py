@@ -7,11 +7,7 @@ from typing import Protocol
 
 from disco.speculate.messages import Round, Verdict, VerifierFacts
 
-__all__ = ["AnswerLost", "RoundEngine"]
-
-
-class AnswerLost(Exception):
-    """The engine does not have the answer of a round that brings no opening."""
+__all__ = ["RoundEngine"]
 
 
 class RoundEngine(Protocol):
@@ -23,7 +19,7 @@ class RoundEngine(Protocol):
         Closing the generator, or cancelling its caller, stops the work for this round promptly.
 
         Raises:
-            AnswerLost: the round has no opening, and its answer is not here.
+            `batching.AnswerLost`: the round has no opening, and its answer is not here.
             EndpointFailure: the round cannot be answered; by its kind, the caller's fault, a full queue, or a crash.
         """
         ...
