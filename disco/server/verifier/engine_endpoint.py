@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
-from disco.events import Delta, DeltaKind, Ended, ToolCallDelta, Usage
+from disco.events import Delta, DeltaKind, Ended, SeamReport, ToolCallDelta, Usage
 from disco.request import Prefix, Request
 from disco.server.verifier.round_engine import RoundEngine
 from disco.speculate.messages import Opening, Round, Verdict
@@ -81,8 +81,8 @@ class EngineEndpoint(Endpoint):
 class _EngineAttempt(Attempt):
     """One answer: a round that goes on alone to its end.
 
-    Mutable: `_verdicts`, `_last`, `_over`, `_usage`; `_waiting`, what the iterating task waits in; `_idle`, set while
-    none does.
+    Mutable: `_verdicts`, `_last`, `_over`, `_text_chars`, `_usage`; `_waiting`, what the iterating task waits in;
+    `_idle`, set while none does.
     """
 
     def __init__(
@@ -104,6 +104,8 @@ class _EngineAttempt(Attempt):
         self._verdicts: AsyncGenerator[Verdict, None] | None = None
         self._last: Ended | None = None
         self._over = False
+        self._prefix = prefix
+        self._text_chars = 0
         self._usage = Usage()
         self._waiting: anyio.CancelScope | None = None
         self._idle = anyio.Event()
@@ -135,7 +137,9 @@ class _EngineAttempt(Attempt):
                 if verdict.finish_reason is not None:
                     self._last = Ended(verdict.finish_reason, self._usage)
                 if verdict.deltas:
-                    return [_delta(one) for one in verdict.deltas]
+                    deltas = [_delta(one) for one in verdict.deltas]
+                    self._text_chars += sum(len(delta.text) for delta in deltas)
+                    return deltas
         except StopAsyncIteration:  # the context is full
             self._last = Ended("length", self._usage)
         self._over = True
@@ -153,6 +157,15 @@ class _EngineAttempt(Attempt):
     @property
     def usage(self) -> Usage:
         return self._usage
+
+    @property
+    def seam(self) -> SeamReport | None:
+        # As for every local model: the withheld text is spelt first, and the prompt is never part of the answer.
+        prefix = self._prefix
+        if not prefix:
+            return None
+        swallowed_chars = len(prefix.withheld) if self._text_chars else 0
+        return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
 
 
 def _usage(verdict: Verdict) -> Usage:

@@ -1,0 +1,51 @@
+"""The endpoint contract on a verify server's engine: what takes long with `make test-slow` only."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from loops import by_turns
+
+from disco.endpoints.llamacpp.batching.engine import VerifyEngine
+from disco.server.verifier import EngineEndpoint
+from tests.endpoints import conformance_writing  # noqa: F401 - its checks enter CHECKS
+from tests.endpoints.conformance import CHECKS, Subject
+
+pytestmark = pytest.mark.real
+
+OFTEN = ("it_continues_exactly_where_the_prefix_ends", "a_prompt_over_the_context_fails_as_such")
+SELDOM = {check.__name__ for check in CHECKS} - {*OFTEN}
+
+
+@pytest.fixture(scope="module")
+def shared():
+    engine = VerifyEngine("smollm2-135m", slots=2, context_tokens=2048, threads=1)
+    endpoint = EngineEndpoint(engine, name="verifier")
+    anyio.run(endpoint.warm_up)
+    yield endpoint
+    anyio.run(endpoint.aclose)
+
+
+@asynccontextmanager
+async def unless_closed(check, shared):
+    if "closing_the_endpoint" not in check.__name__:
+        yield shared
+        return
+    engine = VerifyEngine("smollm2-135m", slots=2, context_tokens=2048, threads=1)
+    own = EngineEndpoint(engine, name="closing")
+    try:
+        yield own
+    finally:
+        await own.aclose()
+
+
+@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1, SELDOM))
+def test_the_engine_keeps_the_contract(shared, check, backend):
+    async def main():
+        with anyio.fail_after(300):
+            async with unless_closed(check, shared) as made:
+                await check(Subject(), made)
+
+    anyio.run(main, backend=backend)
