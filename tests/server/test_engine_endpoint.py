@@ -115,6 +115,7 @@ def test_an_engine_that_stops_without_a_reason_has_filled_its_context():
             400,
             "context_length_exceeded",
         ),
+        (EndpointFailure(FailureKind.RATE_LIMIT, LocalModelError("busy")), 429, "rate_limit_exceeded"),
         (EndpointFailure(FailureKind.CRASHED, LocalModelError("it crashed")), 502, "local_model_failed"),
     ],
     ids=str,

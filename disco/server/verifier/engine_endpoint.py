@@ -12,8 +12,11 @@ from dataclasses import fields, replace
 from typing import Any, Final, Literal
 
 import anyio
+import httpx2
+import openai
 
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
+from disco.errors import EndpointFailure, FailureKind
 from disco.events import Delta, DeltaKind, Ended, SeamReport, ToolCallDelta, Usage
 from disco.request import Prefix, Request
 from disco.server.verifier.round_engine import RoundEngine
@@ -142,6 +145,10 @@ class _EngineAttempt(Attempt):
                     return deltas
         except StopAsyncIteration:  # the context is full
             self._last = Ended("length", self._usage)
+        except EndpointFailure as failure:
+            if failure.kind is FailureKind.RATE_LIMIT:
+                raise EndpointFailure(failure.kind, _busy(), retry_after_s=failure.retry_after_s) from failure
+            raise
         self._over = True
         return self._last
 
@@ -166,6 +173,15 @@ class _EngineAttempt(Attempt):
             return None
         swallowed_chars = len(prefix.withheld) if self._text_chars else 0
         return SeamReport("continued", len(prefix.sent), self._text_chars + swallowed_chars, swallowed_chars)
+
+
+def _busy() -> openai.RateLimitError:
+    """Return the error of the API for "try again"."""
+    message = "The model on this machine has as many answers as it can take. Try again in a second."
+    body = {"message": message, "type": "requests", "code": "rate_limit_exceeded", "param": None}
+    request = httpx2.Request("POST", "disco://local/chat/completions")  # there was none on the network
+    response = httpx2.Response(429, request=request, json={"error": body}, headers={"retry-after": "1"})
+    return openai.RateLimitError(message, response=response, body=body)
 
 
 def _usage(verdict: Verdict) -> Usage:
