@@ -1,4 +1,4 @@
-"""The endpoint contract on a verify server's engine: what takes long with `make test-slow` only."""
+"""The endpoint contract on a verify server's engine, with `make test-slow`. The short way: test_verify_command.py."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from loops import by_turns
 
 from disco.endpoints.llamacpp.batching.engine import VerifyEngine
 from disco.server.verifier import EngineEndpoint
 from tests.endpoints import conformance_writing  # noqa: F401 - its checks enter CHECKS
 from tests.endpoints.conformance import CHECKS, Subject
 
-pytestmark = pytest.mark.real
-
-OFTEN = ("it_continues_exactly_where_the_prefix_ends", "a_prompt_over_the_context_fails_as_such")
-SELDOM = {check.__name__ for check in CHECKS} - {*OFTEN}
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,8 @@ async def unless_closed(check, shared):
         await own.aclose()
 
 
-@pytest.mark.parametrize(("check", "backend"), by_turns(CHECKS, 1, SELDOM))
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_engine_keeps_the_contract(shared, check, backend):
     async def main():
         with anyio.fail_after(300):

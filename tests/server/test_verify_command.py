@@ -55,7 +55,7 @@ def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
         "--policy",
         "private",
     )
-    asked = {"max_tokens": 20, "temperature": 0.8}
+    asked = {"max_tokens": 12, "temperature": 0.8}
     opening = {"messages": CHAT["messages"], "params": asked, "seed": 11}
     with (
         running(*options, "--grace", "600", DISCO_SERVER_KEY=KEY) as (process, address),
@@ -82,8 +82,8 @@ def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
         verdicts = alone()
         ids = [token for verdict in verdicts for token in verdict.ids]
         text = "".join(delta["text"] for verdict in verdicts for delta in verdict.deltas)
-        assert (len(ids), verdicts[-1].finish_reason) == (20, "length")
-        for window, best in ((0, 0), (1, 1), (4, 4), (9, 4)):
+        assert (len(ids), verdicts[-1].finish_reason) == (12, "length")
+        for window, best in ((0, 0), (1, 1), (7, 4)):
             assert (drafted := by_rounds(http, opening, ids, window))[:2] == (ids, text), window
             assert max(drafted[2]) == best
         taken_up = alone(ids=ids[:7])
@@ -103,7 +103,7 @@ def test_a_verify_server_gives_one_answer_by_rounds_alone_and_as_a_chat():
         page = http.get("/metrics").text
         assert 'disco_verify_drafted_tokens_total{verdict="accepted"}' in page
         # The process ends once the answer in progress has been written.
-        last = {**opening, "params": {"max_tokens": 60, "logit_bias": LONG["logit_bias"]}}
+        last = {**opening, "params": {"max_tokens": 20, "logit_bias": LONG["logit_bias"]}}
         body = {"key": "2" * 32, "number": 0, "at": 0, "alone": 400, "opening": last}
         with http.stream("POST", ROUNDS, json=body) as streaming:
             lines = streaming.iter_lines()
