@@ -224,7 +224,7 @@ class Rounds:
             self._end(now, Fail("a verdict contradicts tokens that the target chose before"), effects)
             return
         new = verdict.ids[known:]
-        finished = verdict.finish_reason is not None and verdict.at + len(verdict.ids) >= before
+        finished = verdict.finish_reason is not None
         deltas = new_deltas(verdict, before)
         flight = self._flights.get(verdict.number)
         by: Mode = "distributed" if flight is not None and flight.is_window else "alone"

@@ -298,3 +298,55 @@ def test_no_draft_goes_beyond_the_limit():
     rounds = Rounds(window_of("static", n=12), ids=(1, 2, 3), limit=9)
     assert rounds.start(0.0) == [Send(0, 3, (), 5)]
     assert rounds.drafter_ready(0.0) == [Draft(0, 0, (1, 2, 3), 5)]
+
+
+def test_while_verdicts_are_under_way_a_drafter_with_nothing_to_say_is_not_asked_again():
+    ready = Ready(parallel=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    assert ready.rounds.drafted(0.21, 2, (), 0.01) == []
+    assert ready.rounds.woken(9.0) == []
+    assert ready.verified(0.3, 1, 3, (4, 5, 8))[1:] == [Draft(3, 5, (8,), 4)]
+
+
+def test_a_drafter_with_nothing_to_say_leaves_the_target_alone():
+    ready = Ready()
+    assert ready.rounds.drafted(0.2, 1, (), 0.01) == [Send(1, 3, (), 256)]
+    assert ready.rounds.mode == "alone"
+
+
+def test_a_window_that_asks_for_none_is_heard_once_all_verdicts_are_in():
+    ready = Ready(parallel=2)
+    ready.rounds._window = window_of("static", n=0)
+    assert ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04) == [Send(1, 3, (4, 5, 6, 7))]
+    write, send = ready.verified(0.3, 1, 3, (4, 5, 6, 7, 8))
+    assert (write.ids, send) == ((4, 5, 6, 7, 8), Send(2, 8, (), 256))
+
+
+def three_windows() -> Ready:
+    """4 to 15 are drafted, in windows of 4 from position 3 on."""
+    ready = Ready(parallel=3)
+    for number in range(3):
+        first = 4 + 4 * number
+        ready.rounds.drafted(0.2, 1 + number, range(first, first + 4), 0.04)
+    assert ready.rounds.in_flight == 3
+    return ready
+
+
+def test_a_window_that_the_server_did_not_wait_for_is_drafted_again():
+    """And so is the one behind it, though nothing was wrong."""
+    ready = three_windows()
+    assert ready.verified(0.3, 2, 3, ()) == [Draft(4, 7, (), 4)]
+    assert ready.rounds.drafted(0.31, 4, (8, 9, 10, 11), 0.04)[0] == Send(4, 7, (8, 9, 10, 11))
+    ready.verified(0.32, 1, 3, (4, 5, 6, 7, 8))
+    ready.verified(0.33, 4, 7, (8, 9, 10, 11, 12))
+    assert ready.rounds.ids == tuple(range(1, 13))
+    assert (ready.rounds.tally.judged, ready.rounds.tally.accepted) == (8, 8)
+
+
+def test_a_verdict_whose_predecessor_never_comes_is_given_up():
+    ready = Ready(parallel=2)
+    ready.rounds.drafted(0.2, 1, (4, 5, 6, 7), 0.04)
+    ready.rounds.drafted(0.21, 2, (8, 9, 10, 11), 0.04)
+    assert ready.verified(0.3, 2, 7, (8, 9, 10, 11, 12)) == []
+    assert ready.rounds.ended(0.4, 1) == [Draft(3, 3, (), 4)]
+    assert ready.rounds.in_flight == 0
