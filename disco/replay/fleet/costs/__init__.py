@@ -1,1 +1,1 @@
-"""What an operation of a model costs on a piece of hardware: tables, stand-ins where there is none, and own measurements."""
+"""What an operation of a model costs on a piece of hardware: tables, stand-ins where they end, own measurements."""

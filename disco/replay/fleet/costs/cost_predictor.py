@@ -161,7 +161,9 @@ def _all_reduce(shape: Shape, hardware: str) -> Prediction:
     node = NODES.get(hardware, "")
     curve = reduce_curves().get((node, shape.gpus))
     if curve is None:
-        known = sorted({f"{h} × {n}" for h, node in NODES.items() for other, n in reduce_curves() if other == node})
+        known = sorted(
+            {f"{h} × {n}" for h, node in NODES.items() for other, n in reduce_curves() if other == node}
+        )
         raise ConfigurationError(
             f"no all-reduce times are known for {shape.gpus} × {hardware}; known: {', '.join(known)}"
         )

@@ -11,7 +11,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-__all__ = ["AttentionTable", "Curve", "ModelShape", "attention_table", "layer_curves", "model_shapes", "reduce_curves"]
+__all__ = [
+    "AttentionTable",
+    "Curve",
+    "ModelShape",
+    "attention_table",
+    "layer_curves",
+    "model_shapes",
+    "reduce_curves",
+]
 
 _DATA: Final = files("disco.replay.fleet.costs").joinpath("data")
 
@@ -46,7 +54,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The shape of a model: `linear_bytes` are the fp16 weights of all layers, `head_bytes` those of the output head."""
+    """A model: `linear_bytes` are the fp16 weights of all layers, `head_bytes` those of the output head."""
 
     layers: int
     hidden: int

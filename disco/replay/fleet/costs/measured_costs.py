@@ -1,6 +1,6 @@
 """Own measurements as a file: what a pass over some rows took, and how attention grows with what was cached.
 
-The columns are those of the shipped `linear.csv`, with two more. Lines that begin with # say where the figures are from.
+The columns are those of the shipped `linear.csv`, and two more. Lines that begin with # say where figures are from.
 
     # source: disco speculate check, two cores of ...
     hardware,model,tp,rows,linear_ms,other_ms,kv_ms,row_kv_ms
@@ -57,7 +57,9 @@ def write_costs(
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for rows, seconds in sorted(points):
-        writer.writerow((hardware, model, 1, rows, repr(seconds * 1e3), 0.0, repr(kv_s * 1e3), repr(row_kv_s * 1e3)))
+        writer.writerow(
+            (hardware, model, 1, rows, repr(seconds * 1e3), 0.0, repr(kv_s * 1e3), repr(row_kv_s * 1e3))
+        )
     Path(path).write_text(text.getvalue(), encoding="utf-8")
 
 
@@ -79,7 +81,9 @@ def load_costs(path: str | PathLike[str], model: str | None = None, *, overhead_
     reader = csv.DictReader(line for line in lines if line and not line.startswith("#"))
     missing = [name for name in COLUMNS[:6] if name not in (reader.fieldnames or ())]
     if missing:
-        raise ConfigurationError(f"{path}: the columns {', '.join(missing)} are missing; needed: {', '.join(COLUMNS)}")
+        raise ConfigurationError(
+            f"{path}: the columns {', '.join(missing)} are missing; needed: {', '.join(COLUMNS)}"
+        )
     rows = list(reader)
     known = sorted({row["model"] for row in rows})
     if model is None and len(known) == 1:
@@ -93,5 +97,7 @@ def load_costs(path: str | PathLike[str], model: str | None = None, *, overhead_
         ]
         kv_s, row_kv_s = (float(own[0].get(name) or 0) / 1e3 for name in ("kv_ms", "row_kv_ms"))
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{path}: a line of {model!r} has no number where one belongs: {error}") from error
+        raise ConfigurationError(
+            f"{path}: a line of {model!r} has no number where one belongs: {error}"
+        ) from error
     return step_costs(points, overhead_s=overhead_s, kv_s=kv_s, row_kv_s=row_kv_s)

@@ -127,7 +127,9 @@ def gpu_costs(
         return predict("all_reduce", Shape(model, gpus, count), hardware).seconds + launches
 
     layers = Curve.through((count, curve.at(count) + exchange_s(count)) for count in rows)
-    head = Curve.through((count, predict("head", Shape(model, gpus, count), hardware).seconds) for count in rows)
+    head = Curve.through(
+        (count, predict("head", Shape(model, gpus, count), hardware).seconds) for count in rows
+    )
     none = predict("attention", Shape(model, gpus, kv_tokens=0), hardware)
     some = predict("attention", Shape(model, gpus, kv_tokens=1000), hardware)
     # A prompt's attention is linear in chunk × (before + chunk): one point gives the factor.

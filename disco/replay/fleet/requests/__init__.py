@@ -1,0 +1,1 @@
+"""Requests to a fleet: traces, made-up ones, and when they arrive."""

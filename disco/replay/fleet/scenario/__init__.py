@@ -1,0 +1,1 @@
+"""What a fleet consists of and how it works, as a TOML file."""

@@ -1,0 +1,1 @@
+"""The fleet in virtual time: events, servers, links, rounds."""

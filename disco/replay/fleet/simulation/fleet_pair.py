@@ -1,0 +1,119 @@
+"""A drafter and a target: their window, what it may look at, and the link between them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from disco.replay.fleet.requests.fleet_trace import FleetRequest
+from disco.replay.fleet.scenario.fleet_scenario import Link
+from disco.speculate.seen import Seen, VerifyCurve
+from disco.speculate.windows.contract import Window
+from disco.speculate.windows.simple import Static
+
+__all__ = ["AccessLink", "Pair"]
+
+# As in the live machine's estimates: a verdict's weight fades by this with each newer one.
+_FORGET: Final = 0.95
+_NEW: Final = 0.2  # weight of the newest wait, and of the newest time per token
+
+
+class AccessLink:
+    """A device's own connection. Mutable: when its directions are free, and when their last messages arrive."""
+
+    __slots__ = ("down_free_s", "last_down_s", "last_up_s", "up_free_s", "waited_s")
+
+    def __init__(self) -> None:
+        self.up_free_s = self.down_free_s = self.last_up_s = self.last_down_s = self.waited_s = 0.0
+
+
+class Pair:
+    """A drafter and a target. Mutable.
+
+    Attributes:
+        window: chooses; None where `fixed` is the window of every round.
+        seen: what the window may look at.
+        one_way_s: delay of the link in one direction.
+        plain: whether every message takes just `one_way_s`.
+    """
+
+    __slots__ = (
+        *("_access", "_accepted", "_jitter_s", "_rejected", "_rng", "_down_rate", "_up_rate"),
+        *("fixed", "one_way_s", "plain", "seen", "stop_below", "window"),
+    )
+
+    def __init__(
+        self, window: Window, link: Link, access: AccessLink, rng: Random, draft_s: float, verify: VerifyCurve
+    ) -> None:
+        self.window = window
+        self.stop_below = window.stop_below
+        self.seen = Seen(draft_s=draft_s, round_trip_s=2 * link.one_way_s, verify=verify, token_s=verify.s(1))
+        # The most frequent window is not asked anew for every round.
+        self.fixed = window.choose(self.seen) if type(window) is Static else None
+        self.one_way_s = link.one_way_s
+        self._jitter_s = link.jitter_ms / 1e3
+        self._up_rate, self._down_rate = (
+            None if mbps is None else mbps * 1e6 / 8 for mbps in (link.up_mbps, link.down_mbps)
+        )
+        self.plain = not self._jitter_s and self._up_rate is None and self._down_rate is None
+        self._access, self._rng = access, rng
+        self._accepted = self._rejected = 0.0
+
+    def up_s(self, now: float, size: int) -> float:
+        """Return when a message that is sent now arrives at the target; `size` in bytes."""
+        if self.plain:
+            return now + self.one_way_s
+        access = self._access
+        sent = now
+        if self._up_rate is not None:
+            begins = max(now, access.up_free_s)
+            access.waited_s += begins - now
+            sent = access.up_free_s = begins + size / self._up_rate
+        access.last_up_s = max(access.last_up_s, sent + self._delay_s())
+        return access.last_up_s
+
+    def down_s(self, now: float, size: int) -> float:
+        """Return when a message that the target sends now arrives at the device."""
+        if self.plain:
+            return now + self.one_way_s
+        access = self._access
+        sent = now
+        if self._down_rate is not None:
+            begins = max(now, access.down_free_s)
+            access.waited_s += begins - now
+            sent = access.down_free_s = begins + size / self._down_rate
+        access.last_down_s = max(access.last_down_s, sent + self._delay_s())
+        return access.last_down_s
+
+    def take_waited_s(self) -> float:
+        """Return how long messages have waited for others of the device since the last call."""
+        waited, self._access.waited_s = self._access.waited_s, 0.0
+        return waited
+
+    def _delay_s(self) -> float:
+        jitter = self._rng.gauss(0.0, self._jitter_s) if self._jitter_s else 0.0
+        return max(0.0, self.one_way_s + jitter)
+
+    def judged(self, drafted: int, accepted: int) -> None:
+        """Learn a verdict. What is behind the first rejection is censored, not rejected."""
+        seen = self.seen
+        seen.last_window = drafted
+        if drafted:
+            self._accepted = self._accepted * _FORGET + accepted
+            self._rejected = self._rejected * _FORGET + (accepted < drafted)
+            seen.acceptance = (self._accepted + 0.5) / (self._accepted + self._rejected + 1.0)
+        self.window.judged(drafted, accepted)
+
+    def timed(self, wait_s: float, token_s: float, utilisation: float) -> None:
+        """Learn the times of a verdict: the wait in the queue, the time per token, how busy the target is."""
+        seen = self.seen
+        seen.queue_s += _NEW * (wait_s - seen.queue_s)
+        seen.token_s += _NEW * (token_s - seen.token_s)
+        seen.utilisation = utilisation
+
+    def next_window(self, request: FleetRequest, place: int) -> int:
+        """Return how many tokens are drafted next, from `place` in the answer on; 0: the target alone."""
+        drafted = self.window.choose(self.seen) if self.fixed is None else self.fixed
+        if self.stop_below and drafted:
+            return request.drafted_until_unsure(place, drafted, self.stop_below)
+        return drafted
