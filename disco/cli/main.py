@@ -12,6 +12,7 @@ import anyio
 from openai import OpenAIError
 
 from disco.cli.console import Screen
+from disco.cli.fleet.fleet_command import add_fleet
 from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
+    add_fleet(commands)
     return parser
 
 

@@ -30,7 +30,7 @@ class PassCosts:
         kv_s: for each token in the caches that the pass reads.
         row_kv_s: for each pair of a row and a token before it.
         grid: (hardware, model, GPUs, layers) of a table of attention that is used instead of `attention_s` and `kv_s`.
-        basis: whether the figures are measured.
+        basis: whether the layers' times are measured on this hardware.
     """
 
     layers: Curve
@@ -144,7 +144,7 @@ def gpu_costs(
         kv_s=(some.seconds - none.seconds) / 1000,
         row_kv_s=0.0 if tabled else (prompt.seconds - none.seconds) / 1e6,
         grid=grid if tabled else None,
-        basis=basis if tabled else "stand-in",
+        basis=basis,
     )
 
 

@@ -37,12 +37,13 @@ class _Line:
         began_s: when it began.
         window: chosen by the target's side when it ends a time alone; 0: none.
         refuted: the last streak that the target knows to be wrong.
+        verifying: whether a window waits for the target, or is in its pass.
         early: windows whose predecessors are not verified yet.
     """
 
     __slots__ = (
         *("answer", "began_s", "drafting", "early", "in_flight", "place", "refuted", "streak", "ticket"),
-        "window",
+        *("verifying", "window"),
     )
 
     def __init__(self, answer: Answer) -> None:
@@ -50,6 +51,7 @@ class _Line:
         self.streak = 1
         self.place = self.in_flight = self.drafting = self.ticket = self.window = self.refuted = 0
         self.began_s = 0.0
+        self.verifying = False
         self.early: deque[Job] = deque()
 
 
@@ -152,29 +154,30 @@ class ParallelDrafting:
     def _arrived(self, now: float, window: tuple[_Line, Job]) -> None:
         self._admit(now, *window)
 
-    def _admit(self, now: float, line: _Line, job: Job) -> bool:
-        """Let a window be verified, keep it for later, or drop it; return whether it is kept for later."""
+    def _admit(self, now: float, line: _Line, job: Job) -> None:
+        """Let a window be verified, keep it for later, or drop it."""
         answer = job.answer
         length = answer.length
         if job.streak <= line.refuted or length >= answer.output:
             answer.wasted += job.drafted
-            return False
-        if job.at > length:
+            return
+        if line.verifying or job.at > length:
             line.early.append(job)
-            return True
+            return
         if job.at < length and not answer.runs[job.at]:  # a wrong guess of the bonus
             line.refuted = job.streak
             answer.wasted += job.drafted
-            return False
+            return
         job.before = answer.request.prompt_tokens + length - 1
         job.rows = job.at + job.drafted + 1 - length
+        line.verifying = True
         self._simulation.server(answer).enqueue(now, job)
-        return False
 
     def verified(self, now: float, job: Job) -> None:
         """A window has been through a pass."""
         answer = job.answer
         line = self._lines[answer.number]
+        line.verifying = False
         length = answer.length
         tested = job.at + job.drafted - length
         right = min(answer.runs[length], tested)

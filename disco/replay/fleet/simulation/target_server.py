@@ -21,9 +21,9 @@ class TargetServer:
     """One target. Mutable.
 
     Attributes:
-        number: of the target.
+        number, pool: of the target, and the name of its pool.
         unfinished: requests that were routed here and are not settled.
-        busy_s, passes, rows, sequences: sums over all passes; `idle_s`: the time waited for more.
+        busy_s, passes, rows, sequences: sums over all passes.
         largest: most sequences in one pass.
 
     Args:
@@ -36,7 +36,7 @@ class TargetServer:
     __slots__ = (
         *("_batch", "_costs", "_draft_costs", "_finished", "_for_slot", "_former", "_held", "_max_batch"),
         *("_padded", "_schedule", "_slots", "_timer_s", "_waiting", "_window_s"),
-        *("busy_s", "largest", "number", "passes", "rows", "sequences", "unfinished"),
+        *("busy_s", "largest", "number", "passes", "pool", "rows", "sequences", "unfinished"),
     )
 
     def __init__(
@@ -48,6 +48,7 @@ class TargetServer:
         finished: Callable[[float, Job], None],
     ) -> None:
         self.number = number
+        self.pool = serving.pool.name
         self.unfinished = 0
         self.busy_s = 0.0
         self.passes = self.rows = self.sequences = self.largest = 0

@@ -1,0 +1,106 @@
+"""The options of `disco fleet`. This module needs only argparse."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from disco.cli.console import Screen
+
+__all__ = ["add_fleet"]
+
+
+def add_fleet(commands: Any) -> argparse.ArgumentParser:
+    """Add the parser of `disco fleet` to the commands; return it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "fleet", help="simulate drafting devices and verify servers; record traces for that from two models"
+    )
+    subcommands = parser.add_subparsers(required=True, metavar="WHAT")
+    _add_run(subcommands).set_defaults(run=_run)
+    _add_record(subcommands).set_defaults(run=_record)
+    show = subcommands.add_parser(
+        "show", help="print a shipped scenario, to copy from; without a name, list them"
+    )
+    show.add_argument("name", nargs="?", metavar="NAME")
+    show.set_defaults(run=_show)
+    return parser
+
+
+def _add_run(subcommands: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subcommands.add_parser(
+        "run",
+        help="run scenarios, and print a line of figures for each",
+        description="Runs fleets in virtual time. A scenario is a TOML file, or the name of a shipped one "
+        "(`disco fleet show`). Requests come from a trace (JSON lines) or are made up.",
+    )
+    parser.add_argument("scenario", nargs="+", metavar="SCENARIO", help="a TOML file or a shipped name")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="in place of the file's value: batching.max_batch=8, window.name=dynamic, targets.0.count=3",
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V,V",
+        help="run with each of these values; given several times, with each combination (mode=alone,distributed). "
+        'A value may be a table: \'window={name="static", n=4};{name="dynamic"}\'',
+    )
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run with N seeds (default: 1)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for standard output")
+    parser.add_argument(
+        "--answers", metavar="FILE", help="write a line of JSON for each answer; for one scenario and seed"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes (default: one per core, one for one run)"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler")
+    return parser
+
+
+def _add_record(subcommands: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subcommands.add_parser(
+        "record",
+        help="record at which tokens of a target's answers a draft model agrees",
+        description="The target answers each prompt; the draft model then reads the answers, and each token that it "
+        "would have chosen itself counts as 1. That is independent of any window. Written are numbers only.",
+    )
+    parser.add_argument("target", metavar="TARGET", help="a name, a GGUF file or hf:owner/repo/file")
+    parser.add_argument("draft", metavar="DRAFT", help="a model with the same vocabulary")
+    parser.add_argument("--texts", required=True, metavar="FILE", help="prompts, one in a line")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the trace, JSON lines")
+    parser.add_argument("--prompts", type=int, metavar="N", help="the first N prompts only")
+    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="of an answer at most (64)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="of both models; 0: the best token (0)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the noise at temperatures above 0 (1)")
+    parser.add_argument(
+        "--drafters", type=int, default=1, metavar="N", help="drafters that take requests in turn (1)"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=1.0, metavar="R", help="Poisson arrivals: requests/s in all (1)"
+    )
+    parser.add_argument("--threads", type=int, default=None, help="of llama.cpp (all cores but one)")
+    return parser
+
+
+def _run(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.fleet.fleet_run import run_fleets  # noqa: PLC0415 - `disco --help` needs no simulator
+
+    return run_fleets(screen, arguments)
+
+
+def _record(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.fleet.fleet_record import run_record  # noqa: PLC0415 - `disco --help` needs no model
+
+    return run_record(screen, arguments)
+
+
+def _show(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.fleet.fleet_run import show  # noqa: PLC0415 - as above
+
+    return show(screen, arguments)
