@@ -79,7 +79,7 @@ class TargetServer:
             self._held += 1
         self._waiting.append(job)
         if self._batch is None:
-            self._consider(now)
+            self._wake(now)
 
     def release(self, now: float) -> None:
         """Free the cache of an answer that is settled."""
@@ -91,7 +91,13 @@ class TargetServer:
             self._held += 1
             self._waiting.append(self._for_slot.popleft())
             if self._batch is None:
-                self._consider(now)
+                self._wake(now)
+
+    def _wake(self, now: float) -> None:
+        """Begin a pass behind all that is planned for this moment: jobs that come together share it."""
+        if self._timer_s != now:
+            self._timer_s = now
+            self._schedule(now, self._waited, None)
 
     def _consider(self, now: float) -> None:
         """Begin a pass, or wait for more jobs."""
