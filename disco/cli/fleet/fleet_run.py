@@ -12,7 +12,7 @@ from disco.errors import ConfigurationError
 from disco.replay.fleet.fleet_sweep import FleetRun, Point, points_of, sweep_fleets
 from disco.replay.fleet.results.fleet_figures import answer_record, fleet_figures
 from disco.replay.fleet.results.fleet_report import HEADER, fleet_json, fleet_rows
-from disco.replay.fleet.scenario.fleet_topology import Topology, expand
+from disco.replay.fleet.scenario.fleet_topology import Drafting, Serving, Topology, expand
 from disco.replay.fleet.shipped_fleets import fleet_path, shipped_fleets
 from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.sweeps.executors import open_executor
@@ -85,7 +85,8 @@ def _answers(screen: Screen, arguments: argparse.Namespace, points: list[Point])
 
 def _notes(topology: Topology) -> list[str]:
     """Say which costs are not measured."""
-    members = [one for one in (*topology.targets, *topology.drafters) if one.pool.hardware]
+    everyone: tuple[Serving | Drafting, ...] = (*topology.targets, *topology.drafters)
+    members = [one for one in everyone if one.pool.hardware]
     if not members:
         return []
     scaled = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -47,7 +48,7 @@ SERVICE_S = 0.01
 def test_a_server_with_single_jobs_of_one_length_keeps_them_waiting_as_lindley_says(load):
     answers = sorted(simulate_fleet(queue(load, 5000, seed=1)).answers, key=lambda one: one.number)
     wait_s = 0.0
-    for before, answer in zip(answers, answers[1:], strict=False):
+    for before, answer in pairwise(answers):
         wait_s = max(0.0, wait_s + SERVICE_S - (answer.arrived_s - before.arrived_s))
         assert answer.wait_prompt_s == pytest.approx(wait_s, abs=1e-9)
 
@@ -105,9 +106,7 @@ DRAFT_S = 0.004
 
 def batch_s(rows: int) -> float:
     (x0, y0), (x1, y1) = next(
-        (low, high)
-        for low, high in zip(BATCH_MS, BATCH_MS[1:], strict=False)
-        if rows <= high[0] or high is BATCH_MS[-1]
+        (low, high) for low, high in pairwise(BATCH_MS) if rows <= high[0] or high is BATCH_MS[-1]
     )
     return (y0 + (rows - x0) * (y1 - y0) / (x1 - x0)) / 1e3
 

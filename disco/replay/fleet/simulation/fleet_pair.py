@@ -7,15 +7,14 @@ from typing import Final
 
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
 from disco.replay.fleet.scenario.fleet_scenario import Link
+from disco.speculate.estimates import Acceptance, Smoothed
 from disco.speculate.seen import Seen, VerifyCurve
 from disco.speculate.windows.contract import Window
 from disco.speculate.windows.simple import Static
 
 __all__ = ["AccessLink", "Pair"]
 
-# As in the live machine's estimates: a verdict's weight fades by this with each newer one.
-_FORGET: Final = 0.95
-_NEW: Final = 0.2  # weight of the newest wait, and of the newest time per token
+_MOVED: Final = 0.05  # the curve that a window sees is made anew once it is off by so much
 
 
 class AccessLink:
@@ -38,7 +37,8 @@ class Pair:
     """
 
     __slots__ = (
-        *("_access", "_accepted", "_jitter_s", "_rejected", "_rng", "_down_rate", "_up_rate"),
+        *("_acceptance", "_access", "_curve_ratio", "_down_rate", "_jitter_s", "_queue"),
+        *("_ratio", "_rng", "_said", "_token", "_up_rate", "_waited"),
         *("fixed", "one_way_s", "plain", "seen", "stop_below", "window"),
     )
 
@@ -57,7 +57,11 @@ class Pair:
         )
         self.plain = not self._jitter_s and self._up_rate is None and self._down_rate is None
         self._access, self._rng = access, rng
-        self._accepted = self._rejected = 0.0
+        self._said = verify
+        self._acceptance = Acceptance()
+        self._queue, self._token, self._waited, self._ratio = (Smoothed() for _ in range(4))
+        self._curve_ratio = 1.0
+        self.seen.acceptance = self._acceptance.value
 
     def up_s(self, now: float, size: int) -> float:
         """Return when a message that is sent now arrives at the target; `size` in bytes."""
@@ -95,21 +99,38 @@ class Pair:
         return max(0.0, self.one_way_s + jitter)
 
     def judged(self, drafted: int, accepted: int) -> None:
-        """Learn a verdict. What is behind the first rejection is censored, not rejected."""
-        seen = self.seen
+        """Learn a verdict, as the live machine does (`speculate.estimates`)."""
+        seen, acceptance = self.seen, self._acceptance
         seen.last_window = drafted
-        if drafted:
-            self._accepted = self._accepted * _FORGET + accepted
-            self._rejected = self._rejected * _FORGET + (accepted < drafted)
-            seen.acceptance = (self._accepted + 0.5) / (self._accepted + self._rejected + 1.0)
+        for place in range(min(accepted + 1, drafted)):
+            acceptance.add(place, right=place < accepted)
+        seen.acceptance = acceptance.value
         self.window.judged(drafted, accepted)
 
-    def timed(self, wait_s: float, token_s: float, utilisation: float) -> None:
-        """Learn the times of a verdict: the wait in the queue, the time per token, how busy the target is."""
-        seen = self.seen
-        seen.queue_s += _NEW * (wait_s - seen.queue_s)
-        seen.token_s += _NEW * (token_s - seen.token_s)
-        seen.utilisation = utilisation
+    def timed(self, rows: int, wait_s: float, pass_s: float, token_s: float) -> None:
+        """Learn the times of a verdict.
+
+        The live machine keeps an average for each number of rows; here the server's curve is scaled as a whole by how
+        long passes took, others' rows included. That differs little, and a round stays cheap.
+
+        Args:
+            rows: of this answer in the pass.
+            wait_s: in the target's queue.
+            pass_s: of the pass.
+            token_s: per token that the verdict brought, since the one before.
+        """
+        seen, said = self.seen, self._said
+        self._queue.add(wait_s)
+        self._token.add(token_s)
+        self._waited.add(float(wait_s > 0.05 * pass_s))
+        self._ratio.add(pass_s / (said.s(rows) or 1.0))
+        seen.queue_s = self._queue.value or 0.0
+        seen.token_s = self._token.value or 0.0
+        seen.utilisation = self._waited.value or 0.0
+        ratio = self._ratio.value or 1.0
+        if abs(ratio - self._curve_ratio) > _MOVED * self._curve_ratio:
+            self._curve_ratio = ratio
+            seen.verify = VerifyCurve((n, ratio * s) for n, s in said.points)
 
     def next_window(self, request: FleetRequest, place: int) -> int:
         """Return how many tokens are drafted next, from `place` in the answer on; 0: the target alone."""

@@ -283,9 +283,10 @@ class Simulation:
     def learn(self, now: float, job: Job, drafted: int, right: int, gained: int) -> None:
         """Tell the pair's window what a verdict has shown."""
         answer = job.answer
-        busy = self._targets[answer.target].utilisation
         answer.pair.judged(drafted, right)
-        answer.pair.timed(job.began_s - job.queued_s, (now - answer.settled_s) / gained, busy)
+        answer.pair.timed(
+            job.rows, job.began_s - job.queued_s, now - job.began_s, (now - answer.settled_s) / gained
+        )
 
     def _go_on(self, now: float, job: Job) -> None:
         """Choose the next window, and let it be drafted and sent; or let the target go on alone."""

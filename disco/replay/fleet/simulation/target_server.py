@@ -63,12 +63,6 @@ class TargetServer:
         self._batch: list[Job] | None = None
         self._timer_s = -1.0
 
-    @property
-    def utilisation(self) -> float:
-        """Sequences waiting or in the running pass, of those that a pass may have; at most 1."""
-        present = len(self._waiting) + (len(self._batch) if self._batch else 0)
-        return min(1.0, present / self._max_batch)
-
     def enqueue(self, now: float, job: Job) -> None:
         """Take a job."""
         job.queued_s = now
