@@ -9,10 +9,10 @@ import sys
 from disco.cli.console import Screen
 from disco.cli.output_files import check_output, write
 from disco.errors import ConfigurationError
+from disco.replay.fleet.configuration.fleet_topology import Drafting, Serving, Topology, expand
 from disco.replay.fleet.fleet_sweep import FleetRun, Point, points_of, sweep_fleets
 from disco.replay.fleet.results.fleet_figures import answer_record, fleet_figures
 from disco.replay.fleet.results.fleet_report import HEADER, fleet_json, fleet_rows
-from disco.replay.fleet.scenario.fleet_topology import Drafting, Serving, Topology, expand
 from disco.replay.fleet.shipped_fleets import fleet_path, shipped_fleets
 from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
 from disco.replay.sweeps.executors import open_executor

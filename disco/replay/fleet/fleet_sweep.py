@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from disco.errors import ConfigurationError
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_toml import load_scenario
+from disco.replay.fleet.configuration.fleet_topology import expand
 from disco.replay.fleet.requests.fleet_trace import FleetRequest, load_trace
 from disco.replay.fleet.results.fleet_figures import FleetFigures, fleet_figures
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
-from disco.replay.fleet.scenario.fleet_toml import load_scenario
-from disco.replay.fleet.scenario.fleet_topology import expand
 from disco.replay.fleet.simulation.fleet_simulator import requests_of, simulate_fleet
 from disco.replay.sweeps.executors import Progress, run_all, share, shared_value
 

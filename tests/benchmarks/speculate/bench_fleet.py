@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from disco.replay.fleet.scenario.fleet_toml import scenario_from
+from disco.replay.fleet.configuration.fleet_toml import scenario_from
 from disco.replay.fleet.simulation.fleet_simulator import requests_of, simulate_fleet
 
 BAR = 50_000

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import simpy
 
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_toml import scenario_from
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
-from disco.replay.fleet.scenario.fleet_toml import scenario_from
 from disco.replay.fleet.simulation.fleet_simulator import Finished, requests_of, simulate_fleet
 from disco.speculate.predict import token_s
 from disco.speculate.seen import Seen, VerifyCurve

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_toml import scenario_from
+from disco.replay.fleet.configuration.fleet_topology import expand
 from disco.replay.fleet.requests.fleet_trace import FleetRequest, write_trace
 from disco.replay.fleet.results.fleet_figures import answer_record, fleet_figures
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
-from disco.replay.fleet.scenario.fleet_toml import scenario_from
-from disco.replay.fleet.scenario.fleet_topology import expand
 from disco.replay.fleet.simulation.fleet_simulator import Finished, Simulation, requests_of, simulate_fleet
 
 TARGET = {"steps_ms": [[1, 10], [8, 12], [64, 40]], "draft_steps_ms": [[1, 2], [8, 3]]}

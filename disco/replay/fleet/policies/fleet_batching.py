@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from disco.replay.fleet.scenario.fleet_scenario import Batching
+from disco.replay.fleet.configuration.fleet_scenario import Batching
 from disco.replay.fleet.simulation.fleet_job import Job, Kind
 
 __all__ = ["Former"]

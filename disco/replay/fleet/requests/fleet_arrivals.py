@@ -7,8 +7,8 @@ from itertools import count, cycle, islice
 from random import Random
 
 from disco.errors import ConfigurationError
+from disco.replay.fleet.configuration.fleet_scenario import Arrivals
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.scenario.fleet_scenario import Arrivals
 
 __all__ = ["Arrival", "open_arrivals", "total_requests"]
 

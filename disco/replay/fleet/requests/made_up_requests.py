@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
+from disco.replay.fleet.configuration.fleet_scenario import Length, MadeUp
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.scenario.fleet_scenario import Length, MadeUp
 
 __all__ = ["made_up_requests"]
 

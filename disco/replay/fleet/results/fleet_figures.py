@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
 from disco.replay.fleet.simulation.fleet_job import Answer
 from disco.replay.fleet.simulation.fleet_simulator import Finished
 

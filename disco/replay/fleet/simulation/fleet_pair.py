@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from disco.replay.fleet.configuration.fleet_scenario import Link
 from disco.replay.fleet.requests.fleet_trace import FleetRequest
-from disco.replay.fleet.scenario.fleet_scenario import Link
 from disco.speculate.estimates import Acceptance, Smoothed
 from disco.speculate.seen import Seen, VerifyCurve
 from disco.speculate.windows.contract import Window

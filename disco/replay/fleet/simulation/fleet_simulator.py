@@ -28,12 +28,12 @@ from random import Random
 from typing import Any, Final
 
 from disco.errors import ConfigurationError
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_topology import Drafting, Topology, expand
 from disco.replay.fleet.policies.fleet_routing import router
 from disco.replay.fleet.requests.fleet_arrivals import Arrival, open_arrivals, total_requests
 from disco.replay.fleet.requests.fleet_trace import FleetRequest, load_trace
 from disco.replay.fleet.requests.made_up_requests import made_up_requests
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
-from disco.replay.fleet.scenario.fleet_topology import Drafting, Topology, expand
 from disco.replay.fleet.simulation.fleet_job import Answer, Job, Kind
 from disco.replay.fleet.simulation.fleet_pair import AccessLink, Pair
 from disco.replay.fleet.simulation.parallel_drafting import ParallelDrafting

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from disco.replay.fleet.configuration.fleet_scenario import Batching
+from disco.replay.fleet.configuration.fleet_topology import Serving
 from disco.replay.fleet.policies.fleet_batching import Former
-from disco.replay.fleet.scenario.fleet_scenario import Batching
-from disco.replay.fleet.scenario.fleet_topology import Serving
 from disco.replay.fleet.simulation.fleet_job import Job, Kind
 
 __all__ = ["Schedule", "TargetServer"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from disco.errors import ConfigurationError
+from disco.replay.fleet.configuration.fleet_scenario import DrafterPool, FleetScenario, Link, TargetPool
 from disco.replay.fleet.costs.measured_costs import load_costs
 from disco.replay.fleet.costs.pass_costs import PassCosts, gpu_costs, step_costs
-from disco.replay.fleet.scenario.fleet_scenario import DrafterPool, FleetScenario, Link, TargetPool
 
 __all__ = ["Drafting", "Serving", "Topology", "expand"]
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from disco.errors import ConfigurationError, nearest
 from disco.profiles.profile_toml import read_toml
-from disco.replay.fleet.scenario.fleet_scenario import FleetScenario
+from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
 
 __all__ = ["load_scenario", "scenario_from", "with_settings"]
 
