@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import exp, log
 from random import Random
 from typing import Final
 
@@ -14,7 +16,14 @@ from disco.speculate.windows.simple import Static
 
 __all__ = ["AccessLink", "Pair"]
 
-_MOVED: Final = 0.05  # the curve that a window sees is made anew once it is off by so much
+_MOVED: Final = 0.05  # the curve that a window sees is changed once it is off by so much
+_STEP: Final = 0.05  # and is then the nearest of a grid of curves that all pairs share, so that few are made
+
+
+@lru_cache(maxsize=1024)
+def _scaled(curve: VerifyCurve, step: int) -> VerifyCurve:
+    ratio = exp(step * _STEP)
+    return VerifyCurve((rows, ratio * seconds) for rows, seconds in curve.points)
 
 
 class AccessLink:
@@ -128,9 +137,10 @@ class Pair:
         seen.token_s = self._token.value or 0.0
         seen.utilisation = self._waited.value or 0.0
         ratio = self._ratio.value or 1.0
-        if abs(ratio - self._curve_ratio) > _MOVED * self._curve_ratio:
-            self._curve_ratio = ratio
-            seen.verify = VerifyCurve((n, ratio * s) for n, s in said.points)
+        if abs(ratio - self._curve_ratio) > _MOVED * self._curve_ratio and ratio > 0:
+            step = round(log(ratio) / _STEP)
+            self._curve_ratio = exp(step * _STEP)
+            seen.verify = _scaled(said, step)
 
     def next_window(self, request: FleetRequest, place: int) -> int:
         """Return how many tokens are drafted next, from `place` in the answer on; 0: the target alone."""
