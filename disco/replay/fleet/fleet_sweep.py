@@ -60,8 +60,15 @@ def points_of(path: Path, settings: Sequence[str], vary: Iterable[str]) -> list[
             raise ConfigurationError(f"what varies is KEY=VALUE,VALUE, such as window.n=2,4,8, not {text!r}")
         choices.append([f"{key}={part}" for part in parts])
     return [
-        Point(load_scenario(path, [*settings, *chosen]), " ".join(chosen)) for chosen in product(*choices)
+        Point(load_scenario(path, [*settings, *chosen]), " ".join(map(_short, chosen)))
+        for chosen in product(*choices)
     ]
+
+
+def _short(setting: str) -> str:
+    """Return a setting with the last two parts of its key: tables have little room."""
+    key, equals, value = setting.partition("=")
+    return ".".join(key.split(".")[-2:]) + equals + value
 
 
 def sweep_fleets(
