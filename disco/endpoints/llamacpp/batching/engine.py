@@ -150,7 +150,8 @@ class VerifyEngine:
                         raise item
                     yield item
         finally:
-            self._submit(lambda scheduler: scheduler.leave(asked, self._clock()), lambda _failure: None)
+            if not mail.closed:
+                self._submit(lambda scheduler: scheduler.leave(asked, self._clock()), lambda _failure: None)
 
     async def aclose(self) -> None:
         """Stop everything, free the model and end the thread. Idempotent."""

@@ -44,11 +44,17 @@ CASES = {
     "every token": (PARIS, {"temperature": 1.2, "top_k": 0, "top_p": 1, "min_p": 0}, {}),
     "penalties": (
         "Count: one, two, three",
-        {"temperature": 0.8, "frequency_penalty": 0.7, "repeat_penalty": 1.2, "logit_bias": {"28": 3}},
+        {
+            "temperature": 0.8,
+            "frequency_penalty": 0.7,
+            "repeat_penalty": 1.2,
+            "logit_bias": {"28": 3},
+            "logprobs": True,
+            "top_logprobs": 2,
+        },
         {},
     ),
     "stop": ("Count from one to twenty in words.", {"temperature": 0.5, "stop": ["four", "five"]}, {}),
-    "logprobs": ("Say hello.", {"temperature": 0.8, "logprobs": True, "top_logprobs": 2}, {}),
     "schema": ("Name a city.", {"temperature": 0.8, "response_format": SCHEMA}, {}),
     "call": ("Add 3 and 5.", {"temperature": 0.8, "tools": TOOLS, "tool_choice": "required"}, {}),
     "tools": ("Add 3 and 5.", {"temperature": 0, "tools": TOOLS}, {}),
@@ -145,19 +151,24 @@ def drafts(ids, window, wrong, seed):
 
 
 @pytest.mark.parametrize(
-    "plans",
+    ("cases", "plans"),
     [
-        pytest.param([(4, 0.3)], id="some"),
+        pytest.param(("greedy", "penalties", "stop", "call"), [(4, 0.3)], id="some"),
         pytest.param(
-            [(w, p) for w in (0, 1, 4, 8) for p in (0.0, 0.3, 1.0)], id="all", marks=pytest.mark.slow
+            tuple(CASES),
+            [(window, wrong) for window in (0, 1, 4, 8) for wrong in (0.0, 0.3, 1.0)],
+            id="all",
+            marks=pytest.mark.slow,
         ),
     ],
 )
-async def test_answers_through_rounds_are_those_of_the_target_alone_to_the_last_byte(thread_model, plans):
+async def test_answers_through_rounds_are_those_of_the_target_alone_to_the_last_byte(
+    thread_model, cases, plans
+):
     """All at once over two slots: some wait until others have ended."""
-    expected = {case: await alone(thread_model, opening_of(case)) for case in CASES}
+    expected = {case: await alone(thread_model, opening_of(case)) for case in cases}
     async with engine_of() as engine:
-        plans = [(case, *plan) for case in CASES for plan in plans]
+        plans = [(case, *plan) for case in cases for plan in plans]
         found = {}
 
         async def one(case, window, wrong):
@@ -205,7 +216,7 @@ async def test_an_answer_that_loses_its_slot_in_its_middle_stays_the_same(thread
 
 async def test_an_answer_goes_on_from_its_tokens_on_a_server_that_never_saw_it(thread_model):
     async with engine_of() as engine:
-        for case, cut in (("penalties", 5), ("schema", 3), ("healed", 2)):
+        for case, cut in (("penalties", 5), ("healed", 2)):
             ids, deltas, ended = await alone(thread_model, opening_of(case))
             with pytest.raises(AnswerLost):
                 async for _ in engine.round(Round("0" * 32, 3, cut)):
