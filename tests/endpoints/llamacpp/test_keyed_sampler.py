@@ -60,7 +60,7 @@ def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, m
     logits = random.normal(0, 1, model.vocabulary_tokens).astype(np.float32)
     monkeypatch.setattr(type(model), "logits", lambda _self, _place=-1: logits)
     biases = tuple(
-        (int(token), bias) for token, bias in zip(np.argsort(-logits)[:3], (-100, -2, 5), strict=True)
+        (int(token), bias) for token, bias in zip(np.argsort(-logits)[:3], (-100, -2, 1), strict=True)
     )
     for params in (
         {"temperature": 0},
@@ -68,7 +68,7 @@ def test_a_choice_is_that_of_the_whole_chain_and_of_nothing_else(thread_model, m
         {},
         {"top_k": 5, "temperature": 2.0},
         {"top_k": 0, "top_p": 0.9, "min_p": 0.0},
-        {"frequency_penalty": 0.8, "presence_penalty": -3.0, "logit_bias": biases, "temperature": 1.5},
+        {"frequency_penalty": 0.8, "presence_penalty": -0.5, "logit_bias": biases, "temperature": 1.5},
     ):
         sampling = Sampling(**params)
         written = [int(token) for token in np.argsort(-logits)[:4]]
