@@ -201,7 +201,7 @@ class Answer:
         behind = judged_to < len(chosen) or (self._end_token is not None and judged_to == len(chosen))
         judged = accepted + (accepted < len(wanted.draft) and behind) if asked.first else 0
         verdict = self._verdict(asked, at, waiting)
-        deltas = tuple(content for _, content in self._deltas_from(at))
+        deltas = tuple({"at": place, **content} for place, content in self._deltas_from(at))
         ids = tuple(chosen[at:])
         asked.reply.put(replace(verdict, ids=ids, deltas=deltas, judged=judged, accepted=accepted))
         asked.first, asked.next_at, asked.rows = False, len(chosen), 0

@@ -14,6 +14,7 @@ from disco.errors import ConfigurationError, LocalModelError, nearest
 __all__ = ["requantised"]
 
 _TYPE = "LLAMA_FTYPE_MOSTLY_"
+_ALL_F32 = "LLAMA_FTYPE_ALL_F32"
 
 
 def requantised(source: Path, kind: str, folder: Path) -> Path:
@@ -24,7 +25,7 @@ def requantised(source: Path, kind: str, folder: Path) -> Path:
 
     Args:
         source: a GGUF file.
-        kind: llama.cpp's name of the type, such as "Q2_K", "Q8_0" or "F16"; upper or lower case.
+        kind: llama.cpp's name of the type, such as "Q2_K", "Q8_0", "F16" or "F32"; upper or lower case.
         folder: where the file is kept; made if it does not exist.
 
     Raises:
@@ -35,7 +36,8 @@ def requantised(source: Path, kind: str, folder: Path) -> Path:
     require_llama_cpp()
     check_model_file(source)
     library = load_library()
-    kinds = [name.removeprefix(_TYPE) for name in dir(library) if name.startswith(_TYPE)]
+    kinds = {name.removeprefix(_TYPE): name for name in dir(library) if name.startswith(_TYPE)}
+    kinds["F32"] = _ALL_F32
     kind = kind.upper()
     if kind not in kinds:
         raise ConfigurationError(f"llama.cpp has no quantisation {kind!r}. {nearest(kind, kinds)}")
@@ -46,7 +48,7 @@ def requantised(source: Path, kind: str, folder: Path) -> Path:
         return made
     draft = made.with_suffix(f".{os.getpid()}.part")  # two commands may make it at once
     settings = library.llama_model_quantize_default_params()
-    settings.ftype, settings.allow_requantize = getattr(library, f"{_TYPE}{kind}"), True
+    settings.ftype, settings.allow_requantize = getattr(library, kinds[kind]), True
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.touch()
