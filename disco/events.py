@@ -16,6 +16,7 @@ __all__ = [
     "Parked",
     "Progress",
     "SeamReport",
+    "SpeculationReport",
     "Started",
     "ToolCallDelta",
     "Traffic",
@@ -93,6 +94,8 @@ class Usage:
         shares: (payer's name, usage of that payer) where an endpoint is made of several; empty: the endpoint itself
             is the only payer.
         probed: prompt and completion tokens of these that were spent on the proof that the endpoint continues.
+        drafted: prompt, completion and cached tokens of these that were spent on drafts: what a drafter read and
+            guessed, and what a verify server computed for guesses that were wrong.
     """
 
     prompt_tokens: int = 0
@@ -100,6 +103,7 @@ class Usage:
     cached_tokens: int = 0
     shares: tuple[tuple[str, Usage], ...] = ()
     probed: tuple[int, int] = (0, 0)
+    drafted: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +188,34 @@ class SeamReport:
     written_chars: int
     swallowed_chars: int
     method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationReport:
+    """How an answer was made by a drafter and a verify server: numbers only.
+
+    Attributes:
+        rounds: verdicts on drafted windows.
+        drafted: tokens that the drafter guessed.
+        judged: drafted tokens that the server compared: the right ones, and the first wrong one of each window.
+        accepted: how many of them were right.
+        rejected: drafted tokens that the server computed in vain.
+        windows: (drafted tokens of a round, how many rounds had so many), rising.
+        drafted_mode_tokens, alone_tokens: tokens of the answer by mode: from rounds with a draft, and from the server
+            alone.
+        draft_s, wire_s, queue_s, verify_s: where the time of the rounds went: to draft, on the network, in the server's
+            queue, and in its batches, s. Windows that are in flight at the same time count each.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
+    drafted_mode_tokens: int = 0
+    alone_tokens: int = 0
+    draft_s: float = 0.0
+    wire_s: float = 0.0
+    queue_s: float = 0.0
+    verify_s: float = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from disco.cost import Ledger, Phase
 from disco.events import Usage
 from disco.session.attempt.attempt_state import AttemptOutcome, AttemptState, Role
@@ -59,9 +61,26 @@ def _charge(ledger: Ledger, state: AttemptState, payer: str, usage: Usage, kept_
             prompt_tokens=probed[0],
             completion_tokens=probed[1],
         )
-        usage = Usage(
-            usage.prompt_tokens - probed[0], usage.completion_tokens - probed[1], usage.cached_tokens
+        usage = replace(
+            usage,
+            prompt_tokens=usage.prompt_tokens - probed[0],
+            completion_tokens=usage.completion_tokens - probed[1],
         )
+    if any(usage.drafted):
+        read, guessed, cached = usage.drafted
+        ledger.charge(
+            attempt=state.number,
+            endpoint=payer,
+            phase=Phase.DRAFT,
+            prompt_tokens=read,
+            completion_tokens=guessed,
+            cached_tokens=cached,
+        )
+        usage = Usage(
+            usage.prompt_tokens - read, usage.completion_tokens - guessed, usage.cached_tokens - cached
+        )
+        if usage == Usage():  # it only drafted
+            return
     kept = _kept(state, kept_tokens, usage.completion_tokens)
     ledger.charge(
         attempt=state.number,

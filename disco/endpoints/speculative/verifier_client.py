@@ -1,0 +1,311 @@
+"""The client's side of a verify server: the probe, and the rounds of one answer.
+
+A round is idempotent by its key and position. So a reply that is lost on the way is asked for again, and only a server
+that stays away is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
+
+import anyio
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk
+
+from disco.endpoints.openai_api import error_mapping
+from disco.endpoints.openai_api.connectivity import connects_directly
+from disco.endpoints.openai_api.http_transport import TrafficCounter, pieces, unwind
+from disco.endpoints.speculative.kept_line import KeptLine
+from disco.errors import EndpointFailure, FailureKind
+from disco.events import Traffic
+from disco.request import Request
+from disco.speculate.messages import BadMessageError, Opening, Round, Verdict, VerifierFacts
+
+__all__ = ["NO_VERIFIER", "VerifierClient", "verifier_facts"]
+
+ROUNDS: Final = "/disco/rounds"
+FACTS: Final = "/disco/verifier"
+NO_VERIFIER: Final = (404, 405, 501)
+"""Statuses with which a server says that it has no such path."""
+_LOST: Final = "answer_lost"
+_AGAIN_AFTER_S: Final = (0.03, 0.2)  # before a round whose reply was lost is sent again
+_PROBE_S: Final = 5.0
+_LONGEST_LINE: Final = 4 * 2**20
+_CLOSE_S: Final = 1.0
+_Sent = TypeVar("_Sent")
+
+
+async def verifier_facts(client: openai.AsyncOpenAI, *, limit_s: float = _PROBE_S) -> VerifierFacts | None:
+    """Ask a server what it says of itself as a verifier; None where it is none.
+
+    Args:
+        client: of the server.
+        limit_s: time limit, seconds.
+
+    Raises:
+        openai.OpenAIError, httpx2.HTTPError: it could not be asked, so nothing is known.
+    """
+    options: Any = {"max_retries": 0, "timeout": limit_s, "security": {"bearer_auth": True}}
+    try:
+        answer = await client.get(FACTS, cast_to=object, options=options)
+        return VerifierFacts.from_json(answer)
+    except openai.APIStatusError as error:
+        if error.status_code in NO_VERIFIER:
+            return None
+        raise
+    except (BadMessageError, openai.APIResponseValidationError, ValueError):
+        return None  # some servers answer every path with a page
+
+
+class VerifierClient:
+    """Sends the rounds of one answer; as many at the same time as the caller likes.
+
+    Args:
+        client: sends the requests; its retries and time-outs are not used.
+        name: the endpoint's, for messages.
+        request: of the answer; its headers, query and connect time-out are used.
+        opening: returns the answer's opening with the ids so far, for a server that has lost the answer.
+    """
+
+    # Mutable: everything below the blank line.
+    __slots__ = (
+        *("_client", "_name", "_opening", "_options", "_request"),
+        *("_lines", "_opened", "_past", "_wires"),
+    )
+
+    def __init__(
+        self,
+        client: openai.AsyncOpenAI,
+        *,
+        name: str,
+        request: Request,
+        opening: Callable[[], Opening],
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._request = request
+        self._opening = opening
+        timeout = httpx2.Timeout(None, connect=request.timeouts.connect_s)
+        options: dict[str, Any] = {"max_retries": 0, "timeout": timeout, "security": {"bearer_auth": True}}
+        if request.extra_headers:
+            options["headers"] = dict(request.extra_headers)
+        if request.extra_query:
+            options["params"] = request.extra_query
+        self._options = options
+
+        self._lines: list[KeptLine] = []  # those that are free
+        self._opened = False  # the server has answered once
+        self._wires: list[TrafficCounter] = []  # of the requests in flight
+        self._past = Traffic()  # of all that is over
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return the bytes sent and received so far."""
+        passed = [self._past, *(w.traffic for w in self._wires), *(line.traffic for line in self._lines)]
+        return Traffic(sum(t.bytes_up for t in passed), sum(t.bytes_down for t in passed))
+
+    async def round(self, round_: Round) -> Verdict:
+        """Send one round and return its verdict.
+
+        Raises:
+            EndpointFailure: the server refuses it, fails or stays away.
+        """
+        content: bytes | None = None
+        if self._lines:
+            line = self._lines.pop()
+            try:
+                content = await line.ask(_encoded(round_))
+            finally:
+                if content is not None:
+                    self._lines.append(line)
+                else:
+                    await self._drop(line)
+        if content is None:
+            content = await self._insist(round_, self._whole)
+        return self._verdict(content)
+
+    async def alone(self, round_: Round) -> AsyncGenerator[Verdict, None]:
+        """Send a round after whose draft the server goes on alone, and yield its verdicts as they come.
+
+        A stream that breaks off is asked for again from where it broke off.
+
+        Raises:
+            EndpointFailure: the server refuses it, fails or stays away.
+        """
+        left, lost = round_.alone, 0
+        while True:
+            response, wire = await self._insist(round_, self._post)
+            try:
+                async with aclosing(_lines(response, wire)) as lines:
+                    async for line in lines:
+                        verdict = self._verdict(line)
+                        lost = 0
+                        yield verdict
+                        left -= max(0, verdict.at + len(verdict.ids) - round_.at - len(round_.draft))
+                        round_ = replace(
+                            round_, at=max(round_.at, verdict.at + len(verdict.ids)), draft=(), opening=None
+                        )
+                        if verdict.finish_reason is not None:
+                            return
+                return
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                if lost >= len(_AGAIN_AFTER_S) or left <= 0:
+                    raise self._failure(error, response) from error
+                await anyio.sleep(_AGAIN_AFTER_S[lost])
+                lost += 1
+                round_ = replace(round_, alone=left)
+            finally:
+                await self._over(response, wire)
+
+    async def aclose(self) -> None:
+        """Give the connections back. Idempotent."""
+        while self._lines:
+            await self._drop(self._lines.pop())
+
+    async def _drop(self, line: KeptLine) -> None:
+        self._past = _sum(self._past, line.traffic)
+        await line.aclose()
+
+    async def _over(self, response: httpx2.Response, wire: TrafficCounter) -> None:
+        if wire in self._wires:
+            self._wires.remove(wire)
+            self._past = _sum(self._past, wire.traffic)
+        if not response.is_closed:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await response.aclose()
+
+    async def _insist(self, round_: Round, send: Callable[[Round], Awaitable[_Sent]]) -> _Sent:
+        """Send a round until it is answered, or the server has stayed away too often."""
+        lost, reopened = 0, False
+        while True:
+            try:
+                answer = await send(round_)
+            except openai.APIConnectionError as error:
+                # Before the first answer nothing is lost yet, and another endpoint may be quicker.
+                if (
+                    not self._opened
+                    or lost >= len(_AGAIN_AFTER_S)
+                    or isinstance(error, openai.APITimeoutError)
+                ):
+                    raise self._failure(error) from error
+                await anyio.sleep(_AGAIN_AFTER_S[lost])
+                lost += 1
+            except openai.ConflictError as error:
+                if error.code != _LOST or reopened:
+                    raise self._failure(error) from error
+                reopened = True
+                round_ = replace(round_, opening=self._opening())
+            except EndpointFailure:
+                raise
+            except Exception as error:
+                raise self._failure(error) from error
+            else:
+                self._opened = True
+                return answer
+
+    async def _post(self, round_: Round) -> tuple[httpx2.Response, TrafficCounter]:
+        """Send a round as the SDK does, and return the response and the counter of what passes."""
+        wire = TrafficCounter()
+        self._wires.append(wire)
+        try:
+            with wire:
+                answer: object = await self._client.post(
+                    ROUNDS,
+                    body=round_.to_json(),
+                    cast_to=httpx2.Response,
+                    options=cast("Any", self._options),
+                    stream=True,
+                    stream_cls=openai.AsyncStream[ChatCompletionChunk],
+                )
+        except BaseException:
+            self._wires.remove(wire)
+            self._past = _sum(self._past, wire.traffic)
+            raise
+        response = cast("httpx2.Response", answer)
+        wire.streams(response)
+        return response, wire
+
+    async def _whole(self, round_: Round) -> bytes:
+        """Send a round as the SDK does, return the reply's body, and keep the connection if possible."""
+        response, wire = await self._post(round_)
+        line: KeptLine | None = None
+        try:
+            body: list[bytes] = []
+            async for piece in pieces(response):
+                wire.received(piece)
+                body.append(piece)
+            wire.ended()
+            line = KeptLine.of(response) if self._may_keep else None
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise error_mapping.wrap_transport(error, response.request) from error
+        finally:
+            if line is None:
+                await self._over(response, wire)
+        if line is not None:
+            self._wires.remove(wire)
+            self._past = _sum(self._past, wire.traffic)
+            self._lines.append(line)
+        return b"".join(body)
+
+    @property
+    def _may_keep(self) -> bool:
+        """Whether nobody else has to see the requests: no proxy, no hook and no signature of the application's."""
+        http = self._client._client  # noqa: SLF001 - as in `connectivity`
+        hooks = getattr(http, "event_hooks", {})
+        return connects_directly(self._client) and not any(hooks.values()) and http.auth is None
+
+    def _verdict(self, content: bytes) -> Verdict:
+        try:
+            return Verdict.from_json(json.loads(content))
+        except (ValueError, RecursionError) as error:
+            reason = openai.APIConnectionError(
+                message=f"Endpoint {self._name!r} sent a verdict that breaks the protocol.",
+                request=httpx2.Request("POST", f"disco://server{ROUNDS}"),
+            )
+            raise EndpointFailure(FailureKind.GARBAGE, reason) from error
+
+    def _failure(self, error: Exception, response: httpx2.Response | None = None) -> EndpointFailure:
+        if isinstance(error, TypeError | ValueError | RuntimeError) and not isinstance(
+            error, openai.OpenAIError
+        ):
+            # The request cannot be made: a value that is no JSON, a closed client.
+            return EndpointFailure(FailureKind.BAD_REQUEST, error)
+        if response is not None:
+            error = error_mapping.wrap_transport(error, response.request)
+        key = getattr(self._client, "api_key", None)
+        secrets = (key,) if isinstance(key, str) else ()
+        asked = (self._request.messages, self._request.params)
+        return error_mapping.failure_from(error, name=self._name, secrets=secrets, prompt=asked)
+
+
+def _encoded(round_: Round) -> bytes:
+    return json.dumps(round_.to_json(), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+async def _lines(response: httpx2.Response, wire: TrafficCounter) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a body of JSON lines as they come."""
+    rest = b""
+    body = pieces(response)
+    try:
+        async for piece in body:
+            wire.received(piece)
+            *whole, rest = (rest + piece).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                raise httpx2.DecodingError("a line is too long", request=response.request)
+            for line in whole:
+                if line.strip():
+                    yield line
+        wire.ended()
+        if rest.strip():
+            yield rest
+    finally:
+        await unwind(body)
+
+
+def _sum(one: Traffic, other: Traffic) -> Traffic:
+    return Traffic(one.bytes_up + other.bytes_up, one.bytes_down + other.bytes_down)
