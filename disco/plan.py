@@ -82,11 +82,14 @@ class Payer(NamedTuple):
         name: the name that charges and limits use.
         place: "device" or "server".
         rates: what a token costs there.
+        drafts: it only drafts for the others. An answer goes on without drafts, so a limit on its work ends the
+            drafting, not the answer.
     """
 
     name: str
     place: Place
     rates: Rates
+    drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,8 @@ class LiveSession:
         request = self._request if start.max_tokens is None else self._request.limited(start.max_tokens)
         if start.cap is not None:
             request = request.capped(start.cap)
+        if start.drafts is not None:
+            request = replace(request, drafts=start.drafts)
         assist = session.plan.assist
         if assist is not None and request.refined is not None and start.endpoint == assist.heir:
             request = replace(request, messages=request.refined)
@@ -283,7 +285,7 @@ class LiveSession:
             crash = EndpointFailure(FailureKind.CRASHED, error)
             self._apply(session.failed(number, crash, anyio.current_time()))
         finally:
-            usage, traffic, seam = Usage(), Traffic(), None
+            usage, traffic, seam, speculation = Usage(), Traffic(), None, None
             if attempt is not None:
                 with (
                     anyio.move_on_after(CLOSE_S, shield=True),
@@ -291,7 +293,11 @@ class LiveSession:
                 ):
                     await attempt.aclose()
                 usage, traffic, seam = attempt.usage, attempt.traffic, attempt.seam
-            self._apply(session.stopped(number, usage, anyio.current_time(), traffic=traffic, seam=seam))
+                speculation = attempt.speculation
+            now_at = anyio.current_time()
+            self._apply(
+                session.stopped(number, usage, now_at, traffic=traffic, seam=seam, speculation=speculation)
+            )
 
     def _open(self, start: StartAttempt, request: Request) -> Attempt:
         endpoint = self._endpoints[start.endpoint]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,15 +22,18 @@ __all__ = ["BudgetReservation"]
 _MOST, _SHARE, _PAGE = 16_384, 4, 1024
 _NOTHING = Usage()
 _FEWEST = 64  # tokens; an attempt that may write fewer is not worth the cost of its prompt
+# Tokens that may be spent on drafts for each token of the answer, and fewest for which drafting is worth its prompt.
+_DRAFTS, _FEWEST_DRAFTS = 4, 16
 _WITHHELD_CHARS_PER_TOKEN = 4  # for text that a target writes again; the same as in `endpoints.continuation`
 
 
 @dataclass(slots=True)
 class _Held:
-    """What one attempt has reserved."""
+    """What one attempt has reserved, and what of it is for drafts."""
 
     endpoint: str
     held: list[tuple[Payer, WindowCounter, int, int]]  # payer, counter, ticket, units
+    drafts: int | None = None  # tokens
 
 
 @dataclass(slots=True)
@@ -50,7 +53,8 @@ class BudgetReservation:
     Attributes:
         limiter: the client's limiter, which counts all limits.
         limits: the limits in force for this request.
-        payers: by endpoint name, every party that its work is charged to.
+        payers: by endpoint name, every party that its work is charged to. What a party that drafts may do is reserved
+            from what the answer leaves over.
         prompt_tokens: an upper bound of the prompt's length (`token_bounds.most_prompt_tokens`).
         max_tokens: the answer's limit, None for none.
         choices: number of answers asked for (`n`).
@@ -109,21 +113,27 @@ class BudgetReservation:
         Raises:
             BudgetExceededError: too little is left.
         """
-        counters = self._counters(endpoint)
-        if not counters:
+        counters, drafting = self._counters(endpoint), self._counters(endpoint, drafts=True)
+        if not counters and not drafting:
             return None
         allowed = self.allowance(endpoint, prefix, now)
-        if not allowed:
+        if counters and not allowed:
             raise self.refusal(endpoint, now, prefix)
-        held_by, proof = _Held(endpoint, []), self._proof(endpoint, prefix)
+        drafts = self._drafts(endpoint, prefix, allowed, now)
+        held_by, proof = _Held(endpoint, [], drafts), self._proof(endpoint, prefix)
         self._held[attempt] = held_by
-        for payer, counter in counters:
-            units = self._units(counter, payer, prefix, proof, allowed)
+        for payer, counter in [*counters, *(drafting if drafts else ())]:
+            units = self._units(counter, payer, prefix, proof, allowed, drafts or 0)
             ticket = counter.reserve(units, now + self.offset_s)
             assert ticket is not None, "`allowance` has just found enough units for this reservation"
             held_by.held.append((payer, counter, ticket, units))
             self._accounts.setdefault(counter.limit, _Account()).reserved += units
-        return allowed
+        return allowed if counters else None
+
+    def drafts(self, attempt: int) -> int | None:
+        """Return `Request.drafts` of an attempt that was opened; None where nothing limits them."""
+        held_by = self._held.get(attempt)
+        return None if held_by is None else held_by.drafts
 
     def settle(self, attempt: int, usage: Usage, *, reported: bool, now: float) -> None:
         """Replace an attempt's reservation by its cost, once nothing of the attempt runs any more.
@@ -202,14 +212,35 @@ class BudgetReservation:
             }
         return out
 
-    def _counters(self, endpoint: str) -> list[tuple[Payer, WindowCounter]]:
-        """Return the counters of the limits that count an endpoint's work, each with the payer that it counts."""
+    def _counters(self, endpoint: str, *, drafts: bool = False) -> list[tuple[Payer, WindowCounter]]:
+        """Return the counters of the limits that count an endpoint's work, each with the payer that it counts.
+
+        Those of the parties without which there is no answer; with `drafts`, of those that only draft.
+        """
         return [
             (payer, self.limiter.counter(limit))
             for payer in self.payers[endpoint]
             for limit in self.limits
-            if limit.scope in (payer.name, payer.place)
+            if limit.scope in (payer.name, payer.place) and payer.drafts == drafts
         ]
+
+    def _drafts(self, endpoint: str, prefix: Prefix, written: int, now: float) -> int | None:
+        """Return how many tokens an attempt that writes so many may spend on drafts; None where nobody drafts."""
+        if not any(payer.drafts for payer in self.payers[endpoint]):
+            return None
+        both = [*self._counters(endpoint), *self._counters(endpoint, drafts=True)]
+        proof = self._proof(endpoint, prefix)
+
+        def fits(drafts: int) -> bool:
+            return all(
+                self._units(m, payer, prefix, proof, written, drafts) <= m.left(now + self.offset_s)
+                for payer, m in both
+            )
+
+        affordable = _largest(fits, _DRAFTS * written)
+        if self.max_tokens is None and affordable < _DRAFTS * written:
+            affordable //= _SHARE
+        return affordable if affordable >= _FEWEST_DRAFTS else 0
 
     def _wanted(self, prefix: Prefix) -> int:
         return _MOST if self.max_tokens is None else max(1, self.max_tokens - prefix.tokens)
@@ -222,11 +253,27 @@ class BudgetReservation:
         return read, written + prefix.tokens  # it may write all of the answer so far again
 
     def _units(
-        self, counter: WindowCounter, payer: Payer, prefix: Prefix, proof: tuple[int, int], written: int
+        self,
+        counter: WindowCounter,
+        payer: Payer,
+        prefix: Prefix,
+        proof: tuple[int, int],
+        written: int,
+        drafts: int = 0,
     ) -> int:
-        """Return the most units that an attempt can cost that writes `written` tokens of each choice."""
-        prompt = self.prompt_tokens + most_prefix_tokens(prefix) + proof[0]
-        answer = self.choices * (written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN))
+        """Return the most units that an attempt can cost its payer.
+
+        It writes `written` tokens of each choice, and spends `drafts` on drafts.
+        """
+        prompt = self.prompt_tokens + most_prefix_tokens(prefix)
+        if payer.drafts:
+            if counter.limit.unit == "tokens":
+                return prompt + drafts
+            return counter.units(payer.rates.cost(prompt, drafts))
+        prompt += proof[0]
+        answer = drafts + self.choices * (
+            written + math.ceil(len(prefix.withheld) / _WITHHELD_CHARS_PER_TOKEN)
+        )
         answer += proof[1]
         if counter.limit.unit == "tokens":
             return prompt + answer
@@ -237,15 +284,25 @@ class BudgetReservation:
     ) -> int:
         """Return the most tokens of an answer that the limit allows."""
         left = counter.left(now + self.offset_s)
-        # Bisection: the cost grows with the answer, and the result is exact for any rounding of the cost.
-        low, high = -1, max(_MOST, self._wanted(prefix))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._units(counter, payer, prefix, proof, middle) <= left:
-                low = middle
-            else:
-                high = middle - 1
-        return max(0, low)
+        return _largest(
+            lambda written: self._units(counter, payer, prefix, proof, written) <= left,
+            max(_MOST, self._wanted(prefix)),
+        )
+
+
+def _largest(fits: Callable[[int], bool], high: int) -> int:
+    """Return the largest number up to `high` that fits; 0 where none does.
+
+    Bisection: costs grow with the tokens, and the result is exact for any rounding of the cost.
+    """
+    low = -1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return max(0, low)
 
 
 def _span(seconds: float) -> str:

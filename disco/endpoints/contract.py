@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, Started, Traffic, Usage
+from disco.events import (
+    Delta,
+    Ended,
+    Parked,
+    Progress,
+    SeamReport,
+    SpeculationReport,
+    Started,
+    Traffic,
+    Usage,
+)
 from disco.plan import Place, PromptSize, Reach
 from disco.request import Prefix, Request
 
@@ -158,6 +168,11 @@ class Attempt(ABC):
     @property
     def seam(self) -> SeamReport | None:
         """Return the verdict on the seam where the attempt continued an answer; None if there was no prefix."""
+        return None
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        """Return how a drafter and a verify server made the answer so far; None where they do not."""
         return None
 
     async def __aenter__(self) -> Self:

@@ -27,7 +27,7 @@ class StartAttempt:
 
     `max_tokens`: limit of the whole answer, given where a budget lowers the request's own limit. `cap`: limit of the
     whole answer that the endpoint is sent even where the request has none (`Request.cap`). `wants`: see
-    `Endpoint.open`.
+    `Endpoint.open`. `drafts`: see `Request.drafts`.
     """
 
     attempt: int
@@ -36,6 +36,7 @@ class StartAttempt:
     max_tokens: int | None = None
     cap: int | None = None
     wants: frozenset[str] = frozenset()
+    drafts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from math import inf
 
 from disco.cost.budget_reservation import BudgetReservation
 from disco.errors import EndpointFailure
-from disco.events import Delta, Ended, Parked, Progress, SeamReport, Traffic, Usage
+from disco.events import Delta, Ended, Parked, Progress, SeamReport, SpeculationReport, Traffic, Usage
 from disco.judging import AgreementJudge
 from disco.plan import Candidate, Plan
 from disco.playback import Playback
@@ -197,10 +197,11 @@ class Session:
         *,
         traffic: Traffic = Traffic(),  # noqa: B008 - frozen
         seam: SeamReport | None = None,
+        speculation: SpeculationReport | None = None,
     ) -> list[Effect]:
         """Settle an attempt once nothing of it runs any more; `usage` is what the attempt is charged for."""
         state = self.attempts[number]
-        state.traffic, state.seam = traffic, seam
+        state.traffic, state.seam, state.speculation = traffic, seam, speculation
         if state.outcome is AttemptOutcome.PARKED and not (state.holds_prompt or self.ending.ended):
             state.outcome = AttemptOutcome.LOST  # the attempt was stopped before it had read the prompt
         self._attempts.settle(state, usage, now)

@@ -16,7 +16,7 @@ from disco.endpoints.redaction.redaction import Redacted, Redaction
 from disco.endpoints.redaction.restored_deltas import RestoredDeltas
 from disco.endpoints.redaction.restored_text import Restorer
 from disco.errors import EndpointFailure, FailureKind, IncompleteAnswerError, RedactionError
-from disco.events import Ended, SeamReport, Traffic, Usage
+from disco.events import Ended, SeamReport, SpeculationReport, Traffic, Usage
 from disco.plan import Reach
 from disco.request import Prefix, Request
 
@@ -156,6 +156,10 @@ class RedactingAttempt(Attempt):
     @property
     def traffic(self) -> Traffic:
         return Traffic() if self._attempt is None else self._attempt.traffic
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        return None if self._attempt is None else self._attempt.speculation
 
     @property
     def progress(self) -> Progress | None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from disco.errors import FailureKind
-from disco.events import Delta, DeltaKind, SeamReport, Traffic, Usage
+from disco.events import Delta, DeltaKind, SeamReport, SpeculationReport, Traffic, Usage
 from disco.plan import Candidate
 from disco.request import Prefix
 from disco.session.session_config import Role
@@ -58,6 +58,7 @@ class AttemptState:
     last_raw: Any = None  # the server's chunk with the finish reason, passed on unread like those of deltas
     traffic: Traffic = Traffic()  # noqa: RUF009 - frozen
     seam: SeamReport | None = None
+    speculation: SpeculationReport | None = None
     holds_prompt: bool = False  # it has reported that it keeps its prefill
     follows: bool = False  # parked, and given the answer to read while another attempt writes it
     prompt_read: tuple[float, int] | None = (

@@ -62,18 +62,19 @@ class AttemptTable:
         )
         self.states.append(state)
         state.cap = self.cap_of(state.candidate, role)
+        drafts = None
         if self._reservation is not None:
             try:
                 state.allowance = self._reservation.open(state.number, endpoint, prefix, now)
+                drafts = self._reservation.drafts(state.number)
             except BudgetExceededError as error:
                 state.stopped, state.usage = True, Usage()
                 self.refused.append((state, EndpointFailure(FailureKind.BUDGET, error)))
                 return state
         self.deadlines.note(state)
         limit = lowered_limit(state, self._config.max_tokens)
-        out.append(
-            StartAttempt(state.number, endpoint, prefix, limit, state.cap, self._wants(state.candidate))
-        )
+        wants = self._wants(state.candidate)
+        out.append(StartAttempt(state.number, endpoint, prefix, limit, state.cap, wants, drafts))
         return state
 
     def began(self, state: AttemptState, now: float) -> None:

@@ -119,6 +119,7 @@ def _attempt(session: Session, state: AttemptState, ledger: Ledger) -> AttemptRe
         bytes_down=state.traffic.bytes_down,
         text_bytes=len("".join(state.parts).encode("utf-8", "surrogatepass")),
         paused_s=sum(_paused_s(session, h) for h in session.migrations if h.source == state.number),
+        speculation=state.speculation,
         **_seam(state),
     )
 

@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from disco.cost import Ledger
+from disco.events import SpeculationReport
 from disco.plan import BudgetCut, CoolDown
 from disco.session.attempt.attempt_state import AttemptOutcome
 from disco.session.records.assist_record import AssistRecord
+from disco.session.records.attempt_record import AttemptRecord
 from disco.session.switching.failover_rule import has_replaced
 
 __all__ = [
@@ -67,76 +69,6 @@ class CandidateRecord:
     continues: bool
     reach: str = "any"
     rank: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """One attempt. Times are seconds since the request; None where the event did not happen.
-
-    Attributes:
-        endpoint, place: the endpoint's name, and whether it is this machine ("device") or not ("server").
-        role, outcome, failure: why the attempt was started, how it ended, and the class of its failure.
-        cold: whether the model had to be loaded first, as far as known; a cold start says nothing about warm ones.
-        started_s, first_content_s, ended_s: when the attempt started, wrote its first content, and ended.
-        began_s: when the attempt left its queue; None where it did not wait, or where that is not known.
-        prefix_chars: length of the prefix that the attempt continued.
-        tokens, kept_tokens: tokens written, and how many of them are in the answer.
-        prompt_tokens, completion_tokens, cached_tokens: what the attempt is charged for.
-        cost: the sum of the attempt's charges, USD.
-        seam: the verdict of `events.SeamReport` on the place where the attempt continued an answer; None where the
-            attempt began an answer, or where its endpoint does not report a verdict.
-        continued_by: the method by which the endpoint was made to continue ("flags", "instructed", ...); None where
-            the attempt began an answer, and for the local model, which needs no method.
-        sent_chars, written_chars, swallowed_chars: the numbers of that report.
-        text_chars: characters that the attempt passed on to the session, kept or not.
-        paused_s: how long it was paused in all, for migrations away from it, s.
-        bytes_up, bytes_down: bytes on the wire; see `events.Traffic`.
-        text_bytes: the same text in UTF-8 bytes.
-    """
-
-    endpoint: str
-    place: str
-    role: str
-    outcome: str
-    failure: str | None
-    cold: bool
-    started_s: float
-    first_content_s: float | None
-    ended_s: float | None
-    prefix_chars: int
-    tokens: int
-    kept_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    cost: float
-    seam: str | None = None
-    sent_chars: int = 0
-    written_chars: int = 0
-    swallowed_chars: int = 0
-    text_chars: int = 0
-    began_s: float | None = None
-    bytes_up: int = 0
-    bytes_down: int = 0
-    text_bytes: int = 0
-    continued_by: str | None = None
-    paused_s: float = 0.0
-
-    @property
-    def joins(self) -> bool:
-        """Whether the attempt continued exactly at the cut, and all that it wrote there arrived.
-
-        The check compares what the attempt was sent with all that it wrote. Only the withheld text and a proved echo
-        may be missing, each of them whole.
-        """
-        if self.seam is None:
-            return True
-        may_miss = self.prefix_chars - self.sent_chars + (self.sent_chars if self.seam == "echo" else 0)
-        passed_chars = self.written_chars - self.swallowed_chars
-        arrived = self.text_chars == passed_chars or (
-            self.outcome != AttemptOutcome.FINISHED and self.text_chars <= passed_chars
-        )
-        return self.seam != "unproved" and self.swallowed_chars == may_miss and arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,5 +326,7 @@ def _to_json_types(item: Any) -> dict[str, Any]:
     out = {}
     for name in item.__slots__:
         value = getattr(item, name)
+        if type(value) is SpeculationReport:
+            value = _to_json_types(value)
         out[name] = _round(value) if isinstance(value, float) and name not in _EXACT else value
     return out

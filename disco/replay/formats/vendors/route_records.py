@@ -183,14 +183,14 @@ def _replay_cost(record: Row, prompt_tokens: int, device_cached_tokens: int) -> 
     """Return the cost as a replay charges it.
 
     A started endpoint reads the prompt, less what a winner had cached. The loser of a race writes nothing; live, both
-    first tokens may come before the client stops the loser. A replay probes no server.
+    first tokens may come before the client stops the loser. A replay probes no server, and drafts nothing.
     """
     endpoints: Mapping[str, Any] = {e["name"]: e for e in record["endpoints"]}
     cost = number(record["ledger"], "total_cost")
     for charge in record["ledger"]["charges"]:
         if charge["phase"] == Phase.RACE_LOSER:
             cost -= endpoints[charge["endpoint"]]["cost_out"] * whole(charge, "completion_tokens")
-        elif charge["phase"] == Phase.PROBE:
+        elif charge["phase"] in (Phase.PROBE, Phase.DRAFT):
             cost -= number(charge, "cost")
     for attempt in record["attempts"]:
         if attempt["role"] in _FIRST and not attempt["prefix_chars"] and attempt["failure"] is None:
