@@ -35,7 +35,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 # Inside endpoints/, kinds of endpoint know nothing of each other. What they share:
 ENDPOINT_SHARED = (
-    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
+    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header"),
+    *("endpoints.background_tasks", "endpoints.drafter"),
 )
 ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
@@ -44,6 +45,7 @@ ENDPOINT_KINDS = {
     "endpoints.local_server": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.redaction": {"endpoints.openai_api", "endpoints.continuation"},
     "endpoints.simulation": set(),
+    "endpoints.speculative": {"endpoints.openai_api"},
 }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from disco.client.background_tasks import BackgroundTasks
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.cost import Charge, Phase
 from disco.cost.budget_reservation import BudgetReservation
 from disco.endpoints.contract import Endpoint

@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from disco.client.background_tasks import keep_interrupts_out
+from disco.endpoints.background_tasks import keep_interrupts_out
 from disco.endpoints.contract import Attempt, Endpoint
 from disco.errors import DiscoError, EndpointFailure, FailureKind, IncompleteAnswerError
 from disco.events import Delta, Ended, Parked, Progress, Started, Traffic, Usage

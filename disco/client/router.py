@@ -17,7 +17,7 @@ import numpy as np
 from disco.client.accounting import Accounting
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
-from disco.client.background_tasks import BackgroundTasks
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer

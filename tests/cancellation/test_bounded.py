@@ -17,7 +17,7 @@ from serving import upstream
 from session.plays import SERVER_ALONE, session_of
 
 from disco import AsyncDisco
-from disco.client.background_tasks import BackgroundTasks
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
 from disco.dispatch import Preset
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint

@@ -1,4 +1,4 @@
-"""The parent of all background work of one client.
+"""The parent of all background work of one client, and of an endpoint whose attempts consist of several tasks.
 
 A stream returned to an application must go on reading, pacing and migrating while the application does
 other work, so its tasks cannot live inside the application's `await`s. `AsyncOpenAI`, the base class, may also
