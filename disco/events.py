@@ -195,14 +195,17 @@ class SpeculationReport:
     """How an answer was made by a drafter and a verify server: numbers only.
 
     Attributes:
-        rounds: verdicts on drafted windows.
-        drafted: tokens that the drafter guessed.
-        judged: drafted tokens that the server compared: the right ones, and the first wrong one of each window.
+        rounds: requests that the server answered for it; while it goes on alone, one gives many tokens.
+        drafted: tokens that the drafter guessed, sent or not.
+        judged: tokens that were sent and compared: the right ones, and the first wrong one of each window.
         accepted: how many of them were right.
-        rejected: drafted tokens that the server computed in vain.
+        rejected: tokens that were sent and that the server computed in vain.
         windows: (drafted tokens of a round, how many rounds had so many), rising.
-        drafted_mode_tokens, alone_tokens: tokens of the answer by mode: from rounds with a draft, and from the server
+        distributed_tokens, alone_tokens: tokens of the answer by mode: from rounds with a draft, and from the server
             alone.
+        late: drafts that the server did not wait for.
+        switches: changes of the mode.
+        retries: rounds that were sent again.
         draft_s, wire_s, queue_s, verify_s: where the time of the rounds went: to draft, on the network, in the server's
             queue, and in its batches, s. Windows that are in flight at the same time count each.
     """
@@ -213,8 +216,11 @@ class SpeculationReport:
     accepted: int = 0
     rejected: int = 0
     windows: tuple[tuple[int, int], ...] = ()
-    drafted_mode_tokens: int = 0
+    distributed_tokens: int = 0
     alone_tokens: int = 0
+    late: int = 0
+    switches: int = 0
+    retries: int = 0
     draft_s: float = 0.0
     wire_s: float = 0.0
     queue_s: float = 0.0

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from disco.endpoints.background_tasks import BackgroundTasks
 from disco.cost import Charge, Phase
 from disco.cost.budget_reservation import BudgetReservation
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.errors import BudgetExceededError
 from disco.plan import Candidate

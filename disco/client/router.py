@@ -17,7 +17,6 @@ import numpy as np
 from disco.client.accounting import Accounting
 from disco.client.answer_judging import Judging
 from disco.client.background_probes import BackgroundProbes
-from disco.endpoints.background_tasks import BackgroundTasks
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer
@@ -33,6 +32,7 @@ from disco.dispatch.breakers.endpoint_health import Health
 from disco.dispatch.eligibility import is_within
 from disco.dispatch.policies.policy_registry import CASCADE
 from disco.dispatch.presets import with_limits
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError
 from disco.judging import HistoryKey, HistoryStore, StoredHistory, store_of

@@ -1,7 +1,7 @@
 """The client's side of a verify server: the probe, and the rounds of one answer.
 
-A round is idempotent by its key and position. So a reply that is lost on the way is asked for again, and only a server
-that stays away is a failure.
+A round is idempotent by its key and position. So a round whose reply is lost may be sent again, and one that a server
+has no answer for is sent again with what the answer is made from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ FACTS: Final = "/disco/verifier"
 NO_VERIFIER: Final = (404, 405, 501)
 """Statuses with which a server says that it has no such path."""
 _LOST: Final = "answer_lost"
-_AGAIN_AFTER_S: Final = (0.03, 0.2)  # before a round whose reply was lost is sent again
 _PROBE_S: Final = 5.0
 _LONGEST_LINE: Final = 4 * 2**20
 _CLOSE_S: Final = 1.0
@@ -75,7 +74,7 @@ class VerifierClient:
     # Mutable: everything below the blank line.
     __slots__ = (
         *("_client", "_name", "_opening", "_options", "_request"),
-        *("_lines", "_opened", "_past", "_wires"),
+        *("_lines", "_past", "_wires"),
     )
 
     def __init__(
@@ -99,7 +98,6 @@ class VerifierClient:
         self._options = options
 
         self._lines: list[KeptLine] = []  # those that are free
-        self._opened = False  # the server has answered once
         self._wires: list[TrafficCounter] = []  # of the requests in flight
         self._past = Traffic()  # of all that is over
 
@@ -113,7 +111,7 @@ class VerifierClient:
         """Send one round and return its verdict.
 
         Raises:
-            EndpointFailure: the server refuses it, fails or stays away.
+            EndpointFailure: the server refuses it, or fails; with CONNECTION, the round may be sent again.
         """
         content: bytes | None = None
         if self._lines:
@@ -126,41 +124,24 @@ class VerifierClient:
                 else:
                     await self._drop(line)
         if content is None:
-            content = await self._insist(round_, self._whole)
+            content = await self._sent(round_, self._whole)
         return self._verdict(content)
 
     async def alone(self, round_: Round) -> AsyncGenerator[Verdict, None]:
         """Send a round after whose draft the server goes on alone, and yield its verdicts as they come.
 
-        A stream that breaks off is asked for again from where it broke off.
-
         Raises:
-            EndpointFailure: the server refuses it, fails or stays away.
+            EndpointFailure: as from `round`.
         """
-        left, lost = round_.alone, 0
-        while True:
-            response, wire = await self._insist(round_, self._post)
-            try:
-                async with aclosing(_lines(response, wire)) as lines:
-                    async for line in lines:
-                        verdict = self._verdict(line)
-                        lost = 0
-                        yield verdict
-                        left -= max(0, verdict.at + len(verdict.ids) - round_.at - len(round_.draft))
-                        round_ = replace(
-                            round_, at=max(round_.at, verdict.at + len(verdict.ids)), draft=(), opening=None
-                        )
-                        if verdict.finish_reason is not None:
-                            return
-                return
-            except (httpx2.HTTPError, httpx2.StreamError) as error:
-                if lost >= len(_AGAIN_AFTER_S) or left <= 0:
-                    raise self._failure(error, response) from error
-                await anyio.sleep(_AGAIN_AFTER_S[lost])
-                lost += 1
-                round_ = replace(round_, alone=left)
-            finally:
-                await self._over(response, wire)
+        response, wire = await self._sent(round_, self._post)
+        try:
+            async with aclosing(_lines(response, wire)) as lines:
+                async for line in lines:
+                    yield self._verdict(line, response)
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise self._failure(error, response) from error
+        finally:
+            await self._over(response, wire)
 
     async def aclose(self) -> None:
         """Give the connections back. Idempotent."""
@@ -179,34 +160,19 @@ class VerifierClient:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await response.aclose()
 
-    async def _insist(self, round_: Round, send: Callable[[Round], Awaitable[_Sent]]) -> _Sent:
-        """Send a round until it is answered, or the server has stayed away too often."""
-        lost, reopened = 0, False
-        while True:
+    async def _sent(self, round_: Round, send: Callable[[Round], Awaitable[_Sent]]) -> _Sent:
+        """Send a round, with an opening if the server has lost the answer."""
+        try:
             try:
-                answer = await send(round_)
-            except openai.APIConnectionError as error:
-                # Before the first answer nothing is lost yet, and another endpoint may be quicker.
-                if (
-                    not self._opened
-                    or lost >= len(_AGAIN_AFTER_S)
-                    or isinstance(error, openai.APITimeoutError)
-                ):
-                    raise self._failure(error) from error
-                await anyio.sleep(_AGAIN_AFTER_S[lost])
-                lost += 1
+                return await send(round_)
             except openai.ConflictError as error:
-                if error.code != _LOST or reopened:
-                    raise self._failure(error) from error
-                reopened = True
-                round_ = replace(round_, opening=self._opening())
-            except EndpointFailure:
-                raise
-            except Exception as error:
-                raise self._failure(error) from error
-            else:
-                self._opened = True
-                return answer
+                if error.code != _LOST:
+                    raise
+                return await send(replace(round_, opening=self._opening()))
+        except EndpointFailure:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
 
     async def _post(self, round_: Round) -> tuple[httpx2.Response, TrafficCounter]:
         """Send a round as the SDK does, and return the response and the counter of what passes."""
@@ -259,9 +225,13 @@ class VerifierClient:
         hooks = getattr(http, "event_hooks", {})
         return connects_directly(self._client) and not any(hooks.values()) and http.auth is None
 
-    def _verdict(self, content: bytes) -> Verdict:
+    def _verdict(self, content: bytes, response: httpx2.Response | None = None) -> Verdict:
         try:
-            return Verdict.from_json(json.loads(content))
+            document = json.loads(content)
+            if response is not None and isinstance(document, dict) and document.get("error"):
+                error = error_mapping.stream_error(document["error"], response.request)
+                raise self._failure(error)
+            return Verdict.from_json(document)
         except (ValueError, RecursionError) as error:
             reason = openai.APIConnectionError(
                 message=f"Endpoint {self._name!r} sent a verdict that breaks the protocol.",

@@ -1,0 +1,269 @@
+"""One answer by a pair of drafter and verify server, or by the server as any other."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import openai
+
+from disco.endpoints.contract import Attempt, Event
+from disco.endpoints.drafter import Drafter
+from disco.endpoints.openai_api.http_transport import estimated_tokens
+from disco.endpoints.speculative.pairing import Pairing
+from disco.endpoints.speculative.rounds_run import RoundsRun, Verifier
+from disco.endpoints.speculative.verifier_client import NO_VERIFIER
+from disco.errors import EndpointFailure
+from disco.events import Ended, Progress, SeamReport, SpeculationReport, Traffic, Usage
+from disco.request import Prefix, Request
+from disco.speculate.coupled import SEEDS
+from disco.speculate.messages import Opening, VerifierFacts
+from disco.speculate.rounds import Rounds
+from disco.speculate.tally import Tally
+from disco.speculate.windows.contract import Window
+
+__all__ = ["SpeculativeAttempt", "VerifierOf"]
+
+VerifierOf = Callable[[Request, Callable[[], Opening]], Verifier]
+"""Makes the connection to a verify server; the function returns the answer's opening with the ids so far."""
+
+_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+_LOWEST_SEED: Final = -(2**63)
+
+
+class SpeculativeAttempt(Attempt):
+    """See `Attempt`. Made by `SpeculativeEndpoint.open`.
+
+    While it is not known whether the server verifies, the server is asked as any other. Where it turns out to have no
+    chat at all, it is asked what it is, and the answer goes on by rounds.
+
+    Args:
+        name: the endpoint's.
+        request, prefix: the request to answer, and the beginning of the answer.
+        pairing: what is known about the server.
+        drafter: None where nothing is to be drafted.
+        window: makes the window of the answer.
+        parallel: windows in flight.
+        verifier: makes the connection to the verify server.
+        plain: opens the server's own attempt.
+        may_ask_rounds: whether rounds serve the request.
+        on_close: called once when the attempt has ended.
+    """
+
+    # Mutable: everything below the blank line.
+    __slots__ = (
+        *("_drafter", "_may_ask_rounds", "_name", "_on_close", "_open_plain", "_pairing", "_parallel"),
+        *("_prefix", "_request", "_verifier_of", "_window"),
+        *("_closed", "_plain", "_run", "_spoke", "_stopped", "_traffic"),
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        request: Request,
+        prefix: Prefix,
+        pairing: Pairing,
+        drafter: Drafter | None,
+        window: Callable[[], Window],
+        parallel: int,
+        verifier: VerifierOf,
+        plain: Callable[[], Attempt],
+        may_ask_rounds: bool,
+        on_close: Callable[[SpeculativeAttempt], object],
+    ) -> None:
+        self._name = name
+        self._request = request
+        self._prefix = prefix
+        self._pairing = pairing
+        self._drafter = drafter
+        self._window = window
+        self._parallel = parallel
+        self._verifier_of = verifier
+        self._open_plain = plain
+        self._may_ask_rounds = may_ask_rounds
+        self._on_close: Callable[[SpeculativeAttempt], object] | None = on_close
+
+        self._plain: Attempt | None = None
+        self._run: RoundsRun | None = None
+        self._traffic: Callable[[], Traffic] = Traffic
+        self._spoke = False
+        self._stopped = False
+        self._closed = False
+
+    async def __anext__(self) -> Event:
+        if self._stopped or self._closed:
+            raise StopAsyncIteration
+        try:
+            event = await self._next()
+        except BaseException:
+            self._stopped = True
+            if self._run is not None:
+                self._run.cancel()
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise
+        self._spoke = True
+        self._stopped = type(event) is Ended
+        return event
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._run is not None:
+            self._run.cancel()
+            await self._run.stopped()
+        if self._plain is not None:
+            await self._plain.aclose()
+        if self._on_close is not None:
+            self._on_close(self)
+            self._on_close = None
+
+    @property
+    def usage(self) -> Usage:
+        run = self._run
+        if run is None:
+            return Usage() if self._plain is None else self._plain.usage
+        work, drafter, guessed = run.work, self._drafter, run.drafter_usage
+        prompt = work.prompt_tokens or estimated_tokens(self._request, self._prefix)
+        written = max(work.completion_tokens, sum(run.rounds.tally.tokens.values()))
+        cached, rejected = min(work.cached_tokens, prompt), work.rejected_tokens
+        server = Usage(prompt, written + rejected, cached, drafted=(0, rejected, 0))
+        shares = [(self._name, server)]
+        if drafter is not None and (guessed.prompt_tokens or guessed.completion_tokens):
+            counts = guessed.prompt_tokens, guessed.completion_tokens, guessed.cached_tokens
+            shares.append((drafter.name, Usage(*counts, drafted=counts)))
+        return Usage(prompt, written, cached, shares=tuple(shares))
+
+    @property
+    def traffic(self) -> Traffic:
+        by_rounds = self._traffic()
+        plain = Traffic() if self._plain is None else self._plain.traffic
+        return Traffic(by_rounds.bytes_up + plain.bytes_up, by_rounds.bytes_down + plain.bytes_down)
+
+    @property
+    def progress(self) -> Progress | None:
+        return None if self._plain is None else self._plain.progress
+
+    @property
+    def seam(self) -> SeamReport | None:
+        """Return that of the server's own attempt. In rounds the server reads the prefix as its own tokens."""
+        return None if self._plain is None or self._run is not None else self._plain.seam
+
+    @property
+    def speculation(self) -> SpeculationReport | None:
+        run = self._run
+        return None if run is None else _report(run.rounds.tally, run.work.rejected_tokens)
+
+    async def _next(self) -> Event:
+        if self._run is None and self._plain is None:
+            facts = self._pairing.facts if self._may_ask_rounds else None
+            if facts is None:
+                self._plain = self._open_plain()
+            else:
+                await self._begin(facts, self._drafter)
+        if self._plain is not None:
+            try:
+                event = await self._plain.__anext__()
+            except EndpointFailure as failure:
+                facts = await self._verifier_behind(failure)
+                if facts is None:
+                    raise
+                await self._plain.aclose()
+                self._plain = None
+                # The answer was planned and its budgets were reserved without a drafter.
+                await self._begin(facts, None)
+            else:
+                self._pairing.has_chat = True
+                return event
+        assert self._run is not None
+        try:
+            deltas = await self._run.next()
+        except EndpointFailure as failure:
+            if _status(failure) in NO_VERIFIER:
+                self._pairing.forget()
+            raise
+        if deltas is not None:
+            return deltas
+        if self._run.finish_reason is None:
+            raise StopAsyncIteration
+        return Ended(self._run.finish_reason, self.usage)
+
+    async def _verifier_behind(self, failure: EndpointFailure) -> VerifierFacts | None:
+        """Return what a server without chat says of itself; None where it is no verify server."""
+        if self._spoke or not self._may_ask_rounds or _status(failure) not in NO_VERIFIER:
+            return None
+        facts = await self._pairing.ask()
+        if facts is not None:
+            self._pairing.has_chat = False
+        return facts
+
+    async def _begin(self, facts: VerifierFacts, drafter: Drafter | None) -> None:
+        """Start the rounds in the background."""
+        request, prefix = self._request, self._prefix
+        limit = request.max_tokens
+        params = dict(request.params)
+        if limit is not None and not any(params.get(name) is not None for name in _LIMITS):
+            params["max_tokens"] = limit
+        seed = params.get("seed")
+        if type(seed) is not int or not _LOWEST_SEED <= seed < SEEDS:
+            seed = secrets.randbits(63)
+        opening = Opening(request.messages, params, seed, _changed_fields(prefix, facts.vocabulary))
+        rounds = Rounds(
+            self._window(),
+            parallel=self._parallel,
+            estimates=self._pairing.estimates,
+            has_drafter=drafter is not None and request.drafts != 0,
+            # Text that has to be written again does not count towards the limit.
+            limit=None if limit is None or prefix.withheld else max(1, limit - prefix.tokens),
+        )
+        verifier = self._verifier_of(request, lambda: replace(opening, ids=rounds.ids))
+        self._traffic = lambda: verifier.traffic
+        self._run = RoundsRun(
+            rounds=rounds,
+            verifier=verifier,
+            key=secrets.token_hex(16),
+            opening=opening,
+            drafter=drafter if request.drafts != 0 else None,
+            vocabulary=facts.vocabulary,
+            drafts=request.drafts,
+            name=self._name,
+        )
+        await self._pairing.tasks.start(self._run.run)
+
+
+def _status(failure: EndpointFailure) -> int | None:
+    error = failure.error
+    return error.status_code if isinstance(error, openai.APIStatusError) else None
+
+
+def _changed_fields(prefix: Prefix, vocabulary: str | None) -> Mapping[str, Any]:
+    """Return the fields of a prefix that differ from their defaults; ids only where the server knows them."""
+    empty = Prefix()
+    given = {one.name: getattr(prefix, one.name) for one in fields(prefix)}
+    if prefix.vocabulary is None or prefix.vocabulary != vocabulary:
+        given = {**given, "ids": None, "vocabulary": None}
+    if given["ids"] is not None:
+        given["ids"] = list(given["ids"])
+    return {name: value for name, value in given.items() if value != getattr(empty, name)}
+
+
+def _report(tally: Tally, rejected: int) -> SpeculationReport:
+    return SpeculationReport(
+        rounds=tally.rounds,
+        drafted=tally.drafted,
+        judged=tally.judged,
+        accepted=tally.accepted,
+        rejected=max(rejected, tally.rejected),
+        windows=tuple(sorted(tally.windows.items())),
+        distributed_tokens=tally.tokens["distributed"],
+        alone_tokens=tally.tokens["alone"],
+        late=tally.late,
+        switches=tally.switches,
+        retries=tally.retries,
+        draft_s=tally.draft_s,
+        wire_s=tally.wire_s,
+        queue_s=tally.queue_s,
+        verify_s=tally.verify_s,
+    )
