@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -36,8 +37,15 @@ class Pairing:
         has_chat: whether the server is known to answer chat requests, or known not to; None: not known.
     """
 
-    def __init__(self, client: openai.AsyncOpenAI, drafter: Drafter | None) -> None:
-        """Begin with nothing known."""
+    def __init__(
+        self,
+        client: openai.AsyncOpenAI,
+        drafter: Drafter | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with nothing known; `clock` returns seconds and never goes back."""
+        self._clock = clock
         self.client = client
         self.drafter = drafter
         self.tasks = BackgroundTasks()
@@ -51,25 +59,25 @@ class Pairing:
     @property
     def is_due(self) -> bool:
         """Whether it is time to ask the server."""
-        return self._asking is None and time.monotonic() >= self._until
+        return self._asking is None and self._clock() >= self._until
 
     @property
     def is_refuted(self) -> bool:
         """Whether the server has said that it is no verify server."""
-        return self.facts is None and time.monotonic() < self._until
+        return self.facts is None and self._clock() < self._until
 
     async def ask(self) -> VerifierFacts | None:
         """Ask the server what it is, unless that is known; return its facts. A fault of the server raises nothing."""
         while self._asking is not None:
             await self._asking.wait()
-        if time.monotonic() < self._until:
+        if self._clock() < self._until:
             return self.facts
         self._asking = anyio.Event()
         try:
             facts = await verifier_facts(self.client)
         except (openai.OpenAIError, httpx2.HTTPError, OSError):
             # What was known stays in use: an answer will show whether it still holds.
-            self._until = time.monotonic() + _KEEP_UNREACHED_S
+            self._until = self._clock() + _KEEP_UNREACHED_S
         else:
             self._learn(facts)
         finally:
@@ -101,4 +109,4 @@ class Pairing:
         if facts is not None and (known is None or known.model != facts.model):
             self.estimates = Estimates(VerifyCurve(facts.verify_s) if facts.verify_s else None)
         self.facts = facts
-        self._until = time.monotonic() + _KEEP_S
+        self._until = self._clock() + _KEEP_S

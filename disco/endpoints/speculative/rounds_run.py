@@ -143,6 +143,11 @@ class RoundsRun:
         if self._group is not None:
             self._group.cancel_scope.cancel()
 
+    def never_ran(self) -> None:
+        """Note that `run` will not be called."""
+        self._over = self._cancelled = True
+        self._stopped.set()
+
     async def stopped(self) -> None:
         """Return once nothing runs any more."""
         await self._stopped.wait()

@@ -230,7 +230,11 @@ class SpeculativeAttempt(Attempt):
             drafts=request.drafts,
             name=self._name,
         )
-        await self._pairing.tasks.start(self._run.run)
+        try:
+            await self._pairing.tasks.start(self._run.run)
+        except BaseException:
+            self._run.never_ran()
+            raise
 
 
 def _status(failure: EndpointFailure) -> int | None:

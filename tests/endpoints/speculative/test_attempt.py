@@ -1,0 +1,228 @@
+"""The pair in virtual time: the answer is the server's whatever befalls the draft, and every token is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import moved_clock
+import pytest
+from endpoints.speculative.made_pair import (
+    ANSWER,
+    FACTS,
+    PROMPT,
+    REQUEST,
+    TARGET,
+    Pair,
+    SlowDrafter,
+    SlowVerifier,
+)
+
+from disco.endpoints.drafter import NgramDrafter
+from disco.errors import EndpointFailure, FailureKind
+from disco.events import Delta, Ended
+from disco.request import Prefix, Request
+from disco.speculate.messages import VerifierFacts
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return moved_clock.virtual(request.param)
+
+
+async def answer_of(pair: Pair, request: Request = REQUEST, prefix: Prefix = Prefix()) -> Any:  # noqa: B008 - frozen
+    """Return (text, ids, finish reason, usage, report, seconds) of one answer, or raise its failure."""
+    began_at = anyio.current_time()
+    text, ids, end = "", [], None
+    try:
+        async with pair.endpoint().open(request, prefix) as attempt:
+            async for event in attempt:
+                if isinstance(event, Ended):
+                    end = event
+                    continue
+                assert isinstance(event, list)
+                assert all(isinstance(delta, Delta) for delta in event)
+                assert event
+                text += "".join(delta.text for delta in event)
+                ids += [i for delta in event for i in delta.ids or ()]
+        took_s = anyio.current_time() - began_at
+        assert pair.is_idle
+        return text, tuple(ids), end, attempt.usage, attempt.speculation, took_s
+    finally:
+        await pair.aclose()
+
+
+ALONE_S = 60 * 0.021
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize("wrong", [frozenset(), frozenset(range(0, 60, 3)), frozenset(range(60))])
+@pytest.mark.parametrize("window", [1, 4, "optimal", "dynamic"])
+async def test_the_answer_is_the_servers_whatever_is_drafted(window, wrong, parallel):
+    pair = Pair(drafter=SlowDrafter(wrong=wrong), window=window, parallel=parallel)
+    text, ids, end, usage, report, _ = await answer_of(pair)
+    assert (text, ids, end.finish_reason) == (ANSWER, TARGET, "stop")
+    server, device = dict(usage.shares)["server"], dict(usage.shares)["device"]
+    assert (usage.prompt_tokens, usage.completion_tokens) == (50, 60)
+    assert (server.prompt_tokens, server.completion_tokens) == (50, 60 + pair.verifier.rejected)
+    assert server.drafted == (0, pair.verifier.rejected, 0)
+    assert device.completion_tokens == report.drafted > 0
+    assert device.drafted == (device.prompt_tokens, device.completion_tokens, 0)
+    assert device.prompt_tokens >= len(PROMPT)
+    assert report.distributed_tokens + report.alone_tokens == 60
+    assert report.accepted <= report.judged <= report.drafted
+    assert sum(count for _, count in report.windows) <= report.rounds == len(pair.verifier.asked)
+
+
+async def test_right_drafts_save_time_and_wrong_ones_are_given_up():
+    *_, report, fast_s = await answer_of(Pair(window="optimal", always=False, min_gain=0.0))
+    assert report.accepted > 40
+    assert fast_s < 0.6 * ALONE_S
+    wrong = SlowDrafter(wrong=frozenset(range(60)))
+    *_, report, slow_s = await answer_of(Pair(drafter=wrong, window="optimal", always=False))
+    assert report.alone_tokens > 50
+    assert slow_s < 1.15 * ALONE_S
+
+
+async def test_the_opening_says_what_the_answer_is_made_from():
+    pair = Pair()
+    prefix = Prefix("Once", 2, (5, 6), "vocab")
+    request = Request(REQUEST.messages, "m", {**REQUEST.params, "max_tokens": 30})
+    await answer_of(pair, request, prefix)
+    first, *others = pair.verifier.asked
+    assert first.opening is not None
+    assert all(one.opening is None and one.key == first.key for one in others)
+    assert first.opening.seed == 7
+    assert first.opening.prefix == {"text": "Once", "tokens": 2, "ids": [5, 6], "vocabulary": "vocab"}
+    other = Pair()
+    await answer_of(other, request, Prefix("Once", 2, (5, 6), "another"))
+    assert other.verifier.asked[0].opening.prefix == {"text": "Once", "tokens": 2}
+
+
+async def test_without_a_seed_each_answer_has_its_own():
+    seeds = set()
+    for _ in range(3):
+        pair = Pair(drafter=NgramDrafter())
+        await answer_of(pair, Request(REQUEST.messages, "m", {}))
+        seeds.add(pair.verifier.opening.seed)
+    assert len(seeds) == 3
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        SlowDrafter(dies_at=0),
+        SlowDrafter(dies_at=1),
+        SlowDrafter(dies_at=3),
+        SlowDrafter(hangs=True),
+        SlowDrafter(read_s=1e6),
+        SlowDrafter(vocabulary="another"),
+    ],
+    ids=["unread", "at once", "later", "hangs", "slow to read", "another vocabulary"],
+)
+async def test_no_draft_is_no_event(drafter):
+    pair = Pair(drafter=drafter)
+    text, ids, end, usage, report, took_s = await answer_of(pair)
+    assert (text, ids, end.finish_reason) == (ANSWER, TARGET, "stop")
+    assert report.alone_tokens > 40
+    assert took_s < 1.5 * ALONE_S
+    if drafter.vocabulary == "another":
+        assert [name for name, _ in usage.shares] == ["server"]
+        assert not pair.verifier.asked[0].wants_prompt
+
+
+async def test_an_n_gram_drafter_needs_no_vocabulary_and_costs_nothing():
+    target = tuple([3, 1, 4, 1, 5, 9, 2, 6] * 8)
+    pair = Pair(SlowVerifier(target), NgramDrafter(), facts=VerifierFacts("m", None, 4096, 4))
+    _, ids, _, usage, report, _ = await answer_of(pair)
+    assert ids == target
+    assert report.accepted > 40
+    assert [name for name, _ in usage.shares] == ["server"]
+
+
+async def test_lost_replies_are_asked_for_again():
+    pair = Pair(SlowVerifier(loses=frozenset({3, 7, 8, 12})))
+    text, *_, report, _ = await answer_of(pair)
+    assert text == ANSWER
+    assert report.retries > 0
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 4, 9])
+async def test_a_dead_server_is_a_failure_behind_a_whole_prefix(dies_at):
+    pair = Pair(SlowVerifier(dies_at=dies_at))
+    text = ""
+    with pytest.raises(EndpointFailure) as failure:
+        async with pair.endpoint().open(REQUEST) as attempt:
+            async for event in attempt:
+                text += "".join(delta.text for delta in event)
+    assert failure.value.kind is FailureKind.CONNECTION
+    assert ANSWER.startswith(text)
+    assert (text == "") == (dies_at == 0)
+    assert pair.is_idle
+    await pair.aclose()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.02, 0.06, 0.2, 0.31, 0.33, 0.5])
+@pytest.mark.parametrize("way", ["cancel", "close"])
+async def test_it_stops_at_once_in_every_phase(after_s, way):
+    pair = Pair(parallel=2)
+    attempt = pair.endpoint().open(REQUEST)
+
+    async def read() -> None:
+        async for _ in attempt:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await anyio.sleep(after_s)
+        before = anyio.current_time()
+        if way == "cancel":
+            group.cancel_scope.cancel()
+        else:
+            await attempt.aclose()
+    await attempt.aclose()
+    await attempt.aclose()
+    assert anyio.current_time() - before < 0.001
+    assert pair.is_idle
+    assert pair.verifier.closed <= 1
+    with pytest.raises(StopAsyncIteration):
+        await attempt.__anext__()
+    await pair.aclose()
+
+
+async def test_an_allowance_for_drafts_is_kept():
+    for drafts in (0, 10, 40):
+        pair = Pair(window=4)
+        request = Request(REQUEST.messages, "m", REQUEST.params, drafts=drafts)
+        text, *_, usage, report, _ = await answer_of(pair, request)
+        assert text == ANSWER
+        shares = dict(usage.shares)
+        spent = 0
+        if "device" in shares:
+            spent = shares["device"].prompt_tokens + shares["device"].completion_tokens - len(PROMPT)
+        assert spent <= drafts
+        assert shares["server"].drafted[1] <= drafts
+        assert (report.drafted > 0) == (drafts > 0)
+
+
+async def test_nobody_reads_so_the_server_is_not_read_on():
+    pair = Pair(SlowVerifier(tuple(range(20_000)), token_s=0.0, round_trip_s=0.0), NgramDrafter())
+    attempt = pair.endpoint().open(REQUEST)
+    await attempt.__anext__()
+    await anyio.sleep(1e5)
+    assert pair.verifier.replies < 3000
+    await attempt.aclose()
+    await pair.aclose()
+
+
+async def test_capabilities_are_the_verify_servers_once_it_is_known():
+    pair = Pair(facts=None)
+    assert pair.endpoint().capabilities("m") == pair.server.capabilities("m")
+    pair.pairing._learn(FACTS)
+    able = pair.endpoint().capabilities("m")
+    assert (able.continues, able.vocabulary, able.context_tokens) == (True, "vocab", 4096)
+    assert able.features is None
+    pair.pairing.has_chat = False
+    assert "images" not in pair.endpoint().capabilities("m").features
