@@ -193,6 +193,9 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             `{"ann@example.org": "EMAIL"}`. No endpoint but those on this machine gets these parts; it gets
             `[EMAIL_1]`, and the answer has the original in its place. Requests that disco does not route are refused.
             See docs/redaction.md for the limits.
+        speculate: whether the local model drafts for a server that verifies drafts (`disco serve --verify`). The text
+            is the server's own either way. `"auto"`: where that is predicted to save time; `"always"`; `"off"`: the
+            server is not even asked whether it verifies. The preset's `[speculate]` says how.
         on_route: called in the event loop with the route record of every finished answer. Must not block. May be
             a list of callables. An exception from one of them is logged and does not affect the answer. A
             `disco.RouteLog` writes the records to a file.
@@ -225,6 +228,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
+        speculate: Literal["auto", "always", "off"] = "off",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], Awaitable[str]] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -254,6 +258,7 @@ class AsyncDisco(AsyncRouting, AsyncOpenAI):
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,
+            speculate=speculate,
             on_route=on_route,
         )
         sdk = {

@@ -39,6 +39,7 @@ class RequestOptions(BaseModel):
         classes: the same, for the complete answers to choose between: 2 to 256 different texts; None: a free answer.
         judge: what a reader sees before the verdict of a cascade, in place of the preset's `stream`; "off": the answer
             is not judged and does not rise.
+        speculate: False: no model drafts for the server, whatever the client's `speculate` says.
     """
 
     # Strict: the text "5" is not a pace, and True is not 1.0.
@@ -54,6 +55,7 @@ class RequestOptions(BaseModel):
     task: str | None = None
     classes: tuple[str, ...] | None = None
     judge: Literal["whole", "guard", "revise", "off"] | None = None
+    speculate: bool | None = None
 
     @field_validator("task")
     @classmethod

@@ -20,6 +20,7 @@ from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer
+from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, probed, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
@@ -72,13 +73,14 @@ class Router:
         backups: Sequence[BackupServer] = (),
         budget: Mapping[str, Any] | None = None,
         histories: str | os.PathLike[str] | HistoryStore | None = None,
+        speculate: Speculate = "off",
         seed: int | None = None,
     ) -> None:
         """See `AsyncDisco` for the arguments; `seed` fixes the random choices of dispatch."""
         self.preset = with_limits(load_preset(preset), budget)
         self.limiter = BudgetLimiter()
         self.endpoints = ClientEndpoints(
-            local=local, isolation=isolation, tiers=tiers, backups=backups, price=price
+            local=local, isolation=isolation, tiers=tiers, backups=backups, price=price, speculate=speculate
         )
         self.catalog = EndpointCatalog(
             local=self.local, device_profile=device_profile, server_profile=server_profile
@@ -121,6 +123,7 @@ class Router:
         else:
             chosen = f"The preset {preset.name!r}"
         self.endpoints.check(server, reach, chosen=chosen, preset=preset)
+        self.endpoints.pairs.check(preset.speculate, has_server=server is not None)
         if preset.cascade.aim == "money":
             self.catalog.check_prices(self.endpoints.tiers, "")
 
@@ -157,6 +160,7 @@ class Router:
             and options.pace_tps in (None, "off")
             and options.deadline_s is None
             and not self.has_budget(options)
+            and not self.endpoints.pairs.may_draft(server, drafting_of(options, self._preset(options)))
             and self.may_ask(server, options)
             and not server.is_known_to_continue(model)
         )
@@ -230,13 +234,12 @@ class Router:
                 )
             request = replace(request, classes=options.classes)
         features = features_of(request, stream=stream, local_only=local_only, reach=self.reach_of(options))
-        members = self.endpoints.members(server)
+        members = self.endpoints.members(server, drafting_of(options, preset))
         endpoints = {m.name: m.endpoint for m in members}
         features, refined = await with_heir_prompts(features, request, preset, options, endpoints)
+        within = [m for m in members if is_within(m.endpoint.reach, features.reach)]
         if preset.cascade.aim == "money":
-            self.catalog.check_prices(
-                [m for m in members if is_within(m.endpoint.reach, features.reach)], model
-            )
+            self.catalog.check_prices(within, model)
         by_name = {m.name: m for m in members}
         known = {m.name: self.catalog.known(m, model) for m in members}
         able = [m.endpoint.capabilities(model) for m in members]
@@ -244,7 +247,7 @@ class Router:
             self.catalog.candidate(m, model, preset, can) for m, can in zip(members, able, strict=True)
         ]
         watch = self.health.watch({m.name: (m.name, m.address) for m in members}, model)
-        reservation = self._reservation(preset, request, features, members, candidates, created_s - now)
+        reservation = self._reservation(preset, request, features, within, candidates, created_s - now)
         view = PlanningView(
             candidates=candidates,
             served={c.name: can.features for c, can in zip(candidates, able, strict=True)},
@@ -255,7 +258,7 @@ class Router:
             reservation=reservation,
             lengths=self.statistics.answer_lengths(),
             judging=self.judging,
-            model_of=lambda name: _model_of(by_name[name], model),
+            model_of=lambda name: by_name[name].answers_with(model),
             now=now,
         )
         planned = prepare(request, features, refined, preset, options, view, max_retries=max_retries)
@@ -274,19 +277,22 @@ class Router:
             on_refit=self._refit,
             on_end=self._save_histories,
             probes=None if features.local_only else self._probes,
-            members=endpoints,
+            members=probed(endpoints),
             model=model,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)
         with report.current():
             await self._host.start(live.run)
+        for ask in questions(m.endpoint for m in within):
+            self._host.start_soon(ask)
         return live
 
     async def warm_up(
         self, server: OpenAIEndpoint | None, model: str | None, options: RequestOptions = NO_OPTIONS
     ) -> None:
         """Warm up every endpoint that requests with these options may reach; see `ClientEndpoints.warm_up`."""
-        await self.endpoints.warm_up(server, model, self.reach_of(options))
+        preset = self._preset(options)
+        await self.endpoints.warm_up(server, model, self.reach_of(options), drafting_of(options, preset))
 
     async def aclose(self) -> None:
         """End all sessions, and close every endpoint but the server and those that the caller owns. Idempotent."""
@@ -302,7 +308,7 @@ class Router:
         preset: Preset,
         request: Request,
         features: Features,
-        members: Sequence[CatalogEntry],
+        within: Sequence[CatalogEntry],
         candidates: Sequence[Candidate],
         offset_s: float,
     ) -> BudgetReservation | None:
@@ -317,7 +323,6 @@ class Router:
         limits = tuple(dict.fromkeys((*self.preset.limits.budgets, *preset.limits.budgets)))
         if not limits:
             return None
-        within = [m for m in members if is_within(m.endpoint.reach, features.reach)]
         if any(limit.unit == "usd" for limit in limits):
             for model in self.catalog.unpriced.intersection(m.asked_for(request.model) for m in within):
                 raise ConfigurationError(
@@ -393,8 +398,3 @@ class Router:
         for dispatcher, statistics in self._dispatchers.values():
             if statistics is not None and statistics.ttft is not None:
                 dispatcher.refit(self.statistics.prompts, statistics.ttft.snapshot())
-
-
-def _model_of(member: CatalogEntry, requested: str) -> str:
-    """Return the name of the model that answers on an endpoint: its own where it has one, else the requested one."""
-    return member.model or str(getattr(member.endpoint, "profile_name", requested))

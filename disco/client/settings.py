@@ -46,6 +46,7 @@ class ClientSettings:
     timeouts: Timeouts | None = None
     default_options: Mapping[str, Any] | None = None
     redact: Redact | None = None
+    speculate: Literal["auto", "always", "off"] = "off"
     on_route: OnRoute | None = None
 
     @classmethod

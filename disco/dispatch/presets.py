@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from disco._resources import resource_dir
 from disco.cost.budget_limiter import Limit
 from disco.dispatch.policies.policy_registry import ASSIST, AUTO, CASCADE, is_known_policy, known_policies
+from disco.dispatch.preset_section import Section
+from disco.dispatch.speculate_section import SpeculateSection
 from disco.errors import ConfigurationError, nearest
 from disco.judging import MOST_SCORES, Rule, SequenceConfidence, check_beta
 from disco.plan import Order, Tempo
@@ -43,19 +45,7 @@ _BUDGETLESS = {"race": 1.0, "device_only": None, "server_only": None, CASCADE: N
 _AIMS = {"bytes": "bytes_per_answer", "money": "usd_per_answer"}
 
 
-class _Section(BaseModel):
-    """A frozen section of a preset; refuses unknown keys and explains every mistake."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigurationError(_explain(type(self), error)) from None
-
-
-class DispatchSection(_Section):
+class DispatchSection(Section):
     """[dispatch]: which endpoints start when.
 
     Attributes:
@@ -88,7 +78,7 @@ class DispatchSection(_Section):
         return self
 
 
-class CostSection(_Section):
+class CostSection(Section):
     """[cost]: what the device's energy is worth.
 
     Attributes:
@@ -99,7 +89,7 @@ class CostSection(_Section):
     exchange_rate: float = Field(default=4e-12, ge=0.0)
 
 
-class MigrationSection(_Section):
+class MigrationSection(Section):
     """[migration]: whether an answer may move to a cheaper endpoint in mid-sentence.
 
     Attributes:
@@ -114,7 +104,7 @@ class MigrationSection(_Section):
     order: Order = "auto"
 
 
-class PlaybackSection(_Section):
+class PlaybackSection(Section):
     """[playback]: how the text reaches the reader.
 
     Attributes:
@@ -134,7 +124,7 @@ class PlaybackSection(_Section):
         raise ValueError(f'must be above 0 tokens per second, or "off", not {value!r}')
 
 
-class LimitsSection(_Section):
+class LimitsSection(Section):
     """[limits]: hard limits on where a request may run and on what answers may cost.
 
     Attributes:
@@ -180,7 +170,7 @@ class LimitsSection(_Section):
         )
 
 
-class CascadeSection(_Section):
+class CascadeSection(Section):
     """[cascade]: how the policy "cascade" judges answers, and which of them it hands up to the next tier.
 
     Attributes:
@@ -227,7 +217,7 @@ class CascadeSection(_Section):
         return self
 
 
-class AssistSection(_Section):
+class AssistSection(Section):
     """[assist]: how the policy "assist" divides an answer between a server and the device.
 
     The slowest pace at which the server's text is shown is `playback.pace_tps`.
@@ -256,13 +246,13 @@ class AssistSection(_Section):
         return value if value == "off" else check_beta(value)
 
 
-class Preset(_Section):
+class Preset(Section):
     """Everything that a user chooses about how answers are made.
 
     Attributes:
         name: the preset's name; by default that of its file.
         summary: one line for listings.
-        dispatch, cascade, assist, cost, migration, playback, limits: see the sections.
+        dispatch, cascade, assist, cost, migration, playback, limits, speculate: see the sections.
     """
 
     name: str = "custom"
@@ -274,6 +264,7 @@ class Preset(_Section):
     migration: MigrationSection = Field(default_factory=MigrationSection)
     playback: PlaybackSection = Field(default_factory=PlaybackSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    speculate: SpeculateSection = Field(default_factory=SpeculateSection)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -361,30 +352,3 @@ def _read(path: Path) -> Preset:
         return Preset(**{"name": path.stem, **values})
     except ConfigurationError as error:
         raise ConfigurationError(f"preset {path}: {error}") from None
-
-
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    """Return one sentence per mistake: where it is, what is wrong, and what to write instead."""
-    sentences = []
-    for detail in error.errors(include_url=False):
-        where = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "extra_forbidden":
-            key = str(detail["loc"][-1])
-            sentences.append(f"unknown key {where}. {nearest(key, _keys_at(model, detail['loc'][:-1]))}")
-            continue
-        message = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] != "value_error":
-            message = f"{message}, not {detail['input']!r}"
-        sentences.append(f"{where}: {message}" if where else message)
-    return "; ".join(sentences)
-
-
-def _keys_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    for part in path:
-        field = model.model_fields.get(str(part))
-        if field is None or not (
-            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        ):
-            break
-        model = field.annotation
-    return list(model.model_fields)

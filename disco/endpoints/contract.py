@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from disco.endpoints.drafter import Drafter
 from disco.events import (
     Delta,
     Ended,
@@ -234,6 +235,10 @@ class Endpoint(ABC):
         Called before every plan, so it takes microseconds and sends nothing.
         """
         return True
+
+    def drafter(self) -> Drafter | None:
+        """Return what drafts with this endpoint's model for answers that another model writes; None: nothing."""
+        return None
 
     async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
         """Return how long the prompt of a request without tools is, and how much of it need not be read again.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, Statistics, make_room
 from disco.cost import ExchangeRate, device_rates, server_rates
 from disco.dispatch import Preset
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.errors import ConfigurationError
-from disco.plan import Candidate
+from disco.plan import Candidate, Payer, place_of
 from disco.profiles import (
     DeviceProfile,
     FlopsPerToken,
@@ -64,6 +64,7 @@ class CatalogEntry:
         standby: it serves only if no other endpoint of its place may.
         profile: a device's own profile; None: the client's.
         rank: its place in the user's order, from the smallest model (0) to the best.
+        drafter: the endpoint that drafts for it now, and is charged for that; None: none does.
     """
 
     endpoint: Endpoint
@@ -72,6 +73,7 @@ class CatalogEntry:
     standby: bool = False
     profile: DeviceProfile | None = None
     rank: int = 0
+    drafter: CatalogEntry | None = None
 
     @property
     def name(self) -> str:
@@ -96,6 +98,10 @@ class CatalogEntry:
     def asked_for(self, model: str) -> str:
         """Return the model to request from this endpoint for a request that names `model`."""
         return self.model or model
+
+    def answers_with(self, model: str) -> str:
+        """Return the name of the model that answers such a request: its own where the endpoint has one."""
+        return self.model or str(getattr(self.endpoint, "profile_name", model))
 
 
 class EndpointCatalog:
@@ -219,14 +225,20 @@ class EndpointCatalog:
 
     def candidate(self, member: CatalogEntry, model: str, preset: Preset, able: Capabilities) -> Candidate:
         """Return the endpoint as dispatch and session see it for one request; `able` is what it can do now."""
-        return self.known(member, model).candidate(
+        rates, drafter = self.rates(member, model, preset), member.drafter
+        candidate = self.known(member, model).candidate(
             member.name,
             member.endpoint.reach,
-            self.rates(member, model, preset),
+            rates,
             able,
             standby=member.standby,
             rank=member.rank,
         )
+        if drafter is None:
+            return candidate
+        reach = drafter.endpoint.reach
+        drafts = Payer(drafter.name, place_of(reach), self.rates(drafter, model, preset), drafts=True)
+        return replace(candidate, parts=(Payer(member.name, candidate.place, rates), drafts))
 
     def knows(self, statistics: EndpointStatistics) -> bool:
         """Return whether there is data on an endpoint's TTFT: measured here, or given by the user."""

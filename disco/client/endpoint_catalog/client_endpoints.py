@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import anyio
 
 from disco.client.endpoint_catalog.catalog import UNMEASURED, CatalogEntry, price_of
 from disco.client.endpoint_catalog.local_servers import LocalServer, is_address
+from disco.client.endpoint_catalog.pairs import Pairs, Speculate
 from disco.client.endpoint_catalog.tiers import Tier
 from disco.dispatch import Preset
 from disco.dispatch.eligibility import is_within
+from disco.dispatch.speculate_section import SpeculateSection
 from disco.endpoints.contract import Endpoint
 from disco.errors import ConfigurationError, DiscoError
 from disco.plan import Reach
@@ -35,6 +38,7 @@ class ClientEndpoints:
 
     Attributes:
         local: the local endpoint; None if there is none.
+        pairs: its drafter with the servers that may verify.
         tiers: the tiers, from the smallest model to the best.
     """
 
@@ -46,10 +50,12 @@ class ClientEndpoints:
         tiers: Sequence[Tier | Endpoint],
         backups: Sequence[BackupServer],
         price: tuple[float, float] | None,
+        speculate: Speculate = "off",
     ) -> None:
         """Make the endpoints that are not given as objects; see `AsyncDisco` for the arguments."""
         self._owns_local = not isinstance(local, Endpoint)
         self.local = None if local is None else _local_endpoint(local, isolation)
+        self.pairs = Pairs(speculate, self.local)
         first_tier = 0 if self.local is None else 1
         self.tiers = tier_entries(tiers, first_rank=first_tier)
         self._own_tiers = [
@@ -67,22 +73,40 @@ class ClientEndpoints:
         """Whether an endpoint besides the server may take part."""
         return self.local is not None or bool(self.tiers or self._standby)
 
-    def server_entry(self, server: Endpoint) -> CatalogEntry:
-        """Return the client's own server as an entry of the catalog."""
-        return CatalogEntry(server, price=self._price, rank=self._server_rank)
+    def server_entry(self, server: Endpoint, drafting: SpeculateSection | None = None) -> CatalogEntry:
+        """Return the client's own server as an entry of the catalog; where an answer may be drafted, the pair."""
+        entry = CatalogEntry(server, price=self._price, rank=self._server_rank)
+        if drafting is None or not self.pairs.is_on:
+            return entry
+        pair = self.pairs.pair(cast("OpenAIEndpoint", server), drafting)
+        drafter, local = pair.drafts_with, self._local_entry
+        drafts = local if drafter is not None and local is not None and drafter.name == local.name else None
+        return replace(entry, endpoint=pair, drafter=drafts)
 
-    def members(self, server: Endpoint | None) -> tuple[CatalogEntry, ...]:
+    @property
+    def _local_entry(self) -> CatalogEntry | None:
+        if self.local is None:
+            return None
+        return CatalogEntry(self.local, price=None if self.local.reach != "any" else self._price)
+
+    def members(
+        self, server: Endpoint | None, drafting: SpeculateSection | None = None
+    ) -> tuple[CatalogEntry, ...]:
         """Return the endpoints of the client with this server of its own, in the user's order.
+
+        Args:
+            server: the server of the client or of a copy.
+            drafting: how an answer is drafted that may be; None: none is.
 
         Raises:
             ConfigurationError: two endpoints have the same name.
         """
         members: list[CatalogEntry] = []
-        if self.local is not None:
-            members.append(CatalogEntry(self.local, price=None if self.local.reach != "any" else self._price))
+        if (local := self._local_entry) is not None:
+            members.append(local)
         members.extend(self.tiers)
         if server is not None:  # backups need a first server
-            members.append(self.server_entry(server))
+            members.append(self.server_entry(server, drafting))
             members.extend(self._standby)
         names = [member.name for member in members]
         for name in names:
@@ -134,7 +158,13 @@ class ClientEndpoints:
                 "(and base_url=...), or choose another preset."
             )
 
-    async def warm_up(self, server: OpenAIEndpoint | None, model: str | None, reach: Reach) -> None:
+    async def warm_up(
+        self,
+        server: OpenAIEndpoint | None,
+        model: str | None,
+        reach: Reach,
+        drafting: SpeculateSection | None,
+    ) -> None:
         """Warm up every endpoint within `reach`, all at once; `model` names the server's model to probe.
 
         Raises:
@@ -142,6 +172,9 @@ class ClientEndpoints:
         """
 
         async def warm_up_server(server: OpenAIEndpoint) -> None:
+            pair = None if drafting is None or not self.pairs.is_on else self.pairs.pair(server, drafting)
+            if pair is not None and await pair.ask() is not None:
+                return  # what verifies is also known to continue
             await server.warm_up()
             if model is not None and server.probes:
                 await server.probe(model)
@@ -173,6 +206,7 @@ class ClientEndpoints:
 
     async def aclose(self) -> None:
         """Close every endpoint but the server and those that were given as objects, which the caller closes."""
+        await self.pairs.aclose()
         for endpoint in (*self._own_tiers, *self._backups):
             await endpoint.aclose()
         if self.local is not None and self._owns_local:

@@ -210,6 +210,7 @@ class Disco(SyncRouting, OpenAI):
         timeouts: Timeouts | None = None,
         default_options: Mapping[str, Any] | None = None,
         redact: Redact | None = None,
+        speculate: Literal["auto", "always", "off"] = "off",
         on_route: OnRoute | None = None,
         api_key: str | Callable[[], str] | None = None,
         base_url: str | httpx2.URL | None = _UNSET,
@@ -239,6 +240,7 @@ class Disco(SyncRouting, OpenAI):
             timeouts=timeouts,
             default_options=default_options,
             redact=redact,
+            speculate=speculate,
             on_route=on_route,
         )
         sdk = {

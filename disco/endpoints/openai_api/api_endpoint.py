@@ -115,6 +115,16 @@ class OpenAIEndpoint(Endpoint):
         )
 
     @property
+    def client(self) -> openai.AsyncOpenAI:
+        """What the requests are sent with."""
+        return self._client
+
+    @property
+    def base_url(self) -> str:
+        """The address of the API as text. Do not print it: it may hold a password."""
+        return self._url.text
+
+    @property
     def address(self) -> tuple[str, int]:
         """Return the host and port of the API."""
         return self._url.address

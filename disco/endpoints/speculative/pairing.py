@@ -29,7 +29,6 @@ class Pairing:
     Shared by all answers of one client at one server. Mutable: everything below the blank line in `__init__`.
 
     Attributes:
-        client: the server's.
         drafter: the drafter; None: there is none.
         facts: what the server says of itself; None while that is not known, and where it is no verify server.
         estimates: of this drafter with this server.
@@ -39,14 +38,12 @@ class Pairing:
 
     def __init__(
         self,
-        client: openai.AsyncOpenAI,
         drafter: Drafter | None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with nothing known; `clock` returns seconds and never goes back."""
         self._clock = clock
-        self.client = client
         self.drafter = drafter
         self.tasks = BackgroundTasks()
 
@@ -66,7 +63,7 @@ class Pairing:
         """Whether the server has said that it is no verify server."""
         return self.facts is None and self._clock() < self._until
 
-    async def ask(self) -> VerifierFacts | None:
+    async def ask(self, client: openai.AsyncOpenAI) -> VerifierFacts | None:
         """Ask the server what it is, unless that is known; return its facts. A fault of the server raises nothing."""
         while self._asking is not None:
             await self._asking.wait()
@@ -74,7 +71,7 @@ class Pairing:
             return self.facts
         self._asking = anyio.Event()
         try:
-            facts = await verifier_facts(self.client)
+            facts = await verifier_facts(client)
         except (openai.OpenAIError, httpx2.HTTPError, OSError):
             # What was known stays in use: an answer will show whether it still holds.
             self._until = self._clock() + _KEEP_UNREACHED_S

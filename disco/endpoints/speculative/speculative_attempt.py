@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ class SpeculativeAttempt(Attempt):
         name: the endpoint's.
         request, prefix: the request to answer, and the beginning of the answer.
         pairing: what is known about the server.
+        ask: asks the server what it is.
         drafter: None where nothing is to be drafted.
         window: makes the window of the answer.
         parallel: windows in flight.
@@ -54,7 +55,16 @@ class SpeculativeAttempt(Attempt):
 
     # Mutable: everything below the blank line.
     __slots__ = (
-        *("_drafter", "_may_ask_rounds", "_name", "_on_close", "_open_plain", "_pairing", "_parallel"),
+        *(
+            "_ask",
+            "_drafter",
+            "_may_ask_rounds",
+            "_name",
+            "_on_close",
+            "_open_plain",
+            "_pairing",
+            "_parallel",
+        ),
         *("_prefix", "_request", "_verifier_of", "_window"),
         *("_closed", "_plain", "_run", "_spoke", "_stopped", "_traffic"),
     )
@@ -66,6 +76,7 @@ class SpeculativeAttempt(Attempt):
         request: Request,
         prefix: Prefix,
         pairing: Pairing,
+        ask: Callable[[], Awaitable[VerifierFacts | None]],
         drafter: Drafter | None,
         window: Callable[[], Window],
         parallel: int,
@@ -78,6 +89,7 @@ class SpeculativeAttempt(Attempt):
         self._request = request
         self._prefix = prefix
         self._pairing = pairing
+        self._ask = ask
         self._drafter = drafter
         self._window = window
         self._parallel = parallel
@@ -194,7 +206,7 @@ class SpeculativeAttempt(Attempt):
         """Return what a server without chat says of itself; None where it is no verify server."""
         if self._spoke or not self._may_ask_rounds or _status(failure) not in NO_VERIFIER:
             return None
-        facts = await self._pairing.ask()
+        facts = await self._ask()
         if facts is not None:
             self._pairing.has_chat = False
         return facts

@@ -16,7 +16,7 @@ from disco.endpoints.speculative.verifier_client import VerifierClient
 from disco.endpoints.speculative.worthwhile import window_for
 from disco.plan import PromptSize, Reach
 from disco.request import Prefix, Request
-from disco.speculate.messages import Opening
+from disco.speculate.messages import Opening, VerifierFacts
 
 __all__ = ["SpeculativeEndpoint"]
 
@@ -70,9 +70,18 @@ class SpeculativeEndpoint(Endpoint):
         self._attempts: set[SpeculativeAttempt] = set()
 
     @property
-    def drafter(self) -> Drafter | None:
+    def drafts_with(self) -> Drafter | None:
         """The drafter, if an answer may be drafted now."""
         return self._drafter
+
+    @property
+    def probed(self) -> Endpoint:
+        """What may be probed for how it continues an answer: a verify server is known to."""
+        return self if self.pairing.facts is not None else self.server
+
+    async def ask(self) -> VerifierFacts | None:
+        """Ask the server what it is, unless that is known; see `Pairing.ask`."""
+        return await self.pairing.ask(self.server.client)
 
     @property
     def reach(self) -> Reach:
@@ -86,6 +95,10 @@ class SpeculativeEndpoint(Endpoint):
     def address(self) -> tuple[str, int]:
         """Return the host and port of the server."""
         return self.server.address
+
+    async def ask_quietly(self) -> None:
+        """Do the same in the background."""
+        await self.ask()
 
     def capabilities(self, model: str | None = None) -> Capabilities:
         able, facts = self.server.capabilities(model), self.pairing.facts
@@ -118,6 +131,7 @@ class SpeculativeEndpoint(Endpoint):
             request=request,
             prefix=prefix,
             pairing=self.pairing,
+            ask=self.ask,
             drafter=self._drafter,
             window=self._window,
             parallel=self._parallel,
@@ -130,14 +144,14 @@ class SpeculativeEndpoint(Endpoint):
         return attempt
 
     def _client_of(self, request: Request, opening: Callable[[], Opening]) -> Verifier:
-        return VerifierClient(self.pairing.client, name=self.name, request=request, opening=opening)
+        return VerifierClient(self.server.client, name=self.name, request=request, opening=opening)
 
     async def prompt_size(self, request: Request, within_s: float) -> PromptSize | None:
         return await self.server.prompt_size(request, within_s)
 
     async def warm_up(self) -> None:
         """Find out what the server is, and load the drafter for one that verifies."""
-        await self.pairing.ask()
+        await self.ask()
         drafter = self.pairing.drafts()
         if drafter is not None and not drafter.ready:
             await drafter.warm_up()

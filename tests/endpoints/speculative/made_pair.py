@@ -208,7 +208,7 @@ class Pair:
         self.server = server or OpenAIEndpoint(
             client=openai.AsyncOpenAI(api_key="key", base_url="http://server.invalid/v1")
         )
-        self.pairing = Pairing(self.server._client, self.drafter)
+        self.pairing = Pairing(self.drafter)
         self.pairing._learn(facts)
         self.settings = {"always": True, "window": 4, "parallel": 1, **settings}
 
