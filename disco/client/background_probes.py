@@ -61,7 +61,7 @@ class BackgroundProbes:
 
         spoke = {a.candidate.name: a.candidate for a in session.attempts if a.first_content_at is not None}
         for name, candidate in spoke.items():
-            endpoint = endpoints[name]
+            endpoint = getattr(endpoints[name], "probed", endpoints[name])  # of a pair, its server
             if isinstance(endpoint, OpenAIEndpoint) and endpoint.needs_probe(model):
                 try:
                     held = _reserved(session.reservation, name)

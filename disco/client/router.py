@@ -20,7 +20,7 @@ from disco.client.background_probes import BackgroundProbes
 from disco.client.endpoint_catalog.catalog import CatalogEntry, EndpointCatalog
 from disco.client.endpoint_catalog.client_endpoints import ClientEndpoints
 from disco.client.endpoint_catalog.local_servers import LocalServer
-from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, probed, questions
+from disco.client.endpoint_catalog.pairs import Speculate, drafting_of, questions
 from disco.client.endpoint_catalog.statistics import EndpointStatistics, make_room
 from disco.client.live_driver import LiveSession
 from disco.client.planning import PlanningView, prepare, with_heir_prompts
@@ -277,7 +277,7 @@ class Router:
             on_refit=self._refit,
             on_end=self._save_histories,
             probes=None if features.local_only else self._probes,
-            members=probed(endpoints),
+            members=endpoints,
             model=model,
         )
         live = accounting.live = LiveSession(planned.session, endpoints, planned.request, on_done=accounting)

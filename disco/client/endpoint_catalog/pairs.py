@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from disco.client.request_options import RequestOptions
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from disco.endpoints.speculative import SpeculativeEndpoint
     from disco.endpoints.speculative.pairing import Pairing
 
-__all__ = ["Pairs", "Speculate", "drafting_of", "probed", "questions"]
+__all__ = ["Pairs", "Speculate", "drafting_of", "questions"]
 
 Speculate = Literal["auto", "always", "off"]
 _CHOICES = ("auto", "always", "off")
@@ -115,8 +115,3 @@ def questions(endpoints: Iterable[Endpoint]) -> list[Callable[[], Coroutine[Any,
         one for one in endpoints if (pairing := getattr(one, "pairing", None)) is not None and pairing.is_due
     ]
     return [cast("SpeculativeEndpoint", pair).ask_quietly for pair in pairs]
-
-
-def probed(endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    """Return what may be probed for how it continues an answer: in place of a pair its server."""
-    return {name: getattr(one, "probed", one) for name, one in endpoints.items()}
