@@ -13,7 +13,7 @@ from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf
 from disco.endpoints.speculative.verifier_client import VerifierClient
-from disco.endpoints.speculative.worthwhile import window_for
+from disco.endpoints.speculative.answer_window import window_for
 from disco.plan import PromptSize, Reach
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, VerifierFacts
