@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 from disco.endpoints.contract import Capabilities, Endpoint
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.openai_api import OpenAIEndpoint
+from disco.endpoints.speculative.answer_window import window_for
 from disco.endpoints.speculative.pairing import Pairing
 from disco.endpoints.speculative.rounds_run import Verifier
 from disco.endpoints.speculative.speculative_attempt import SpeculativeAttempt, VerifierOf
 from disco.endpoints.speculative.verifier_client import VerifierClient
-from disco.endpoints.speculative.answer_window import window_for
 from disco.plan import PromptSize, Reach
 from disco.request import Prefix, Request
 from disco.speculate.messages import Opening, VerifierFacts

@@ -74,7 +74,7 @@ class SlowVerifier:
                 raise LOST
             answer = self._answer(round_)
             send = Send(round_.number, round_.at, round_.draft, round_.alone)
-            while (lines := answer.replies(send)) is None:
+            while (lines := answer.replies(send)) is None:  # noqa: ASYNC110 - virtual time
                 await anyio.sleep(0.001)
             for verdict in lines:
                 judged = len(round_.draft) if verdict.at == round_.at else 0
