@@ -35,8 +35,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 # Inside endpoints/, kinds of endpoint know nothing of each other. What they share:
 ENDPOINT_SHARED = (
-    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header"),
-    *("endpoints.background_tasks", "endpoints.drafter"),
+    *("endpoints.contract", "endpoints.chat_template", "endpoints.gguf_header", "endpoints.drafter"),
+    "endpoints.background_tasks",
 )
 ENDPOINT_KINDS = {
     "endpoints.continuation": set(),
