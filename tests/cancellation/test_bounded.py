@@ -17,9 +17,9 @@ from serving import upstream
 from session.plays import SERVER_ALONE, session_of
 
 from disco import AsyncDisco
-from disco.endpoints.background_tasks import BackgroundTasks
 from disco.client.live_driver import LiveSession
 from disco.dispatch import Preset
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.playback import Pace

@@ -19,8 +19,8 @@ from scripted_device import ScriptedDevice
 from serving import upstream
 
 from disco import AsyncDisco, Disco, DiscoError
-from disco.endpoints.background_tasks import BackgroundTasks
 from disco.dispatch import Preset
+from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.simulation.simulated_endpoint import SimulatedEndpoint
 from disco.endpoints.simulation.simulated_script import SimulatedProfile
 from disco.events import Delta

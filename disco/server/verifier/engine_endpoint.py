@@ -7,17 +7,18 @@ that devices get by rounds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import fields, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import anyio
 import httpx2
 import openai
 
 from disco.endpoints.contract import Attempt, Capabilities, Endpoint, Event
+from disco.endpoints.llamacpp.output.delta_fields import delta_of
 from disco.errors import EndpointFailure, FailureKind
-from disco.events import Delta, DeltaKind, Ended, SeamReport, ToolCallDelta, Usage
+from disco.events import Ended, SeamReport, Usage
 from disco.request import Prefix, Request
 from disco.server.verifier.round_engine import RoundEngine
 from disco.speculate.messages import Opening, Round, Verdict
@@ -140,7 +141,7 @@ class _EngineAttempt(Attempt):
                 if verdict.finish_reason is not None:
                     self._last = Ended(verdict.finish_reason, self._usage)
                 if verdict.deltas:
-                    deltas = [_delta(one) for one in verdict.deltas]
+                    deltas = [delta_of(one) for one in verdict.deltas]
                     self._text_chars += sum(len(delta.text) for delta in deltas)
                     return deltas
         except StopAsyncIteration:  # the context is full
@@ -186,18 +187,3 @@ def _busy() -> openai.RateLimitError:
 
 def _usage(verdict: Verdict) -> Usage:
     return Usage(verdict.prompt_tokens, verdict.completion_tokens, verdict.cached_tokens)
-
-
-def _delta(given: Mapping[str, Any]) -> Delta:
-    """Return the delta of a verdict's fields."""
-    made = dict(given)
-    if "kind" in made:
-        made["kind"] = DeltaKind(made["kind"])
-    for name in ("ids", "logp"):
-        if made.get(name) is not None:
-            made[name] = tuple(made[name])
-    calls = made.get("tool_calls") or ()
-    made["tool_calls"] = tuple(
-        one if isinstance(one, ToolCallDelta) else ToolCallDelta(**one) for one in calls
-    )
-    return Delta(**made)
