@@ -9,13 +9,14 @@ export CMAKE_ARGS ?= -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_IN
 # Tests start many processes: keep compiled Python files, even if the environment disables that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo chaos cascade assist chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
+.PHONY: help demo chaos cascade assist speculate chat test test-fast test-slow test-frameworks test-sdk lint format bench build clean
 
 help:
 	@echo "make demo       show two real models writing one answer together"
 	@echo "make chaos      show answers that survive kill -9 of the server and of the model"
 	@echo "make cascade    show three tiers: what one is unsure of goes up to the next"
 	@echo "make assist     show a server that speaks while the device reads, and the device going on"
+	@echo "make speculate  show a device that drafts and a server that checks"
 	@echo "make chat       chat with the models in the terminal"
 	@echo "make test-fast  run the tests that need no model and no socket"
 	@echo "make test       run the tests (real model and real server included)"
@@ -37,6 +38,9 @@ cascade: $(VENV)/.demo
 
 assist: $(VENV)/.demo
 	$(BIN)/disco demo --assist
+
+speculate: $(VENV)/.demo
+	$(BIN)/disco demo --speculate
 
 chat: $(VENV)/.demo
 	$(BIN)/disco chat
