@@ -45,9 +45,9 @@ class Asked:
     Attributes:
         round: the round.
         reply: takes the verdicts.
-        at_s: when it was asked for.
+        at_s: when it was asked for; behind the first verdict, when its first batch began: no later one waited.
         begun_s: when its first batch began; None before.
-        compute_s: how long its batches took.
+        compute_s: how long its batches took since its last verdict.
         rows: tokens of the answer computed for it since its last verdict, drafted ones included.
         first: whether no verdict was given yet.
         until: length at which the server stops going on alone; None before the verdict on the draft.
@@ -205,6 +205,8 @@ class Answer:
         ids = tuple(chosen[at:])
         asked.reply.put(replace(verdict, ids=ids, deltas=deltas, judged=judged, accepted=accepted))
         asked.first, asked.next_at, asked.rows = False, len(chosen), 0
+        # The next verdict tells of its own batch.
+        asked.compute_s, asked.at_s = 0.0, asked.at_s if asked.begun_s is None else asked.begun_s
 
     def _deltas_from(self, at: int) -> list[tuple[int, Mapping[str, Any]]]:
         first = len(self._deltas)

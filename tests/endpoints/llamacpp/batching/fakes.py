@@ -141,7 +141,7 @@ class Reply:
 class Bench:
     """A scheduler, a clock that stands still unless it is told, and keys by number."""
 
-    def __init__(self, model=None, limits=None, curve=((1, 1.0), (17, 2.0))):
+    def __init__(self, model=None, limits=None, curve=((1, 1.0), (17, 2.0)), timer=lambda: 0.0):
         self.model = model or FakeModel()
         self.now = 0.0
         self.scheduler = Scheduler(
@@ -149,7 +149,7 @@ class Bench:
             VerifyCurve(curve, self.model.most_rows),
             limits or Limits(),
             name="fake",
-            timer=lambda: 0.0,
+            timer=timer,
         )
 
     def ask(self, key, number, at, draft=(), *, prompt=None, limit=30, ids=(), run=True, **more):

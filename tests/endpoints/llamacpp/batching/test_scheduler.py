@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -140,6 +140,15 @@ def test_the_server_goes_on_alone_as_far_as_it_is_asked_and_not_twice(expected):
     assert text_of(asked.reply.items) == "".join(f"{token} " for token in expected[7:])
     assert bench.verdict(1, 2, 30).finish_reason == "length"
     assert bench.verdict(1, 3, 99).at == 30
+
+
+def test_each_verdict_of_the_server_alone_tells_of_its_own_batch_and_the_first_of_the_wait():
+    bench = Bench(timer=count().__next__)  # each pass takes a second
+    asked = bench.ask(1, 0, 0, prompt=PROMPT, alone=6, run=False)
+    bench.wait(2.0)
+    first, *later = asked.reply.items
+    assert (first.queue_s, first.compute_s) == (2.0, len(bench.model.passes) - 6)
+    assert [(one.queue_s, one.compute_s) for one in later] == [(0.0, 1.0)] * 6
 
 
 def test_an_answer_that_was_lost_goes_on_from_its_tokens_without_choosing_them_again(expected):
