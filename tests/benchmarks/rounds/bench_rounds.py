@@ -53,6 +53,11 @@ class Cell:
     parallel: int
     window: int
 
+    @property
+    def least(self) -> int:
+        """Tokens of a window that counts as full. In parallel, its first may be settled before it is sent."""
+        return self.window if self.parallel == 1 else max(1, self.window - 1)
+
 
 @dataclass
 class Measured:
@@ -150,9 +155,9 @@ async def turn(
                     )
                     answers[cell.target, prompt] = asked.watch.prompt_ids, asked.watch.ids
                     measured = table.setdefault(cell, Measured())
-                    measured.terms.add(asked.watch.carried, drafter.drafts, cell.window)
+                    measured.terms.add(asked.watch.carried, drafter.drafts, cell.window, cell.least)
                     measured.fallbacks += asked.report.switches - 1
-                    if (span := span_of(asked.watch, cell.window)) is not None:
+                    if (span := span_of(asked.watch, cell.least)) is not None:
                         took[cell].append((span.took_s, span.last - span.first))
                         spans[cell].append((prompt, span))
         finally:

@@ -90,8 +90,8 @@ class Span:
         return self.took_s / (self.last - self.first)
 
 
-def span_of(watch: Watch, window: int) -> Span | None:
-    """From the first verdict on a window to the last one of full size; None where there are not two.
+def span_of(watch: Watch, least: int) -> Span | None:
+    """From the first verdict on a window to the last one of at least so many tokens; None where there are not two.
 
     Where the answer fell back to the target alone in between, the longest part without it counts.
     """
@@ -105,7 +105,7 @@ def span_of(watch: Watch, window: int) -> Span | None:
             parts[-1].append((one.came_s, length, one.drafted))
     best: Span | None = None
     for part in parts:
-        full = [n for n, (_, _, drafted) in enumerate(part) if drafted == window]
+        full = [n for n, (_, _, drafted) in enumerate(part) if drafted >= least]
         if full and full[-1] > 0:
             (began, first, _), (ended, last, _) = part[0], part[full[-1]]
             if last > first and (best is None or last - first > best.last - best.first):
@@ -124,8 +124,10 @@ class Terms:
     judged: int = 0
     accepted: int = 0
 
-    def add(self, carried: Sequence[Carried], drafts: Sequence[tuple[int, int, float]], window: int) -> None:
-        """Add what one answer showed; only windows of full size count for times."""
+    def add(
+        self, carried: Sequence[Carried], drafts: Sequence[tuple[int, int, float]], window: int, least: int
+    ) -> None:
+        """Add what one answer showed; for times only drafts of full size count, and windows of at least `least`."""
         self.drafts += [took_s / made for asked, made, took_s in drafts if made == asked == window]
         for one in carried:
             verdict = one.verdict
@@ -133,7 +135,7 @@ class Terms:
                 continue
             self.judged += verdict.judged
             self.accepted += verdict.accepted
-            if one.drafted == window and verdict.rows:
+            if one.drafted >= least and verdict.rows:
                 self.wires.append(one.wire_s)
                 self.queues.append(verdict.queue_s)
                 self.batches[verdict.rows].append(verdict.compute_s)
