@@ -166,12 +166,13 @@ async def ask(
     window: str | int,
     parallel: int = 1,
     params: dict[str, Any] | None = None,
+    watch: Callable[[VerifierClient], Watch] = Watch,
 ) -> Asked:
     """Let a pair answer; drafting is forced, whatever is predicted."""
     watches: list[Watch] = []
 
     def connect(request: Request, opening: Callable[[], Opening]) -> Watch:
-        watches.append(Watch(VerifierClient(server.client, name="server", request=request, opening=opening)))
+        watches.append(watch(VerifierClient(server.client, name="server", request=request, opening=opening)))
         return watches[-1]
 
     endpoint = SpeculativeEndpoint(
@@ -190,8 +191,7 @@ async def ask(
                 events.append((time.perf_counter(), sum(delta.tokens for delta in event)))
         report = attempt.speculation
     assert report is not None
-    (watch,) = watches
-    return Asked(text, end, watch, report, events)
+    return Asked(text, end, watches[0], report, events)
 
 
 def drafter_of(endpoint: LlamaCppEndpoint | None) -> Drafter | None:
