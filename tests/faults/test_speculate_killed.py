@@ -1,0 +1,242 @@
+"""A pair with real models in processes of their own, one of which is killed in a phase of a round.
+
+Also answers that lose their slots in mid-answer, and many more answers than slots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from faults.test_speculate import STAYS, drafts_of, rejected_of
+from server.command_process import KEY, running, signals
+
+from disco import AsyncDisco
+from disco.cost import Phase
+from disco.endpoints.contract import Endpoint
+from disco.endpoints.llamacpp.drafting.llamacpp_drafter import LlamaCppDrafting
+from disco.endpoints.speculative.verifier_client import VerifierClient
+from disco.session.records.route_record import RouteRecord
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real, signals]
+
+TOKENS = 28
+ASKED = [{"role": "user", "content": "Write the numbers from one to twenty as words, one after the other."}]
+PARAMS = {"model": "m", "messages": ASKED, "max_tokens": TOKENS, "seed": 11, "temperature": 0.8}
+OF_A_SERVER = ("--verify", "smollm2-135m", "--context", "512", "--threads", "1", "--policy", "private")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@contextlib.contextmanager
+def verify_server(slots: int = 2) -> Iterator[tuple[Any, str]]:
+    with running(*OF_A_SERVER, "--slots", str(slots), DISCO_SERVER_KEY=KEY) as (process, (host, port)):
+        yield process, f"http://{host}:{port}/v1"
+
+
+@contextlib.asynccontextmanager
+async def pair(local: Endpoint, url: str, **windows: Any) -> AsyncIterator[AsyncDisco]:
+    preset = {
+        "dispatch": {"policy": "server_only"},
+        "playback": {"pace_tps": "off"},
+        "speculate": {"window": 4, "drafter": "local", **windows},
+    }
+    given: dict[str, Any] = {"speculate": "always", "preset": preset, "price": (1.0, 2.0)}
+    async with AsyncDisco(local=local, base_url=url, api_key=KEY, **given) as made:
+        await made.warm_up()
+        yield made
+
+
+async def ask(made: AsyncDisco, **more: Any) -> Any:
+    with anyio.fail_after(120):
+        return await made.chat.completions.create(**{**PARAMS, "extra_body": STAYS, **more})
+
+
+def is_whole(answer: Any) -> None:
+    """All of it is there, each piece what its writer wrote, and every token is charged to who computed it."""
+    route: RouteRecord = answer.route
+    text = answer.choices[0].message.content
+    assert route.seamless
+    assert route.finish_reason in ("stop", "length")
+    assert [p.start_char for p in route.segments] == [0, *(p.end_char for p in route.segments[:-1])]
+    assert route.segments[-1].end_char == len(text)
+    assert route.answer_tokens == answer.usage.completion_tokens
+    assert route.answer_tokens == TOKENS or route.finish_reason == "stop"
+    charges, rates = route.ledger.charges, route.ledger.rates
+    for one in charges:
+        assert one.cost == rates[one.endpoint].cost(
+            one.prompt_tokens, one.completion_tokens, one.cached_tokens
+        )
+    assert route.cost == math.fsum(one.cost for one in charges)
+    answered = sum(one.completion_tokens for one in charges if one.phase is Phase.ANSWER)
+    assert (
+        route.answer_tokens <= answered <= route.answer_tokens + 2
+    )  # tokens that end the answer, and without text
+
+
+class Trigger:
+    """Calls `act` once, when a phase of an answer is reached for the first time. Mutable: `done`."""
+
+    def __init__(self, phase: str, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+        self.phase, self.act, self.done = phase, act, False
+        self.windows = 0
+        round_, alone, draft, read = (
+            VerifierClient.round,
+            VerifierClient.alone,
+            LlamaCppDrafting.draft,
+            LlamaCppDrafting.read,
+        )
+
+        async def watched_round(client: VerifierClient, asked: Any) -> Any:
+            self.windows += 1
+            last = asked.at + len(asked.draft) + 6 >= TOKENS
+            async with anyio.create_task_group() as group:
+                if self.windows >= 2:
+                    for name, after_s in (("window", 0.0), ("computing", 0.015), ("verdict", 0.045)):
+                        group.start_soon(self.later, name, after_s)
+                if last:
+                    group.start_soon(self.later, "last", 0.0)
+                try:
+                    return await round_(client, asked)
+                finally:
+                    group.cancel_scope.cancel()
+
+        async def watched_alone(client: VerifierClient, asked: Any) -> Any:
+            count = 0
+            if asked.opening is not None:
+                self.reached("opening")
+            async with contextlib.aclosing(alone(client, asked)) as verdicts:
+                async for verdict in verdicts:
+                    count += 1
+                    if count == 2:
+                        self.reached("alone")
+                    yield verdict
+
+        async def watched_draft(drafting: LlamaCppDrafting, order: Any) -> Any:
+            async with anyio.create_task_group() as group:
+                if self.windows >= 1:
+                    group.start_soon(self.later, "draft", 0.01)
+                try:
+                    return await draft(drafting, order)
+                finally:
+                    group.cancel_scope.cancel()
+
+        async def watched_read(drafting: LlamaCppDrafting, ids: Any) -> Any:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.later, "reading", 0.01)
+                try:
+                    return await read(drafting, ids)
+                finally:
+                    group.cancel_scope.cancel()
+
+        patch.setattr(VerifierClient, "round", _bare(watched_round))
+        patch.setattr(VerifierClient, "alone", watched_alone)
+        patch.setattr(LlamaCppDrafting, "draft", _bare(watched_draft))
+        patch.setattr(LlamaCppDrafting, "read", _bare(watched_read))
+
+    async def later(self, phase: str, after_s: float) -> None:
+        if phase == self.phase:
+            await anyio.sleep(after_s)
+            self.reached(phase)
+
+    def reached(self, phase: str) -> None:
+        if phase == self.phase and not self.done:
+            self.done = True
+            self.act()
+
+
+def _bare(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise the only exception of a group as itself."""
+
+    async def called(*args: Any) -> Any:
+        try:
+            return await call(*args)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    return called
+
+
+async def after_a_killed_server(
+    local: Endpoint, phase: str, parallel: int, patch: pytest.MonkeyPatch
+) -> None:
+    with verify_server() as (process, url):
+        async with pair(local, url, parallel=parallel) as made:
+            trigger = Trigger(phase, process.kill, patch)
+            if phase == "before":
+                process.kill()
+                process.wait()
+            answer = await ask(made)
+            assert trigger.done or phase == "before"
+    is_whole(answer)
+    tries = [(one.endpoint, one.outcome) for one in answer.route.attempts]
+    if tries != [("server", "finished")]:  # where the verdict of the last round had left
+        assert tries == [("server", "failed"), ("device", "finished")]
+        assert answer.route.attempts[0].failure == "connection"
+    else:
+        assert phase in ("verdict", "last")
+
+
+async def after_a_killed_drafter(
+    local: Any, url: str, expected: Any, phase: str, parallel: int, patch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(60):
+        while not local.capabilities().ready:  # noqa: ASYNC110 - another thread brings it back
+            await anyio.sleep(0.01)
+    async with pair(local, url, parallel=parallel) as made:
+        trigger = Trigger(phase, lambda: os.kill(local.process_id, signal.SIGKILL), patch)
+        if phase == "before":
+            os.kill(local.process_id, signal.SIGKILL)
+        answer = await ask(made)
+        assert trigger.done or phase == "before"
+    is_whole(answer)
+    ((endpoint, failure),) = [(one.endpoint, one.failure) for one in answer.route.attempts]
+    assert (endpoint, failure) == ("server", None)
+    assert answer.choices[0].message.content == expected.choices[0].message.content
+    report = answer.route.attempts[0].speculation
+    assert drafts_of(answer.route)[1] >= report.drafted
+    assert rejected_of(answer.route) == report.rejected
+
+
+async def test_first_the_drafter_is_killed_and_then_the_server(thread_model, process_model, monkeypatch):
+    with verify_server() as (process, url):
+        async with pair(thread_model, url) as made:
+            plain = await ask(made, extra_body={"disco": {"migrate": False, "speculate": False}})
+        is_whole(plain)
+        with monkeypatch.context() as patch:
+            await after_a_killed_drafter(process_model, url, plain, "draft", 2, patch)
+        async with pair(thread_model, url, parallel=2) as made:
+            trigger = Trigger("window", process.kill, monkeypatch)
+            answer = await ask(made)
+            assert trigger.done
+    is_whole(answer)
+    assert [one.endpoint for one in answer.route.attempts] == ["server", "device"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize(
+    "phase", ["before", "opening", "alone", "reading", "draft", "window", "computing", "verdict", "last"]
+)
+async def test_the_server_is_killed_in_each_phase(phase, parallel, thread_model, monkeypatch):
+    await after_a_killed_server(thread_model, phase, parallel, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 2])
+async def test_the_drafter_is_killed_in_each_phase(parallel, thread_model, process_model):
+    with verify_server() as (_, url):
+        async with pair(thread_model, url) as made:
+            plain = await ask(made, extra_body={"disco": {"migrate": False, "speculate": False}})
+        for phase in ("before", "opening", "reading", "alone", "draft", "window", "verdict", "last"):
+            with pytest.MonkeyPatch.context() as patch:
+                await after_a_killed_drafter(process_model, url, plain, phase, parallel, patch)
