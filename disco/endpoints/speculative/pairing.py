@@ -13,6 +13,7 @@ import openai
 from disco.endpoints.background_tasks import BackgroundTasks
 from disco.endpoints.drafter import Drafter
 from disco.endpoints.speculative.verifier_client import verifier_facts
+from disco.speculate.effects import Effect
 from disco.speculate.estimates import Estimates
 from disco.speculate.messages import VerifierFacts
 from disco.speculate.seen import VerifyCurve
@@ -33,6 +34,7 @@ class Pairing:
         facts: what the server says of itself; None while that is not known, and where it is no verify server.
         estimates: of this drafter with this server.
         tasks: the parent of the attempts' tasks.
+        watch: see `RoundsRun`; of the answers that begin from now on. None: nobody watches.
         has_chat: whether the server is known to answer chat requests, or known not to; None: not known.
     """
 
@@ -49,6 +51,7 @@ class Pairing:
 
         self.facts: VerifierFacts | None = None
         self.estimates = Estimates()
+        self.watch: Callable[[Effect], object] | None = None
         self.has_chat: bool | None = None
         self._until = 0.0  # when what is known has to be asked again
         self._asking: anyio.Event | None = None
