@@ -17,6 +17,7 @@ from disco.cli.measurement.measure_command import add_measure
 from disco.cli.output_files import check_output
 from disco.cli.replay_options import add_replay, add_tune
 from disco.cli.serving import add_serve
+from disco.cli.speculation.speculate_command import add_speculate
 
 __all__ = ["main"]
 
@@ -75,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="instead, show a server that speaks while the device reads a long prompt",
     )
+    instead.add_argument(
+        "--speculate",
+        action="store_true",
+        help="instead, show drafts made here and the verdicts of a verify server",
+    )
     demo.set_defaults(run=_demo)
 
     chat = commands.add_parser("chat", help="ask both models in the terminal")
@@ -108,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_measure(commands)
     add_serve(commands).set_defaults(run=_serve, fast_loop=True)
+    add_speculate(commands)
     add_replay(commands).set_defaults(run=_replay)
     add_tune(commands).set_defaults(run=_tune)
     add_fleet(commands)
@@ -127,6 +134,10 @@ async def _demo(screen: Screen, arguments: argparse.Namespace) -> int:
         from disco.cli.demonstration.assist import run_assist  # noqa: PLC0415 - as above
 
         return await run_assist(screen)
+    if arguments.speculate:
+        from disco.cli.demonstration.speculate import run_speculate  # noqa: PLC0415 - as above
+
+        return await run_speculate(screen)
     from disco.cli.demonstration.demo import run_demo  # noqa: PLC0415 - as above
 
     return await run_demo(screen)

@@ -100,7 +100,9 @@ def test_no_child_outlives_its_parent():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", [["--chaos"], ["--cascade"], ["--assist"], []], ids=["chaos", "cascade", "assist", "scenes"]
+    "arguments",
+    [["--chaos"], ["--cascade"], ["--assist"], ["--speculate"], []],
+    ids=["chaos", "cascade", "assist", "speculate", "scenes"],
 )
 def test_the_demo_shows_every_scene(arguments):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
@@ -119,6 +121,9 @@ def test_the_demo_shows_every_scene(arguments):
     if arguments == ["--assist"]:  # a busy machine may be too slow, and then the demo says so
         assert re.search(r"went on behind character \d+|The answer was not divided: ", ran.stdout)
         assert "answered in three ways" in ran.stdout
+    if arguments == ["--speculate"]:
+        assert re.search(r"window \d+; \d+ rounds; [1-9]\d* of \d+ drafted tokens right", ran.stdout)
+        assert "Both texts are the same, byte for byte" in ran.stdout
 
 
 def test_a_chat_is_recorded_without_its_words(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,7 @@ record.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import anyio
 import openai
 
 from disco.cli.console import Screen
+from disco.cli.demonstration.alongside import alongside, repeatedly
 from disco.cli.demonstration.assist_picture import SEAM, Shown, explain, in_words, picture, text_of
 from disco.cli.demonstration.keepers_book import KEEPERS_BOOK
 from disco.cli.demonstration.scene import (
@@ -101,7 +102,7 @@ async def _writing(remote: Remote) -> AsyncIterator[None]:
                 async for _ in stream:
                     pass
 
-    async with _alongside(write):
+    async with alongside(write):
         yield
 
 
@@ -191,7 +192,7 @@ async def show_answer(
                 elapsed_s = anyio.current_time() - shown.began_at
                 screen.line(f"{elapsed_s:5.1f} s  {in_words(state, stream.buffered_tokens)}", style="dim")
 
-        async with _repeatedly(show, _LINE_S if draw is None else _FRAME_S):
+        async with repeatedly(show, _LINE_S if draw is None else _FRAME_S):
             async for chunk in stream:
                 text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
                 shown.add(text, stream.writer or "server")
@@ -205,34 +206,6 @@ async def show_answer(
         screen.flush_line()
     record: RouteRecord = stream.route
     return record
-
-
-@asynccontextmanager
-async def _repeatedly(act: Callable[[], None], every_s: float) -> AsyncIterator[None]:
-    """Act now, and again and again until the block is left."""
-
-    async def go_on() -> None:
-        while True:
-            act()
-            await anyio.sleep(every_s)
-
-    async with _alongside(go_on):
-        yield
-
-
-@asynccontextmanager
-async def _alongside(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Do the work in a task of its own until the block is left."""
-    error: Exception | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(work)
-        try:
-            yield
-        except Exception as raised:  # noqa: BLE001 - raised after the group, not as an ExceptionGroup
-            error = raised
-        group.cancel_scope.cancel()
-    if error is not None:
-        raise error
 
 
 def compare(screen: Screen, records: dict[str, RouteRecord]) -> None:

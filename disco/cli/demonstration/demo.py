@@ -112,7 +112,8 @@ async def run_demo(screen: Screen) -> int:
     _table(screen, rows)
     screen.line(
         "More: disco demo --chaos (killed processes), disco demo --cascade (three tiers, judged answers), "
-        "disco demo --assist (the server speaks while the device reads)."
+        "disco demo --assist (the server speaks while the device reads), disco demo --speculate (drafted here, written "
+        "by the server)."
     )
     if not shown:
         screen.line("Not every scene went as planned on this machine; see the notes above.", style="bold red")

@@ -127,6 +127,22 @@ class DemoServer:
             return
         self._release()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own arguments
+            self._command(),
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=self._environment(),
+            start_new_session=True,  # Ctrl-C reaches us first; we end it
+        )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _command(self) -> list[str]:
+        """Return what to start."""
         options = {
             "model": self.model,
             "model_alias": self.model_name,
@@ -142,18 +158,11 @@ class DemoServer:
         if self._api_key is not None:
             options["api_key"] = self._api_key
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own arguments
-            [sys.executable, "-c", _CHILD, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us first; we end it
-        )
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.kill()
-            raise
+        return [sys.executable, "-c", _CHILD, *arguments]
+
+    def _environment(self) -> dict[str, str] | None:
+        """Return its environment variables; None: those of this process."""
+        return None
 
     def _wait_until_ready(self) -> None:
         started_at = time.monotonic()

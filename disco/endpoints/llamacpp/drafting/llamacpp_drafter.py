@@ -9,6 +9,7 @@ import anyio
 
 from disco.endpoints.drafter import Drafted, Drafter, Drafting, DraftOrder
 from disco.endpoints.llamacpp.drafting.draft_job import DraftJob
+from disco.endpoints.llamacpp.model.native import NativeModel
 from disco.endpoints.llamacpp.request_params import Sampling, read_params
 from disco.endpoints.llamacpp.runtime.thread_mailbox import Mailbox
 from disco.endpoints.llamacpp.runtime.worker import ModelWorker
@@ -60,6 +61,12 @@ class LlamaCppDrafter(Drafter):
 
     async def warm_up(self) -> None:
         await self._warm_up()
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return what tokens spell, for a display; "" where no model is loaded in this process."""
+        model = self._worker.model
+        spelt = model.spell(ids) if isinstance(model, NativeModel) else None
+        return (spelt or b"").decode("utf-8", "replace")
 
     def open(self, *, seed: int, sampling: Mapping[str, Any]) -> LlamaCppDrafting:
         chosen = {name: value for name, value in sampling.items() if name in _CHOOSING}

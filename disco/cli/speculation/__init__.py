@@ -1,0 +1,1 @@
+"""`disco speculate`: whether drafting for a server pays."""
