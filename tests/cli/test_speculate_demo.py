@@ -105,10 +105,12 @@ def test_the_figures_are_those_of_the_record_without_probes():
     assert compare(screen, answer("The text.", 0.20, REPORT, *charges), alone) == 0
     lines = [line.split("│")[1:-1] for line in out.getvalue().splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [
-        ["with drafts", "20.0", "11", "4", "7 of 8", "47+9", "40+12", "0.5", "7.0"],
-        ["server alone", "30.0", "11", "–", "–", "–", "40+11", "–", "6.0"],
+        ["drafted", "20.0", "4", "7 of 8", "47+9", "0.5", "40+12", "7.0"],
+        ["alone", "30.0", "–", "–", "–", "–", "40+11", "6.0"],
     ]
+    assert len(next(line for line in out.getvalue().splitlines() if line.startswith("│"))) <= 80
     said = " ".join(out.getvalue().split())
+    assert "One question, 11 tokens" in said
     assert "Rounds by drafted tokens: 2: 1, 4: 2." in said
     assert "came 1.50 times as fast as without." in said
     assert "Both texts are the same, byte for byte (9 bytes)." in said

@@ -66,7 +66,7 @@ async def run_speculate(
         style="dim",
     )
     folder, source = user_profile_dir().parent / "models", resolve_model(LOCAL)
-    with screen.step(f"Making {target} and {draft} from the model's file, once"):
+    with screen.step(f"Making {target} and {draft} from the model's file; they are kept (0.7 GB)"):
         server_file, draft_file = [
             await anyio.to_thread.run_sync(requantised, source, kind, folder) for kind in (target, draft)
         ]
@@ -163,45 +163,40 @@ async def _ask(client: AsyncDisco, tokens: int, *, speculate: bool = True) -> An
     return Answer(text, record, record.attempts[-1].tokens, times[-1] - times[0] if times else 0.0)
 
 
-def _charged(record: RouteRecord, endpoint: str) -> tuple[int, int, float] | None:
-    """Return what an answer cost at an endpoint: prompt tokens, without cached ones, other tokens and USD.
+def _cells(record: RouteRecord, endpoint: str) -> tuple[str, str]:
+    """Return what an answer cost at an endpoint: tokens of prompt + answer, without cached ones, and µ$.
 
-    None: nothing. A probe in the background belongs to no answer.
+    A probe in the background belongs to no answer.
     """
     own = [c for c in record.ledger.charges if c.endpoint == endpoint and c.attempt is not None]
     if not own:
-        return None
-    prompt = sum(c.prompt_tokens - c.cached_tokens for c in own)
-    return prompt, sum(c.completion_tokens for c in own), sum(c.cost for c in own)
+        return "–", "–"
+    prompt, written = (
+        sum(c.prompt_tokens - c.cached_tokens for c in own),
+        sum(c.completion_tokens for c in own),
+    )
+    return f"{prompt}+{written}", f"{1e6 * sum(c.cost for c in own):.1f}"
 
 
 def compare(screen: Screen, drafted: Answer, alone: Answer) -> int:
     """Print both answers' figures, and whether they are one text; return the exit status."""
     report = drafted.record.attempts[0].speculation
     rows = []
-    for way, answer in (("with drafts", drafted), ("server alone", alone)):
+    for way, answer in (("drafted", drafted), ("alone", alone)):
         said = answer.record.attempts[0].speculation
-        by = {name: _charged(answer.record, name) for name in ("device", "server")}
-        rows.append(
-            (
-                way,
-                f"{1000 * answer.token_s:.1f}",
-                answer.tokens,
-                "–" if said is None else said.rounds,
-                "–" if said is None else f"{said.accepted} of {said.judged}",
-                *("–" if spent is None else f"{spent[0]}+{spent[1]}" for spent in by.values()),
-                *("–" if spent is None else f"{spent[2] * 1e6:.1f}" for spent in by.values()),
-            )
-        )
+        spent = [cell for endpoint in ("device", "server") for cell in _cells(answer.record, endpoint)]
+        rounds = ("–", "–") if said is None else (said.rounds, f"{said.accepted} of {said.judged}")
+        rows.append((way, f"{1000 * answer.token_s:.1f}", *rounds, *spent))
     screen.line()
     screen.table(
-        "One question, with drafts and without",
-        ("way", "ms/token", "tokens", "rounds", "right", "device", "server", "device µ$", "server µ$"),
+        f"One question, {alone.tokens} tokens",
+        ("", "ms/token", "rounds", "right", "device", "µ$", "server", "µ$"),
         rows,
     )
     screen.line(
         "right: drafted tokens that the server chose too, of those it compared; device, server: tokens of prompt + "
-        "answer as charged, without cached ones: drafts cost the device, rejected ones the server, too.",
+        "answer as charged, without cached ones: drafts cost the device, rejected ones the server, too. µ$: millionths "
+        "of a dollar; the server's price is gpt-4o-mini's, the device's is its energy.",
         style="dim",
     )
     if report is not None:
