@@ -123,7 +123,7 @@ def test_costs_are_medians_and_a_batch_of_one_row_is_that_of_the_server_alone():
 def test_the_result_is_json_and_says_the_same_as_the_words():
     seen = PAYS.seen()
     choice, _ = best(seen)
-    result = Result("m", "device", 10, 99, 0, PAYS, choice, Pace(100, 2.9), Pace(100, 1.6), 4, 4)
+    result = Result("m", "device", 10, 99, 0, PAYS, choice, Pace(100, 2.9), Pace(100, 1.6), 9, 4, 4)
     content = json.loads(json.dumps(result.to_json()))
     assert content["gain"] == pytest.approx(2.9 / 1.6)
     assert (content["worth_it"], content["verdict"]) == result.verdict
@@ -137,6 +137,29 @@ def test_the_result_is_json_and_says_the_same_as_the_words():
     assert "Worth it: " in text
     assert "By prediction" not in text
     assert Pace().token_s == float("inf")
+
+
+def test_a_prediction_that_did_not_come_true_is_explained():
+    def shown(costs: Costs, drafted_s: float) -> str:
+        choice, _ = best(costs.seen())
+        result = Result(
+            "m", "device", 10, 99, 0, costs, choice, Pace(100, 2.9), Pace(100, drafted_s), 19, 4, 4
+        )
+        screen, out = made()
+        check._show(screen, result, here=False)
+        return " ".join(out.getvalue().split())
+
+    said = shown(PAYS, 3.5)
+    assert "Not worth it here" in said
+    assert (
+        "Predicted were 13.7 ms, 2.11 x. Measured are whole answers: the server wrote 19 of their 104 tokens alone"
+        in said
+    )
+    assert "By prediction" not in said
+    assert "share its cores" not in said
+    said = shown(LOSES, 3.5)
+    assert "Predicted were" not in said
+    assert "No single one of these would change that" in said
 
 
 @pytest.mark.parametrize(

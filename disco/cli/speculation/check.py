@@ -214,15 +214,16 @@ async def _measure(
     costs = measurement.costs(alone, proof, drafts)
     choice, _ = best(costs.seen())
     total = {False: Pace(), True: Pace()}
-    alike = 0
+    alike = waited = 0
     async with measurement.pair(choice) as pair:
         with screen.bar(f"Answers from end to end: the server alone, and {choice}, by turns") as so_far:
             for number, prompt in enumerate(prompts, 1):
                 texts = set()
                 for drafted in (False, True):
-                    text, pace = await measurement.answer(pair, prompt, drafts=drafted)
+                    text, pace, alone_tokens = await measurement.answer(pair, prompt, drafts=drafted)
                     total[drafted] += pace
                     texts.add(text)
+                    waited += alone_tokens * drafted
                 alike += len(texts) == 1
                 so_far(number, len(prompts))
     return Result(
@@ -235,6 +236,7 @@ async def _measure(
         choice=choice,
         alone=total[False],
         drafted=total[True],
+        waited=waited,
         alike=alike,
         asked=len(prompts),
     )
@@ -267,7 +269,7 @@ def _show(screen: Screen, result: Result, here: bool) -> None:  # noqa: FBT001 -
     worth_it, words = result.verdict
     screen.line(words, style="bold")
     if not worth_it:
-        screen.line(remedies(seen))
+        screen.line(result.disappointment or remedies(seen))
 
 
 def _of_another_make(screen: Screen, found: Prefixes | None, *, with_json: bool) -> int:

@@ -166,6 +166,7 @@ class Result:
         costs: measured.
         choice: the best window and mode by prediction.
         alone, drafted: measured from end to end, without and with drafts.
+        waited: tokens of the answers with drafts that the server wrote alone, mostly while the drafter read the prompt.
         alike: of the answers written with drafts in that measurement, how many have the text of the server alone.
         asked: answers of that measurement.
     """
@@ -179,6 +180,7 @@ class Result:
     choice: Choice
     alone: Pace
     drafted: Pace
+    waited: int
     alike: int
     asked: int
 
@@ -186,6 +188,20 @@ class Result:
     def verdict(self) -> tuple[bool, str]:
         """Whether drafting pays, and that in words."""
         return verdict(self.alone.token_s, self.drafted.token_s, self.choice)
+
+    @property
+    def disappointment(self) -> str:
+        """Why drafting does not pay though that was predicted; empty where it was not predicted."""
+        seen = self.costs.seen()
+        alone_s, predicted_s = token_s(0, seen), token_s(self.choice.window, seen, self.choice.parallel)
+        if predicted_s >= (1 - MIN_GAIN) * alone_s:
+            return ""
+        return (
+            f"Predicted were {_ms(predicted_s)} ms, {alone_s / predicted_s:.2f} x. Measured are whole answers: "
+            f"the server wrote {self.waited} of their {self.drafted.tokens + self.asked} tokens alone, mostly while the "
+            "drafter read the prompt; and models that run at the same time may take each other's cores. Longer answers "
+            "(--tokens) tell the two apart."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values; times in seconds."""
@@ -212,6 +228,7 @@ class Result:
                 "parallel": self.choice.parallel,
                 "token_s": self.drafted.token_s,
                 "alone_token_s": self.alone.token_s,
+                "waited_tokens": self.waited,
                 "answers": self.asked,
                 "alike": self.alike,
             },

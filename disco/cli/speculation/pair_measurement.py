@@ -203,8 +203,8 @@ class PairMeasurement:
             await endpoint.aclose()
             await pairing.aclose()
 
-    async def answer(self, pair: SpeculativeEndpoint, prompt: str, *, drafts: bool) -> tuple[str, Pace]:
-        """Let the pair answer, with drafts or without; return the text and its pace.
+    async def answer(self, pair: SpeculativeEndpoint, prompt: str, *, drafts: bool) -> tuple[str, Pace, int]:
+        """Let the pair answer, with drafts or without; return the text, its pace, and tokens of the server alone.
 
         Raises:
             EndpointFailure: it cannot.
@@ -223,7 +223,9 @@ class PairMeasurement:
                     if not first_at:
                         first_at, first = last_at, sum(delta.tokens for delta in event)
                     text += "".join(delta.text for delta in event)
-        return text, Pace(max(0, tokens - first), last_at - first_at)
+            report = attempt.speculation
+        alone = tokens if report is None else report.alone_tokens
+        return text, Pace(max(0, tokens - first), last_at - first_at), alone
 
     def _opening(self, prompt: str, temperature: float) -> Opening:
         params = {"max_tokens": self._tokens, "temperature": temperature}
