@@ -198,8 +198,8 @@ class Result:
             return ""
         return (
             f"Predicted were {_ms(predicted_s)} ms, {alone_s / predicted_s:.2f} x. Measured are whole answers: "
-            f"the server wrote {self.waited} of their {self.drafted.tokens + self.asked} tokens alone, mostly while the "
-            "drafter read the prompt; and models that run at the same time may take each other's cores. Longer answers "
+            f"the server wrote {self.waited} of their {self.drafted.tokens + self.asked} tokens alone, mostly while "
+            "the drafter read the prompt; and models that run at once may take each other's cores. Longer answers "
             "(--tokens) tell the two apart."
         )
 
