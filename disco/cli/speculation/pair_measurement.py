@@ -140,14 +140,16 @@ class PairMeasurement:
                 took_s = time.perf_counter() - began_at
                 if number:
                     proof.learn(verdict, len(draft), took_s)
-                if verdict.at != at or verdict.ids != known[at : at + len(verdict.ids)]:
+                ended = verdict.finish_reason is not None
+                same = verdict.at == at and verdict.ids == known[at : at + len(verdict.ids)]
+                at += len(verdict.ids)
+                if not same or (ended and at < len(known)) or not (ended or verdict.ids):
                     proof.differing += 1
                     return
-                at += len(verdict.ids)
-                if verdict.finish_reason is not None or at >= len(known):
-                    return  # at its end; an answer that is left before keeps its slot for a while
+                if ended:  # an answer that is left before its end keeps its slot for a while
+                    return
                 number += 1
-                draft = _misled(known, at, min(window, len(known) - at - 1))
+                draft = _misled(known, at, max(0, min(window, len(known) - at - 1)))
 
     async def draft(self, written: Written, drafts: Drafts) -> None:
         """Draft a known answer.
