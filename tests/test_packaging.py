@@ -66,7 +66,8 @@ def test_the_wheel_of_checkout_and_source_archive_is_the_package_its_data_and_it
         ".csv",
         ".md",
         ".toml",
-    }  # .json, .gz, .csv, .md: recorded numbers, and where they come from; .toml: fleets
+        ".txt",
+    }  # .json, .gz, .csv, .md: recorded numbers, and where they come from; .toml: fleets; .txt: sample prompts
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "disco").rglob("*") if p.suffix in kinds}
     for kind in ("policies", "profiles"):
         expected |= {f"disco/_data/{kind}/{path.name}" for path in (ROOT / kind).glob("*.toml")}
