@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ from endpoints.speculative.verify_server import SPOKEN, VerifyServer
 
 from disco.cost import Phase
 from disco.endpoints.drafter import Drafted, Drafting, DraftOrder
+from disco.endpoints.llamacpp.batching.scheduler import Limits
+from disco.endpoints.llamacpp.batching.slots import Slots
 from disco.errors import EndpointFailure, FailureKind
 from disco.events import Usage
 from disco.session.records.route_record import RouteRecord
 from disco.speculate.messages import Round
+from tests.endpoints.llamacpp.batching.fakes import Bench, FakeModel, whole_answer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
@@ -41,7 +45,7 @@ def parallel(request: pytest.FixtureRequest) -> int:
 
 @dataclass
 class FaultyServer(VerifyServer):
-    """Breaks off in a phase: the connection only, or with `dies` all of them, for good. Mutable: `windows`, `broken`."""
+    """Breaks off in a phase: one connection, or with `dies` all of them, for good. Mutable: `windows`, `broken`."""
 
     phase: str = ""
     dies: bool = True
@@ -186,10 +190,10 @@ async def started(served: FaultyServer) -> FaultyServer:
 
 
 async def ended(served: FaultyServer, drafter: CountedDrafter) -> None:
-    """Nothing is left of an answer; the server notices with its next step."""
+    """Nothing is left of an answer."""
     assert drafter.open_ones == 0
     async with asyncio.timeout(5):
-        while served.open:
+        while served.open:  # noqa: ASYNC110 - it notices with its next step
             await asyncio.sleep(0.001)
     served.die()
 
@@ -285,3 +289,46 @@ async def test_many_answers_at_once_whose_server_dies_are_all_whole(count):
         assert route.seamless
         is_exact(route)
     served.die()
+
+
+def test_200_answers_over_8_slots_which_they_lose_in_mid_answer_are_those_of_the_model_alone(monkeypatch):
+    """The real scheduler with a model whose next token depends on what its caches hold."""
+    lost, take = [], Slots.take
+
+    def watched(slots: Slots, holder: Any, ids: Any, now: float) -> Any:
+        before = [one.holder for one in slots.all]
+        slot = take(slots, holder, ids, now)
+        if slot is not None and before[slot.number] is not None:
+            lost.append(before[slot.number])
+        return slot
+
+    monkeypatch.setattr(Slots, "take", watched)
+    bench, rng, limit = Bench(FakeModel(slots=8), Limits(hold_s=1.0)), Random(5), 12
+    prompts = [[1 + (key * 7 + place) % 40 for place in range(5 + key % 9)] for key in range(200)]
+    expected = [whole_answer(prompt, limit) for prompt in prompts]
+    written: list[list[int]] = [[] for _ in prompts]
+    rounds, ends = [0] * 200, [""] * 200
+    under_way: dict[int, Any] = {}
+    while not all(ends):
+        for key, prompt in enumerate(prompts):
+            if not ends[key] and key not in under_way and rng.random() < 0.5:
+                at = len(written[key])
+                right = expected[key][0][at : at + 3]
+                draft = [token if rng.random() < 0.7 else 1 + token % 40 for token in right]
+                opening = prompt if rounds[key] == 0 else None
+                asked = bench.ask(key, rounds[key], at, draft, prompt=opening, limit=limit, run=False)
+                under_way[key] = asked
+                rounds[key] += 1
+        bench.wait(0.6)
+        for key, asked in list(under_way.items()):
+            if asked.reply.closed:
+                (verdict,) = asked.reply.items
+                assert verdict.at == len(written[key])
+                written[key] += verdict.ids
+                ends[key] = verdict.finish_reason or ""
+                assert verdict.completion_tokens == len(written[key])
+                del under_way[key]
+    assert [(ids, end) for ids, end in zip(written, ends, strict=True)] == expected
+    in_mid_answer = [one for one in lost if one.length > len(one.prompt)]
+    assert len(in_mid_answer) > 100
+    assert bench.scheduler.slots.held == 0
