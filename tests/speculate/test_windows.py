@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from math import exp
+from random import Random
 
 import numpy as np
 import pytest
@@ -76,21 +77,34 @@ def test_static_is_always_the_same():
 
 def test_dynamic_moves_by_one_for_each_verdict_within_its_bounds():
     window = window_of("dynamic")
-    seen = Seen(acceptance=0.9)
+    seen = Seen(acceptance=0.5)  # which it does not look at
     assert [window.choose(seen), window.choose(seen)] == [4, 4]
     chosen = []
     for _ in range(10):
         window.judged(4, 4)
         chosen.append(window.choose(seen))
     assert chosen == [5, 6, 7, 8, 9, 10, 11, 12, 12, 12]
-    seen.acceptance = 0.5
-    window.judged(12, 6)
+    for _ in range(3):  # of the last five rounds, some were right as a whole: neither above nor below
+        window.judged(12, 5)
+        assert window.choose(seen) == 12
+    window.judged(0, 0)  # a token of the target alone is no verdict
     assert window.choose(seen) == 12
-    seen.acceptance = 0.1
-    for _ in range(20):
+    for _ in range(30):
         window.judged(4, 0)
         low = window.choose(seen)
     assert low == 1
+
+
+@pytest.mark.parametrize(("acceptance", "least", "most"), [(0.5, 2, 5), (0.8, 4, 6), (0.9, 4, 9), (1.0, 12, 12)])
+def test_dynamic_settles_where_accepted_of_drafted_lies_between_its_bounds(acceptance, least, most):
+    window, rng = window_of("dynamic"), Random(3)
+    chosen = []
+    for _ in range(400):
+        drafted = window.choose(Seen(acceptance=acceptance))
+        right = next((n for n in range(drafted) if rng.random() >= acceptance), drafted)
+        window.judged(drafted, right)
+        chosen.append(drafted)
+    assert least <= sum(chosen[50:]) / len(chosen[50:]) <= most
 
 
 def test_confidence_leaves_the_end_to_the_drafter():

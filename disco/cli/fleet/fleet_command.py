@@ -18,6 +18,8 @@ def add_fleet(commands: Any) -> argparse.ArgumentParser:
     subcommands = parser.add_subparsers(required=True, metavar="WHAT")
     _add_run(subcommands).set_defaults(run=_run)
     _add_record(subcommands).set_defaults(run=_record)
+    _add_train(subcommands).set_defaults(run=_train)
+    _add_measure(subcommands).set_defaults(run=_measure)
     show = subcommands.add_parser(
         "show", help="print a shipped scenario, to copy from; without a name, list them"
     )
@@ -88,6 +90,45 @@ def _add_record(subcommands: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_train(subcommands: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subcommands.add_parser(
+        "train",
+        help="train the adaptive window's network, and compare windows on fleets it has not seen",
+        description="Runs small random fleets with every static window and with the target alone, trains the network "
+        "to name the best one from what a window sees, and compares windows on other fleets. With the defaults it "
+        "makes the file that disco ships; use another one by window = {name = \"adaptive\", weights = \"FILE\"}.",
+    )
+    parser.add_argument("--fleets", type=int, default=800, metavar="N", help="to train on (800)")
+    parser.add_argument("--held-out", type=int, default=200, metavar="N", help="to compare windows on (200)")
+    parser.add_argument("--epochs", type=int, default=100, metavar="N", help="of the training (100)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of fleets and training (1)")
+    parser.add_argument("--out", metavar="FILE", help="write the weights as JSON")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler")
+    return parser
+
+
+def _add_measure(subcommands: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subcommands.add_parser(
+        "measure",
+        help="measure what passes of a local model cost on this machine",
+        description="Times passes of llama.cpp over 1 to 256 rows behind 0 to 600 cached tokens, predicts half of them "
+        "and whole answers from the other half, and prints the errors. --costs writes what `costs` of a scenario's "
+        "pool reads. Measure while the machine has nothing else to do.",
+    )
+    parser.add_argument(
+        "model",
+        nargs="+",
+        metavar="MODEL",
+        help="a name, a GGUF file or hf:owner/repo/file; @Q8_0 behind it: in that quantisation",
+    )
+    parser.add_argument("--out", metavar="FILE", help="all points, CSV")
+    parser.add_argument("--costs", metavar="FILE", help="costs for scenarios, CSV")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each point; the shortest counts (5)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of llama.cpp (1)")
+    return parser
+
+
 def _run(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.fleet.fleet_run import run_fleets  # noqa: PLC0415 - `disco --help` needs no simulator
 
@@ -98,6 +139,18 @@ def _record(screen: Screen, arguments: argparse.Namespace) -> int:
     from disco.cli.fleet.fleet_record import run_record  # noqa: PLC0415 - `disco --help` needs no model
 
     return run_record(screen, arguments)
+
+
+def _train(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.fleet.fleet_train import run_train  # noqa: PLC0415 - as above
+
+    return run_train(screen, arguments)
+
+
+def _measure(screen: Screen, arguments: argparse.Namespace) -> int:
+    from disco.cli.fleet.fleet_measure import run_measure  # noqa: PLC0415 - `disco --help` needs no model
+
+    return run_measure(screen, arguments)
 
 
 def _show(screen: Screen, arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from disco.speculate.estimates import Smoothed
 from disco.speculate.seen import Seen
 from disco.speculate.windows.contract import HIGHEST, LOWEST
 
@@ -28,11 +29,14 @@ class Static:
 class Dynamic:
     """One token more after a verdict while recent acceptance is above `high`, one less while it is below `low`.
 
-    The paper calls it "Simple" in its Table 2, and gives no bounds; these are the ones of its adaptive window. It
-    never stops drafting.
+    The paper calls it "Simple" in its Table 2. It does not say what recent acceptance is: here it is accepted over
+    drafted tokens of recent rounds, a moving average over about five rounds. That share falls as the window grows,
+    since all behind the first wrong token counts as refused, so that the window settles: at about 5 where each token
+    is right with probability 0.9. By the censored estimate of that probability (`Seen.acceptance`), which does not
+    depend on the window, anything above 0.75 would grow to the highest window and stay there. It never stops drafting.
     """
 
-    __slots__ = ("_has_verdict", "_high", "_highest", "_low", "_window", "stop_below")
+    __slots__ = ("_has_verdict", "_high", "_highest", "_low", "_recent", "_window", "stop_below")
 
     def __init__(
         self,
@@ -43,22 +47,26 @@ class Dynamic:
     ) -> None:
         self._window = start
         self._low, self._high, self._highest = low, high, highest
+        self._recent = Smoothed(cuts=False)
         self._has_verdict = False
         self.stop_below = 0.0
 
-    def choose(self, seen: Seen) -> int:
+    def choose(self, seen: Seen) -> int:  # noqa: ARG002 - the signature of a window
         """Return the window, moved by at most one for each verdict since the last choice."""
-        if self._has_verdict:
+        recent = self._recent.value
+        if self._has_verdict and recent is not None:
             self._has_verdict = False
-            if seen.acceptance > self._high:
+            if recent > self._high:
                 self._window = min(self._window + 1, self._highest)
-            elif seen.acceptance < self._low:
+            elif recent < self._low:
                 self._window = max(self._window - 1, LOWEST)
         return self._window
 
-    def judged(self, drafted: int, accepted: int) -> None:  # noqa: ARG002 - the signature of a window
-        """Let the next choice move."""
-        self._has_verdict = self._has_verdict or drafted > 0
+    def judged(self, drafted: int, accepted: int) -> None:
+        """Learn a verdict, and let the next choice move."""
+        if drafted > 0:
+            self._recent.add(accepted / drafted)
+            self._has_verdict = True
 
 
 class Confidence:

@@ -39,6 +39,7 @@ from disco.replay.fleet.simulation.fleet_pair import AccessLink, Pair
 from disco.replay.fleet.simulation.parallel_drafting import ParallelDrafting
 from disco.replay.fleet.simulation.target_server import TargetServer
 from disco.speculate.seen import VerifyCurve
+from disco.speculate.windows.contract import Window
 
 __all__ = ["Finished", "Simulation", "requests_of", "simulate_fleet"]
 
@@ -97,6 +98,7 @@ def simulate_fleet(
     scenario: FleetScenario,
     requests: list[FleetRequest] | None = None,
     *,
+    new_window: Callable[[], Window] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Finished:
     """Run a scenario.
@@ -104,12 +106,14 @@ def simulate_fleet(
     Args:
         scenario: what to run.
         requests: in place of the scenario's own.
+        new_window: makes the window of a pair, in place of the scenario's own.
         progress: called now and then with the number of finished requests, and of all (0: not known).
 
     Raises:
         ConfigurationError: the scenario's parts do not fit together, or its trace cannot be read.
     """
-    return Simulation(scenario, expand(scenario), requests or requests_of(scenario)).run(progress)
+    simulation = Simulation(scenario, expand(scenario), requests or requests_of(scenario), new_window)
+    return simulation.run(progress)
 
 
 class Simulation:
@@ -120,10 +124,17 @@ class Simulation:
         finished: answers that are finished.
     """
 
-    def __init__(self, scenario: FleetScenario, topology: Topology, requests: list[FleetRequest]) -> None:
+    def __init__(
+        self,
+        scenario: FleetScenario,
+        topology: Topology,
+        requests: list[FleetRequest],
+        new_window: Callable[[], Window] | None = None,
+    ) -> None:
         self.now = 0.0
         self.finished: list[Answer] = []
         self._scenario, self._topology, self._requests = scenario, topology, requests
+        self._new_window = new_window or scenario.new_window
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._events = self._arrived = 0
         self._distributed, self._alone = scenario.mode == "distributed", scenario.mode == "alone"
@@ -140,7 +151,7 @@ class Simulation:
         self._curves: dict[int, VerifyCurve] = {}
         self._parallel = ParallelDrafting(self, scenario.parallel) if scenario.parallel > 1 else None
         self._total = total_requests(scenario.arrivals, requests)
-        if scenario.new_window().stop_below and not all(one.confidence for one in requests):
+        if self._new_window().stop_below and not all(one.confidence for one in requests):
             raise ConfigurationError(
                 f"the window {scenario.window.get('name')!r} stops by the drafter's confidence, which these requests "
                 "do not have; take a trace with confidence_seq (`disco fleet record` writes it)"
@@ -238,7 +249,7 @@ class Simulation:
         draft_s = device.step_s + 500 * device.kv_s
         if not self._distributed and serving.draft_costs is not None:
             draft_s = serving.draft_costs.verify_s(1, 500)
-        window = self._scenario.new_window()
+        window = self._new_window()
         pair = device.pairs[target] = Pair(window, link, device.access, self._jitter, draft_s, curve)
         return pair
 
