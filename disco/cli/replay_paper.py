@@ -1,4 +1,4 @@
-"""`disco replay disco`, `recserve` and `pd`: a paper's evaluation, our figures beside the printed ones."""
+"""`disco replay disco`, `recserve`, `pd` and `dsd`: a paper's evaluation, our figures beside the printed ones."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 from disco.cli.console import Screen
 from disco.cli.output_files import write
 from disco.replay.papers.disco import paper_tables, run_paper
+from disco.replay.papers.dsd import dsd_page, dsd_tables, run_dsd
 from disco.replay.papers.paper_table import PaperTable
 from disco.replay.papers.pd_device import pd_page, pd_tables, run_pd
 from disco.replay.papers.recserve import recserve_page, recserve_tables, run_recserve
 from disco.replay.report import to_html
 from disco.replay.sweeps.executors import open_executor
 
-__all__ = ["replay_paper", "replay_pd", "replay_recserve"]
+__all__ = ["replay_dsd", "replay_paper", "replay_pd", "replay_recserve"]
 
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
 QUICK_PASSES = 2
+RUNS_DSD = 2
+QUICK_DSD: dict[str, Any] = {"runs": 1, "answers": 2.0}
 QUICK_PD: dict[str, Any] = {"requests": 500, "arrivals": 3_000, "sessions": 50}
 
 
@@ -64,6 +67,21 @@ def replay_pd(screen: Screen, arguments: argparse.Namespace) -> int:
         write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
     if arguments.html is not None:
         write(screen, arguments.html, pd_page(result), "Page with the plots")
+    return 0
+
+
+def replay_dsd(screen: Screen, arguments: argparse.Namespace) -> int:
+    """Run the DSD paper's evaluation and print its tables; return the exit status."""
+    amount: dict[str, Any] = dict(QUICK_DSD) if arguments.quick else {"runs": RUNS_DSD}
+    if arguments.runs is not None:
+        amount["runs"] = arguments.runs
+    with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:
+        result = run_dsd(executor=executor, progress=tell, **amount)
+    _print(screen, dsd_tables(result))
+    if arguments.json is not None:
+        write(screen, arguments.json, json.dumps(result.to_dict(), indent=2, ensure_ascii=False), "Figures")
+    if arguments.html is not None:
+        write(screen, arguments.html, dsd_page(result), "Page with the plots")
     return 0
 
 

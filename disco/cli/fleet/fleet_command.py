@@ -96,7 +96,7 @@ def _add_train(subcommands: Any) -> argparse.ArgumentParser:
         help="train the adaptive window's network, and compare windows on fleets it has not seen",
         description="Runs small random fleets with every static window and with the target alone, trains the network "
         "to name the best one from what a window sees, and compares windows on other fleets. With the defaults it "
-        "makes the file that disco ships; use another one by window = {name = \"adaptive\", weights = \"FILE\"}.",
+        'makes the file that disco ships; use another one by window = {name = "adaptive", weights = "FILE"}.',
     )
     parser.add_argument("--fleets", type=int, default=800, metavar="N", help="to train on (800)")
     parser.add_argument("--held-out", type=int, default=200, metavar="N", help="to compare windows on (200)")
@@ -124,7 +124,9 @@ def _add_measure(subcommands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", metavar="FILE", help="all points, CSV")
     parser.add_argument("--costs", metavar="FILE", help="costs for scenarios, CSV")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each point; the shortest counts (5)")
+    parser.add_argument(
+        "--repeats", type=int, default=5, metavar="N", help="of each point; the shortest counts (5)"
+    )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of llama.cpp (1)")
     return parser
 

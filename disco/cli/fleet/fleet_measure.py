@@ -49,9 +49,7 @@ def run_measure(screen: Screen, arguments: argparse.Namespace) -> int:
         HEADER,
         error_rows(profiles),
     )
-    source = (
-        f"disco fleet measure, {arguments.threads} thread(s) of {_machine()}, the shortest of {arguments.repeats}"
-    )
+    source = f"disco fleet measure, {arguments.threads} thread(s) of {_machine()}, the shortest of {arguments.repeats}"
     if arguments.out is not None:
         write_profile(arguments.out, profiles, source)
         screen.line(f"Profile: {arguments.out}", style="dim")

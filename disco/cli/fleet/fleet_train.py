@@ -13,7 +13,15 @@ from disco.replay.sweeps.executors import open_executor
 
 __all__ = ["run_train"]
 
-_HEADER: Final = ("window", "TPOT", "TTFT", "tokens/s", "cost", "cost, 90 % of fleets", "adaptive's cost against it")
+_HEADER: Final = (
+    "window",
+    "TPOT",
+    "TTFT",
+    "tokens/s",
+    "cost",
+    "cost, 90 % of fleets",
+    "adaptive's cost against it",
+)
 
 
 def run_train(screen: Screen, arguments: argparse.Namespace) -> int:
@@ -28,7 +36,9 @@ def run_train(screen: Screen, arguments: argparse.Namespace) -> int:
             executor=executor,
             progress=tell,
         )
-    title = f"Windows on {trained.held_out} fleets held out, against the best static one of each (95 % intervals)"
+    title = (
+        f"Windows on {trained.held_out} fleets held out, against the best static one of each (95 % intervals)"
+    )
     screen.table(title, _HEADER, _rows(trained))
     screen.line(
         f"Mean absolute error of the network on their rows: {trained.error:.2f} tokens; of always the median label: "

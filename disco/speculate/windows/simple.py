@@ -31,9 +31,11 @@ class Dynamic:
 
     The paper calls it "Simple" in its Table 2. It does not say what recent acceptance is: here it is accepted over
     drafted tokens of recent rounds, a moving average over about five rounds. That share falls as the window grows,
-    since all behind the first wrong token counts as refused, so that the window settles: at about 5 where each token
-    is right with probability 0.9. By the censored estimate of that probability (`Seen.acceptance`), which does not
-    depend on the window, anything above 0.75 would grow to the highest window and stay there. It never stops drafting.
+    since all behind the first wrong token counts as refused, so that the window settles: at about 6 where each token
+    is right with probability 0.8, at 4 with 0.7. By the censored estimate of that probability (`Seen.acceptance`),
+    which does not depend on the window, anything above 0.75 would grow to the highest window at once. Between the
+    bounds nothing brings the window back, so that with 0.9 chance takes it to the highest all the same, and with 0.5
+    to the lowest. It never stops drafting.
     """
 
     __slots__ = ("_has_verdict", "_high", "_highest", "_low", "_recent", "_window", "stop_below")

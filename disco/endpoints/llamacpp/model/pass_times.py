@@ -59,7 +59,9 @@ def pass_times(
     return [PassTime(*point, min(took)) for point, took in zip(wanted, found, strict=True)]
 
 
-def answer_s(model: NativeModel, prompt: int, output: int, window: int, *, repeats: int) -> tuple[float, float]:
+def answer_s(
+    model: NativeModel, prompt: int, output: int, window: int, *, repeats: int
+) -> tuple[float, float]:
     """Return the seconds of a prompt and of the tokens behind it, the shortest of each.
 
     Args:

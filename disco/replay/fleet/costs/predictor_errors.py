@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -92,28 +92,33 @@ def fitted(lines: Sequence[Measured]) -> PassCosts:
 
 def predictor_errors(profile: Profile) -> Errors:
     """Return the errors on what was not fitted."""
-    found: dict[str, list[float]] = {}
-    costs: dict[str, PassCosts] = {}
-    for kind in ("decode", "prompt"):
-        lines = profile.of(kind)  # type: ignore[arg-type]
-        sizes = sorted({line.rows for line in lines})
-        known = set(sizes[::2]) | {sizes[-1]}
-        costs[kind] = fitted([line for line in lines if line.rows in known])
-        found[kind] = [
-            costs[kind].verify_s(line.rows, line.before) / line.seconds - 1
-            for line in lines
-            if line.rows not in known
-        ]
-    found["answer"] = []
+    decode_costs, decode = _halved(profile.of("decode"))
+    _, prompt = _halved(profile.of("prompt"))
+    answers = []
     for line in profile.of("answer"):
         passes = range(line.before, line.before + line.output, line.rows)
-        seconds = sum(costs["decode"].verify_s(line.rows, before) for before in passes)
-        found["answer"].append(seconds / line.seconds - 1)
+        seconds = sum(decode_costs.verify_s(line.rows, before) for before in passes)
+        answers.append(seconds / line.seconds - 1)
     return Errors(
-        profile.model,
-        *((fmean(map(abs, found[kind])), fmean(found[kind])) for kind in ("decode", "prompt", "answer")),
-        points=sum(map(len, found.values())),
+        model=profile.model,
+        decode=_sizes(decode),
+        prompt=_sizes(prompt),
+        answers=_sizes(answers),
+        points=len(decode) + len(prompt) + len(answers),
     )
+
+
+def _halved(lines: Sequence[Measured]) -> tuple[PassCosts, list[float]]:
+    """Fit to every second number of rows, and to the last one; return the costs, and the errors of the others."""
+    sizes = sorted({line.rows for line in lines})
+    known = {*sizes[::2], sizes[-1]}
+    costs = fitted([line for line in lines if line.rows in known])
+    others = [line for line in lines if line.rows not in known]
+    return costs, [costs.verify_s(line.rows, line.before) / line.seconds - 1 for line in others]
+
+
+def _sizes(errors: Sequence[float]) -> tuple[float, float]:
+    return fmean(map(abs, errors)), fmean(errors)
 
 
 def write_profile(path: str | PathLike[str], profiles: Iterable[Profile], source: str) -> None:
@@ -125,8 +130,23 @@ def write_profile(path: str | PathLike[str], profiles: Iterable[Profile], source
         for profile in profiles:
             for line in profile.lines:
                 writer.writerow(
-                    (profile.model, line.kind, line.rows, line.before, line.output, f"{1e3 * line.seconds:.3f}")
+                    (
+                        profile.model,
+                        line.kind,
+                        line.rows,
+                        line.before,
+                        line.output,
+                        f"{1e3 * line.seconds:.3f}",
+                    )
                 )
+
+
+def _kind(text: str) -> Kind:
+    for kind in get_args(Kind):
+        if kind == text:
+            found: Kind = kind
+            return found
+    raise ValueError(f"there is no kind {text!r}")
 
 
 def load_profile(path: str | PathLike[str]) -> tuple[str, list[Profile]]:
@@ -139,12 +159,10 @@ def load_profile(path: str | PathLike[str]) -> tuple[str, list[Profile]]:
         first, *lines = Path(path).read_text(encoding="utf-8").splitlines()
         by_model: dict[str, list[Measured]] = {}
         for row in csv.DictReader(lines):
-            kind = row["kind"]
-            if kind not in ("decode", "prompt", "answer"):
-                raise ValueError(f"there is no kind {kind!r}")
-            numbers = (int(row[name]) for name in ("rows", "before", "output"))
+            kind = _kind(row["kind"])
+            rows, before, output = (int(row[name]) for name in ("rows", "before", "output"))
             by_model.setdefault(row["model"], []).append(
-                Measured(kind, *numbers, float(row["ms"]) / 1e3)  # type: ignore[arg-type]
+                Measured(kind, rows, before, output, float(row["ms"]) / 1e3)
             )
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(f"the profile {path} cannot be read: {error}") from error

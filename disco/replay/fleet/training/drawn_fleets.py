@@ -2,7 +2,7 @@
 
 Each is one or two targets of one kind, a few drafters of one kind, and one sort of requests. A quarter has costs from
 the shipped tables; the others have made-up ones, since on cards of data centres drafting hardly ever pays, and the
-network would learn just that. The bounds are such that it pays in about half of the fleets. Everything is drawn
+network would learn just that. The bounds are such that it pays in three fifths of the fleets. Everything is drawn
 independently and mostly log-uniformly:
 
 | what | from | to |

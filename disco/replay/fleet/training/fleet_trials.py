@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
 from disco.replay.fleet.configuration.fleet_scenario import FleetScenario
 from disco.replay.fleet.results.fleet_figures import fleet_figures
-from disco.replay.fleet.simulation.fleet_simulator import requests_of, simulate_fleet
+from disco.replay.fleet.simulation.fleet_simulator import Finished, requests_of, simulate_fleet
 from disco.replay.fleet.training.drawn_fleets import drawn_fleet
 from disco.speculate.seen import Seen
 from disco.speculate.windows.adaptive import Adaptive
@@ -26,7 +27,17 @@ from disco.speculate.windows.network import Network, inputs_of
 from disco.speculate.windows.simple import Static
 from disco.speculate.windows.stabilised import Stabilised
 
-__all__ = ["ALONE", "COMPARED", "STATIC", "TPOT_WEIGHT", "Outcome", "Trial", "objective", "try_fleet", "try_windows"]
+__all__ = [
+    "ALONE",
+    "COMPARED",
+    "STATIC",
+    "TPOT_WEIGHT",
+    "Outcome",
+    "Trial",
+    "objective",
+    "try_fleet",
+    "try_windows",
+]
 
 STATIC: Final = tuple(range(2, 13))
 """The static windows of the sweep, as in the paper."""
@@ -148,11 +159,11 @@ def try_windows(seed: int, number: int, network: Network) -> Mapping[str, Outcom
         return Stabilised(Adaptive(network)) if name == "adaptive" else window_of(name)
 
     return {
-        name: _outcome(scenario, simulate_fleet(scenario, requests, new_window=lambda name=name: new(name)))
+        name: _outcome(scenario, simulate_fleet(scenario, requests, new_window=partial(new, name)))
         for name in COMPARED
     }
 
 
-def _outcome(scenario: FleetScenario, finished: object) -> Outcome:
-    figures = fleet_figures(scenario, finished)  # type: ignore[arg-type]
+def _outcome(scenario: FleetScenario, finished: Finished) -> Outcome:
+    figures = fleet_figures(scenario, finished)
     return Outcome(figures.ttft_ms.mean, figures.tpot_ms.mean, figures.tokens_per_s)

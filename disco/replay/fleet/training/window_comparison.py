@@ -75,9 +75,7 @@ def compare_with(
     return _interval(_logs(outcomes[window], outcomes[other], objective))
 
 
-def _by_window(
-    trials: Sequence[Trial], tried: Sequence[Mapping[str, Outcome]]
-) -> dict[str, list[Outcome]]:
+def _by_window(trials: Sequence[Trial], tried: Sequence[Mapping[str, Outcome]]) -> dict[str, list[Outcome]]:
     fixed = int(np.argmin([_mean_cost(trials, tokens) for tokens in STATIC])) + STATIC[0]
     return {
         ORACLE: [trial.outcomes[trial.label] for trial in trials],
@@ -89,9 +87,7 @@ def _by_window(
 
 
 def _mean_cost(trials: Sequence[Trial], tokens: int) -> float:
-    return float(
-        np.mean([np.log(objective(trial.outcomes[tokens], trial.outcomes[4])) for trial in trials])
-    )
+    return float(np.mean([np.log(objective(trial.outcomes[tokens], trial.outcomes[4])) for trial in trials]))
 
 
 def _logs(

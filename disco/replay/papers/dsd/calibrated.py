@@ -1,0 +1,53 @@
+"""What is calibrated, on one column of Table 2 alone (configuration 1, static window), and what is assumed of data.
+
+| constant | from |
+|---|---|
+| L, tokens of an answer | `drafters / throughput = TTFT + L TPOT` of the column, for each data set |
+| acceptance | the column's TPOT, for each data set |
+| admission per request and per token of the prompt | the column's TTFT of GSM8K and CNN/DM; HumanEval's is predicted |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ADMISSION", "DATA", "DataSet"]
+
+ADMISSION: Final = (153.3, 1.207)
+"""Time before a request is at its server: ms, and ms per token of the prompt. What the paper's TTFT has beside network,
+queue and prefill; the paper names no part that could be it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Requests of one data set.
+
+    Attributes:
+        name: in the paper.
+        prompt_tokens: mean length of prompts; assumed, from what such prompts look like.
+        output_tokens: L, from the closed loop.
+        acceptance: probability that a drafted token is right.
+    """
+
+    name: str
+    prompt_tokens: float
+    output_tokens: float
+    acceptance: float
+
+    @property
+    def admission_ms(self) -> float:
+        """Time before a request is at its server, ms."""
+        return ADMISSION[0] + ADMISSION[1] * self.prompt_tokens
+
+    @property
+    def ramp_ms(self) -> float:
+        """Time over which the first requests come: about that of an answer, so that answers overlap evenly."""
+        return 40.0 * self.output_tokens
+
+
+DATA: Final = {
+    "GSM8K": DataSet("GSM8K", 70, 571, 0.95),
+    "HumanEval": DataSet("HumanEval", 150, 713, 0.84),
+    "CNN/DM": DataSet("CNN/DM", 900, 1089, 0.72),
+}

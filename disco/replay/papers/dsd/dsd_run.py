@@ -1,0 +1,270 @@
+"""Run of the DSD paper's evaluation: `run_dsd`."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from disco.errors import ConfigurationError
+from disco.replay.fleet.costs.predictor_errors import Errors, load_profile, predictor_errors
+from disco.replay.fleet.results.fleet_figures import fleet_figures
+from disco.replay.fleet.simulation.fleet_simulator import simulate_fleet
+from disco.replay.papers.dsd.assumptions import ASSUMED
+from disco.replay.papers.dsd.calibrated import DATA
+from disco.replay.papers.dsd.paper_fleets import PAPER_TARGETS, TARGETS, paper_fleet
+from disco.replay.papers.dsd.printed_figures import (
+    ADAPTIVE,
+    CONFIGURATIONS,
+    DATASETS,
+    DYNAMIC,
+    STATIC,
+    Cell,
+)
+from disco.replay.sweeps.executors import Progress, run_all
+
+__all__ = [
+    "ALONE",
+    "DISTRIBUTED",
+    "DRAFTERS",
+    "FUSED",
+    "LADDER",
+    "LOADS",
+    "ONE_WAY",
+    "OPTIMAL",
+    "ROUND_TRIPS_MS",
+    "DsdResult",
+    "Point",
+    "run_dsd",
+]
+
+OPTIMAL, ALONE, DISTRIBUTED, FUSED = "optimal", "target alone", "distributed", "fused"
+ONE_WAY: Final = "static, RTT one way"
+ROUND_TRIPS_MS: Final = (0, 10, 20, 30, 40, 50, 60, 80, 100)
+LOADS: Final = (200, 600, 1000, 2000)
+"""Drafters of Figure 6; the paper does not say how many there were."""
+DRAFTERS: Final = (400, 600, 800, 1000, 1400, 2000)
+"""Drafters of Figures 7 to 10."""
+LADDER: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("random, FIFO, static", {"routing": {"policy": "random"}}),
+    ("JSQ, FIFO, static", {}),
+    ("JSQ, LAB, static", {"batching": {"order": "length_aware"}}),
+    ("JSQ, LAB, dynamic", {"batching": {"order": "length_aware"}, "window": {"name": "dynamic"}}),
+    ("JSQ, LAB, AWC", {"batching": {"order": "length_aware"}, "window": {"name": "adaptive"}}),
+)
+"""The steps of Figure 5."""
+
+_ARMS: Final[dict[str, dict[str, Any]]] = {
+    STATIC: {},
+    DYNAMIC: {"window": {"name": "dynamic"}},
+    ADAPTIVE: {"window": {"name": "adaptive"}},
+    OPTIMAL: {"window": {"name": "optimal"}},
+    ALONE: {"mode": "alone"},
+    ONE_WAY: {"link": {"rtt_is": "one_way"}},
+}
+_POLICIES: Final[dict[str, dict[str, Any]]] = {
+    "JSQ": {},
+    "round-robin": {"routing": {"policy": "round_robin"}},
+    "JSQ, LAB": {"batching": {"order": "length_aware"}},
+}
+
+
+class Point(NamedTuple):
+    """A simulated fleet, mean over runs.
+
+    Attributes:
+        cell: its figures, in the paper's size.
+        alone: share of tokens that were written without a draft.
+        window: mean of rounds with a draft.
+        busy: share of the servers' time in passes.
+    """
+
+    cell: Cell
+    alone: float
+    window: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class DsdResult:
+    """All results from which the tables are made.
+
+    Attributes:
+        runs: seeds of each point.
+        answers: requests for each drafter.
+        table2: by (data set, configuration, arm).
+        ladder: Figure 5, by step.
+        modes: Figure 6, by (mode, drafters, round trip in ms); modes without a network between rounds have 0.
+        policies: Figures 7 to 10, by (policy, drafters).
+        predictor: errors of the cost predictor on our own measurements.
+        measured: where those are from.
+        took_s: duration of the whole run, s.
+    """
+
+    runs: int
+    answers: float
+    table2: dict[tuple[str, int, str], Point]
+    ladder: dict[str, Point]
+    modes: dict[tuple[str, int, int], Point]
+    policies: dict[tuple[str, int], Point]
+    predictor: tuple[Errors, ...]
+    measured: str
+    took_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data for JSON."""
+        return {
+            "assumed": [one._asdict() for one in ASSUMED],
+            "runs": self.runs,
+            "answers": self.answers,
+            "table2": [
+                {"data": data, "configuration": column, "arm": arm, **_plain(point)}
+                for (data, column, arm), point in self.table2.items()
+            ],
+            "figure5": [{"step": step, **_plain(point)} for step, point in self.ladder.items()],
+            "figure6": [
+                {"mode": mode, "drafters": drafters, "rtt_ms": rtt_ms, **_plain(point)}
+                for (mode, drafters, rtt_ms), point in self.modes.items()
+            ],
+            "figures7to10": [
+                {"policy": policy, "drafters": drafters, **_plain(point)}
+                for (policy, drafters), point in self.policies.items()
+            ],
+            "predictor": [asdict(one) for one in self.predictor],
+            "measured": self.measured,
+            "took_s": self.took_s,
+        }
+
+
+def _plain(point: Point) -> dict[str, float]:
+    return {**point.cell._asdict(), "alone": point.alone, "window": point.window, "busy": point.busy}
+
+
+def run_dsd(
+    *,
+    runs: int = 2,
+    answers: float = 3.0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> DsdResult:
+    """Compute all tables.
+
+    Args:
+        runs: seeds of each point; the paper's Table 2 has means of three.
+        answers: requests for each drafter, at least 1.5: the first ones come before the load is whole.
+        executor: runs the points; None: in this process. Every executor gives the same figures.
+        progress: called with the number of runs done, and the total.
+
+    Raises:
+        ConfigurationError: a number out of range.
+    """
+    began_at = time.monotonic()
+    if runs < 1 or not 1.5 <= answers <= 100:
+        raise ConfigurationError(
+            f"runs must be at least 1 and answers from 1.5 to 100, not {runs} and {answers}"
+        )
+    tasks = [*_table2_tasks(), *_ladder_tasks(), *_mode_tasks(), *_policy_tasks()]
+    work = [(task, answers, seed) for task in tasks for seed in range(1, runs + 1)]
+    # The longest first, so that no process is left with one of them at the end.
+    order = sorted(range(len(work)), key=lambda place: -_effort(work[place][0]))
+    done = dict(zip(order, run_all(executor, _run, [work[place] for place in order], progress), strict=True))
+    points = {
+        task.key: _mean([done[place * runs + seed] for seed in range(runs)])
+        for place, task in enumerate(tasks)
+    }
+
+    def part(name: str) -> dict[Any, Point]:
+        return {key[1:] if len(key) > 2 else key[1]: p for key, p in points.items() if key[0] == name}
+
+    measured, profiles = load_profile(str(files("disco.replay.papers.dsd") / "data" / "cpu_passes.csv"))
+    return DsdResult(
+        runs=runs,
+        answers=answers,
+        table2=part("table2"),
+        ladder=part("ladder"),
+        modes=part("modes"),
+        policies=part("policies"),
+        predictor=tuple(predictor_errors(profile) for profile in profiles),
+        measured=measured,
+        took_s=time.monotonic() - began_at,
+    )
+
+
+class _Task(NamedTuple):
+    key: tuple[Any, ...]
+    data: str
+    drafters: int
+    rtt_ms: float
+    changed: dict[str, Any]
+
+
+def _table2_tasks() -> list[_Task]:
+    tasks = []
+    for name in DATASETS:
+        for number, column in CONFIGURATIONS.items():
+            for arm, changed in _ARMS.items():
+                if arm == ONE_WAY and column.rtt_ms == CONFIGURATIONS[1].rtt_ms:
+                    continue
+                tasks.append(
+                    _Task(("table2", name, number, arm), name, column.drafters, column.rtt_ms, changed)
+                )
+    return tasks
+
+
+def _ladder_tasks() -> list[_Task]:
+    column = CONFIGURATIONS[1]
+    return [
+        _Task(("ladder", step), DATASETS[0], column.drafters, column.rtt_ms, changed)
+        for step, changed in LADDER
+    ]
+
+
+def _mode_tasks() -> list[_Task]:
+    tasks = []
+    for drafters in LOADS:
+        tasks += [
+            _Task(("modes", DISTRIBUTED, drafters, rtt_ms), DATASETS[0], drafters, rtt_ms, {})
+            for rtt_ms in ROUND_TRIPS_MS
+        ]
+        for name, mode in ((FUSED, "fused"), (ALONE, "alone")):
+            tasks.append(_Task(("modes", name, drafters, 0), DATASETS[0], drafters, 0.0, {"mode": mode}))
+    return tasks
+
+
+def _policy_tasks() -> list[_Task]:
+    return [
+        _Task(("policies", name, drafters), DATASETS[0], drafters, CONFIGURATIONS[1].rtt_ms, changed)
+        for name, changed in _POLICIES.items()
+        for drafters in DRAFTERS
+    ]
+
+
+def _effort(task: _Task) -> float:
+    """Return about how long a task takes, in any unit."""
+    adapts = task.changed.get("window", {}).get("name") in ("adaptive", "optimal")
+    return task.drafters * DATA[task.data].output_tokens * (4 if adapts else 1)
+
+
+def _run(task: _Task, answers: float, seed: int) -> Point:
+    """Run one task with one seed; runs in a worker."""
+    data = DATA[task.data]
+    scenario = paper_fleet(
+        data, drafters=task.drafters, rtt_ms=task.rtt_ms, answers=answers, seed=seed, **task.changed
+    )
+    figures = fleet_figures(scenario, simulate_fleet(scenario))
+    cell = Cell(
+        figures.requests_per_s * PAPER_TARGETS / TARGETS,
+        figures.ttft_ms.mean + data.admission_ms,
+        figures.tpot_ms.mean,
+    )
+    return Point(cell, figures.alone, figures.window, figures.utilisation)
+
+
+def _mean(points: list[Point]) -> Point:
+    cell = Cell(*(fmean(values) for values in zip(*(point.cell for point in points), strict=True)))
+    return Point(
+        cell, *(fmean(getattr(point, name) for point in points) for name in ("alone", "window", "busy"))
+    )
