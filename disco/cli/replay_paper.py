@@ -22,8 +22,7 @@ __all__ = ["replay_dsd", "replay_paper", "replay_pd", "replay_recserve"]
 RUNS = 10
 QUICK: dict[str, Any] = {"runs": 2, "requests": 200, "event_requests": 20}
 QUICK_PASSES = 2
-RUNS_DSD = 2
-QUICK_DSD: dict[str, Any] = {"runs": 1, "answers": 2.0}
+QUICK_DSD: dict[str, Any] = {"answers": 2.0, "share": 0.2}
 QUICK_PD: dict[str, Any] = {"requests": 500, "arrivals": 3_000, "sessions": 50}
 
 
@@ -72,7 +71,7 @@ def replay_pd(screen: Screen, arguments: argparse.Namespace) -> int:
 
 def replay_dsd(screen: Screen, arguments: argparse.Namespace) -> int:
     """Run the DSD paper's evaluation and print its tables; return the exit status."""
-    amount: dict[str, Any] = dict(QUICK_DSD) if arguments.quick else {"runs": RUNS_DSD}
+    amount: dict[str, Any] = dict(QUICK_DSD) if arguments.quick else {}
     if arguments.runs is not None:
         amount["runs"] = arguments.runs
     with open_executor(arguments.jobs, arguments.scheduler) as executor, screen.bar("Replaying") as tell:

@@ -112,8 +112,8 @@ def _add_measure(subcommands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subcommands.add_parser(
         "measure",
         help="measure what passes of a local model cost on this machine",
-        description="Times passes of llama.cpp over 1 to 256 rows behind 0 to 600 cached tokens, predicts half of them "
-        "and whole answers from the other half, and prints the errors. --costs writes what `costs` of a scenario's "
+        description="Times passes of llama.cpp over 1 to 128 rows behind 0 or 300 cached tokens, predicts half "
+        "of them and whole answers from the other half, and prints the errors. --costs writes what `costs` of a scenario's "
         "pool reads. Measure while the machine has nothing else to do.",
     )
     parser.add_argument(
@@ -124,9 +124,7 @@ def _add_measure(subcommands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", metavar="FILE", help="all points, CSV")
     parser.add_argument("--costs", metavar="FILE", help="costs for scenarios, CSV")
-    parser.add_argument(
-        "--repeats", type=int, default=5, metavar="N", help="of each point; the shortest counts (5)"
-    )
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each point; the best counts")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of llama.cpp (1)")
     return parser
 

@@ -27,10 +27,10 @@ from disco.replay.fleet.costs.predictor_errors import (
 
 __all__ = ["error_rows", "run_measure"]
 
-_DECODE: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
-_PROMPT: Final = (16, 24, 32, 48, 64, 96, 128, 192, 256)
-_BEFORE: Final = (0, 200, 600)
-_ANSWERS: Final = ((50, 48, 0), (300, 48, 0), (50, 50, 4), (300, 54, 8))
+_DECODE: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
+_PROMPT: Final = (8, 16, 24, 32, 48, 64, 96, 128)
+_BEFORE: Final = (0, 300)
+_ANSWERS: Final = ((50, 32, 0), (250, 32, 0), (50, 30, 4), (250, 36, 8))
 """(prompt, tokens behind it, window) of whole answers."""
 
 HEADER: Final = ("model", "decode passes", "prompt chunks", "whole answers", "predicted")

@@ -94,6 +94,7 @@ def _grid_prompt_s(grid: tuple[str, str, int, float], chunk: int, before: int) -
     return layers * table.prefill_s(chunk, before)
 
 
+@cache  # a fleet's pools ask for the same costs again and again
 def gpu_costs(
     model: str,
     hardware: str,

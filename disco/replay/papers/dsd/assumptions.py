@@ -43,6 +43,7 @@ ASSUMED: Final = (
         "0.08 between requests, correlation 0.2 of neighbours",
         "assumed; the paper records sequences and prints none",
     ),
+    Assumption("requests/s", "drafters / (TTFT + L TPOT)", "Little's law of the closed loop, in short runs"),
     Assumption("arrivals", "closed loop, one request per drafter", "Table 2 fits no other; the text says Poisson"),
     Assumption(
         "targets",
@@ -56,7 +57,7 @@ ASSUMED: Final = (
     ),
     Assumption(
         "one family of three",
-        f"{TARGETS} of {PAPER_TARGETS} targets with their drafters; requests/s x {PAPER_TARGETS}/{TARGETS}",
+        f"{TARGETS} of {PAPER_TARGETS} targets with their drafters",
         "a draft needs the target's vocabulary; shapes and costs of the families are nearly the same",
     ),
     Assumption(

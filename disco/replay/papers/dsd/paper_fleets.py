@@ -1,8 +1,7 @@
 """The paper's fleets as scenarios, at 3/10 of their size: one of the three families of models.
 
 The paper's drafters draft for targets of their own vocabulary only, so that its 20 targets and 600 drafters are three
-fleets beside each other, and their models have nearly the same costs. One of the three, of 6 targets, is simulated;
-requests per second are multiplied by 20/6.
+fleets beside each other, and their models have nearly the same costs. One of the three, of 6 targets, is simulated.
 """
 
 from __future__ import annotations
