@@ -113,8 +113,8 @@ def _add_measure(subcommands: Any) -> argparse.ArgumentParser:
         "measure",
         help="measure what passes of a local model cost on this machine",
         description="Times passes of llama.cpp over 1 to 128 rows behind 0 or 300 cached tokens, predicts half "
-        "of them and whole answers from the other half, and prints the errors. --costs writes what `costs` of a scenario's "
-        "pool reads. Measure while the machine has nothing else to do.",
+        "of them and whole answers from the other half, and prints the errors. --costs writes what `costs` of a "
+        "scenario's pool reads. Measure while the machine has nothing else to do.",
     )
     parser.add_argument(
         "model",

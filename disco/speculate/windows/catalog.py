@@ -62,6 +62,7 @@ WINDOWS: Final[Mapping[str, Callable[..., Window]]] = {
     "optimal": _optimal,
 }
 """What makes a window, by its name."""
+_KNOWN: Final = {name: tuple(signature(make).parameters) for name, make in WINDOWS.items()}
 
 
 def window_of(name: str, **settings: Any) -> Window:
@@ -81,7 +82,7 @@ def window_of(name: str, **settings: Any) -> Window:
     make = WINDOWS.get(name)
     if make is None:
         raise ConfigurationError(f"there is no window {name!r}. {nearest(name, WINDOWS)}")
-    known = signature(make).parameters
+    known = _KNOWN[name]
     if "min_gain" in settings and "min_gain" not in known:
         parallel = _whole("parallel", settings.pop("parallel", 1))
         min_gain = _share("min_gain", settings.pop("min_gain"))

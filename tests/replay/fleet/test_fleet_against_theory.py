@@ -46,7 +46,7 @@ SERVICE_S = 0.01
 
 @pytest.mark.parametrize("load", [0.3, 0.9])
 def test_a_server_with_single_jobs_of_one_length_keeps_them_waiting_as_lindley_says(load):
-    answers = sorted(simulate_fleet(queue(load, 5000, seed=1)).answers, key=lambda one: one.number)
+    answers = sorted(simulate_fleet(queue(load, 1500, seed=1)).answers, key=lambda one: one.number)
     wait_s = 0.0
     for before, answer in pairwise(answers):
         wait_s = max(0.0, wait_s + SERVICE_S - (answer.arrived_s - before.arrived_s))
@@ -78,13 +78,13 @@ def test_one_pair_takes_the_time_per_token_of_the_closed_form(parallel, window):
             links=[{"rtt_ms": rtt_ms}],
             requests={
                 "made_up": {
-                    "count": 20,
+                    "count": 10,
                     "prompt_tokens": {"mean": 1},
-                    "output_tokens": {"mean": 5000},
+                    "output_tokens": {"mean": 3000},
                     "acceptance": acceptance,
                 }
             },
-            arrivals={"kind": "closed_loop", "requests": 20},
+            arrivals={"kind": "closed_loop", "requests": 10},
         )
     )
     seen = Seen(
@@ -164,7 +164,7 @@ class Twin:
 
 
 def test_a_twin_in_simpy_gives_the_same_times():
-    total, drafters = 400, 12
+    total, drafters = 150, 12
     fleet = scenario(
         window={"name": "static", "n": WINDOW},
         targets=[{"name": "t", "count": 2, "steps_ms": BATCH_MS}],

@@ -71,7 +71,7 @@ ARRIVALS = st.sampled_from(
 ROUTING = st.sampled_from(["random", "round_robin", "shortest_queue", "power_of_two"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(MODES, WINDOWS, LINKS, BATCHING, SCHEDULING, ARRIVALS, ROUTING, st.integers(0, 3), st.integers(0, 99))
 def test_every_request_gets_all_of_its_tokens_in_order_of_time(
     mode, window, link, batching, scheduling, arrivals, routing, slots, seed

@@ -83,5 +83,5 @@ def test_the_command_measures_and_writes_costs_that_a_scenario_reads(tmp_path, c
     _, (profile,) = load_profile(out)
     assert len(profile.lines) == 3 * 2 + 3 * 2 + 1
     assert load_costs(costs).verify_s(1, 0) == pytest.approx(profile.of("decode")[0].seconds, rel=0.01)
-    assert main([*arguments, "smollm2-135m", "--costs", str(costs)]) == 2
+    assert main(["fleet", "measure", "smollm2-135m", "smollm2-135m", "--costs", str(costs)]) == 2
     assert "--costs is for one model" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def run_dsd(
     *,
     runs: int = 1,
     answers: float = 2.5,
-    share: float = 1.0,
+    share: float = 0.3,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> DsdResult:
