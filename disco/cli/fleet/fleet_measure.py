@@ -49,7 +49,11 @@ def run_measure(screen: Screen, arguments: argparse.Namespace) -> int:
         HEADER,
         error_rows(profiles),
     )
-    source = f"disco fleet measure, {arguments.threads} thread(s) of {_machine()}, the shortest of {arguments.repeats}"
+    clock = "processor time" if arguments.threads == 1 else "wall time"
+    source = (
+        f"disco fleet measure, {arguments.threads} thread(s) of {_machine()}, {clock}, the shortest of "
+        f"{arguments.repeats}"
+    )
     if arguments.out is not None:
         write_profile(arguments.out, profiles, source)
         screen.line(f"Profile: {arguments.out}", style="dim")

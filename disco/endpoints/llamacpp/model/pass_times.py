@@ -1,4 +1,7 @@
-"""How long llama.cpp takes for one pass over some rows behind some cached tokens, and for whole answers."""
+"""How long llama.cpp takes for one pass over some rows behind some cached tokens, and for whole answers.
+
+With one thread that is time of the processor, so that a busy machine can be measured; with more it is time that passes.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +48,16 @@ def pass_times(
         progress: called after each round of all points.
     """
     wanted = list(points)
+    clock = _clock(model)
     found: list[list[float]] = [[] for _ in wanted]
     for repeat in range(repeats):
         for place, (rows, before, all_logits) in enumerate(wanted):
             _fill(model, before)
             tokens = _tokens(model, rows, before)
-            began_s = time.perf_counter()
+            began_s = clock()
             model.decode(tokens, logits_from=0 if all_logits else None)
             model.logits(rows - 1 if all_logits else -1)  # waits until they are there
-            found[place].append(time.perf_counter() - began_s)
+            found[place].append(clock() - began_s)
         if progress is not None:
             progress(repeat + 1, repeats)
     return [PassTime(*point, min(took)) for point, took in zip(wanted, found, strict=True)]
@@ -72,18 +76,24 @@ def answer_s(
         repeats: how often.
     """
     prompts, outputs = [], []
+    clock = _clock(model)
     for _ in range(repeats):
         model.forget()
-        began_s = time.perf_counter()
+        began_s = clock()
         _fill(model, prompt)
         model.logits()
-        first_s = time.perf_counter()
+        first_s = clock()
         for before in range(prompt, prompt + output, window + 1):
             model.decode(_tokens(model, window + 1, before), logits_from=0)
             model.logits(window)
         prompts.append(first_s - began_s)
-        outputs.append(time.perf_counter() - first_s)
+        outputs.append(clock() - first_s)
     return min(prompts), min(outputs)
+
+
+def _clock(model: NativeModel) -> Callable[[], float]:
+    """Return a clock: with one thread the processor's time of this process, which others' work hardly changes."""
+    return time.process_time if model.threads == 1 else time.perf_counter
 
 
 def _fill(model: NativeModel, length: int) -> None:
